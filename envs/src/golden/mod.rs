@@ -1,0 +1,140 @@
+//! Replays decision logs of real engines and compares every field of every step.
+//!
+//! A log lists the requests, the settings and what the engine decided in each step; the scheduler under test is driven
+//! by the same protocol and must say the same. Logs are one JSON object a file, plain or gzip.
+
+mod v0;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// Larger logs are refused, unpacked.
+const MAX_LOG_BYTES: u64 = 1 << 30;
+
+/// Why a log could not be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum GoldenError {
+    /// The file or folder cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The folder holds no log.
+    #[error("{}: no decision logs (*.json or *.json.gz) here", .0.display())]
+    NoLogs(PathBuf),
+    /// The log is no JSON, or not of a known form.
+    #[error("{}: {reason}", path.display())]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, with its place.
+        reason: String,
+    },
+}
+
+/// The first thing theirs and ours disagree on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Divergence {
+    /// Step number; `None` where the ends of the runs differ.
+    pub step: Option<usize>,
+    /// Field of the step or of the end.
+    pub field: String,
+    /// What the real engine logged.
+    pub theirs: Value,
+    /// What ours did.
+    pub ours: Value,
+}
+
+/// One log replayed.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    /// File name.
+    pub run: String,
+    /// Engine that wrote the log.
+    pub version: String,
+    /// Steps in the log.
+    pub steps: usize,
+    /// Requests in the log.
+    pub requests: usize,
+    /// How the logged run ended.
+    pub end: String,
+    /// Where it first differs, if it does.
+    pub divergence: Option<Divergence>,
+}
+
+/// Logs below `folder`, in name order. `INDEX.json` is not one.
+///
+/// # Errors
+/// The folder cannot be read or holds none.
+pub fn find_logs(folder: &Path) -> Result<Vec<PathBuf>, GoldenError> {
+    let io = |source| GoldenError::Io { path: folder.to_owned(), source };
+    let mut logs = Vec::new();
+    for entry in fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if (name.ends_with(".json") || name.ends_with(".json.gz")) && name != "INDEX.json" {
+            logs.push(path);
+        }
+    }
+    logs.sort();
+    if logs.is_empty() { Err(GoldenError::NoLogs(folder.to_owned())) } else { Ok(logs) }
+}
+
+/// Replays one log.
+///
+/// # Errors
+/// The file cannot be read or is no decision log. A disagreement is not an error but a [`Divergence`].
+pub fn replay_log(path: &Path) -> Result<RunReport, GoldenError> {
+    let malformed = |reason: String| GoldenError::Malformed { path: path.to_owned(), reason };
+    let text = read_text(path)?;
+    let header: Header = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !header.version.starts_with("vllm 0.6") {
+        return Err(malformed(format!("logs of {:?} are not supported; this build replays vllm 0.6", header.version)));
+    }
+    let log: v0::Log = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let divergence = v0::replay(&log).map_err(malformed)?;
+    let end = log.end.get("kind").and_then(Value::as_str).unwrap_or("?").to_owned();
+    Ok(RunReport {
+        run,
+        version: header.version,
+        steps: log.steps.len(),
+        requests: log.requests.len(),
+        end,
+        divergence,
+    })
+}
+
+#[derive(serde::Deserialize)]
+struct Header {
+    version: String,
+}
+
+fn read_text(path: &Path) -> Result<String, GoldenError> {
+    let io = |source| GoldenError::Io { path: path.to_owned(), source };
+    let bytes = fs::read(path).map_err(io)?;
+    let mut text = String::new();
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        MultiGzDecoder::new(bytes.as_slice()).take(MAX_LOG_BYTES).read_to_string(&mut text).map_err(io)?;
+    } else {
+        bytes.as_slice().take(MAX_LOG_BYTES).read_to_string(&mut text).map_err(io)?;
+    }
+    Ok(text)
+}
+
+/// The first key, in name order, whose values differ; a key only one side has differs from null.
+fn first_difference(step: Option<usize>, theirs: &Map<String, Value>, ours: &Map<String, Value>) -> Option<Divergence> {
+    let get = |map: &Map<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
+    let mut keys: Vec<&String> = theirs.keys().chain(ours.keys()).collect();
+    keys.sort();
+    let field = keys.into_iter().find(|key| get(theirs, key) != get(ours, key))?;
+    Some(Divergence { step, field: field.clone(), theirs: get(theirs, field), ours: get(ours, field) })
+}

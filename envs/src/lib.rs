@@ -1,0 +1,12 @@
+//! The world kvtide learns in.
+//!
+//! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
+//! [`workload`], what is replayed or drawn; [`kv`], blocks; [`sched`], which request runs; [`cost`], how long a step
+//! takes; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
+//! policy is measured against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor.
+
+pub mod golden;
+pub mod kv;
+pub mod sched;
+pub mod seed;
+pub mod time;

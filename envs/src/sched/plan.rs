@@ -1,0 +1,146 @@
+//! What one step does.
+
+use super::request::RequestId;
+use crate::kv::BlockId;
+
+/// Where a prefill came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Admitted from waiting this step.
+    Waiting,
+    /// Continued from running (chunked prefill).
+    Continued,
+    /// Swapped in this step while still in prefill (chunked prefill).
+    Swapped,
+}
+
+/// One prompt, or a chunk of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefill {
+    /// Whose.
+    pub id: RequestId,
+    /// Tokens computed this step.
+    pub tokens: u32,
+    /// Tokens computed before.
+    pub context: u32,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// How a victim was preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreemptedAs {
+    /// Copied to the host.
+    Swap,
+    /// Dropped, to be computed again.
+    Recompute,
+}
+
+/// One victim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preempted {
+    /// Who.
+    pub id: RequestId,
+    /// How.
+    pub how: PreemptedAs,
+    /// Tokens whose keys and values are lost and must be computed again; 0 if swapped.
+    pub lost_tokens: u32,
+}
+
+/// vLLM's `AllocStatus`, as far as it refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admittance {
+    /// Not now.
+    Later,
+    /// Not in this pool.
+    Never,
+}
+
+/// A test for blocks that was not passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whose.
+    pub id: RequestId,
+    /// Blocks asked for.
+    pub need: u32,
+    /// Blocks free at that moment.
+    pub free: u32,
+    /// The answer.
+    pub status: Admittance,
+}
+
+/// One block copied between a GPU and a host pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// From, in the source pool.
+    pub src: BlockId,
+    /// To, in the destination pool.
+    pub dst: BlockId,
+}
+
+/// What one step does. Buffers are kept from step to step.
+#[derive(Debug, Clone, Default)]
+pub struct StepPlan {
+    /// Prompts computed, in scheduled order.
+    pub prefills: Vec<Prefill>,
+    /// Requests decoding one token each, in scheduled order (after the prefills).
+    pub decodes: Vec<RequestId>,
+    /// Sum over `decodes` of the tokens each attends to.
+    pub decode_context: u64,
+    /// Victims, in the order preempted.
+    pub preempted: Vec<Preempted>,
+    /// Victims copied to the host and their blocks, in order.
+    pub swapped_out: Vec<(RequestId, u32)>,
+    /// Requests copied back and their blocks, in order.
+    pub swapped_in: Vec<(RequestId, u32)>,
+    /// GPU to host copies, within a request in block order.
+    pub copies_out: Vec<BlockCopy>,
+    /// Host to GPU copies, within a request in block order.
+    pub copies_in: Vec<BlockCopy>,
+    /// Requests dropped for ever: from waiting first, then from swapped.
+    pub rejected: Vec<RequestId>,
+    /// Admission tests not passed.
+    pub admissions_refused: Vec<Refusal>,
+    /// Swap-in tests not passed.
+    pub swap_ins_refused: Vec<Refusal>,
+}
+
+impl StepPlan {
+    /// Empties the plan, keeping its buffers.
+    pub fn clear(&mut self) {
+        self.prefills.clear();
+        self.decodes.clear();
+        self.decode_context = 0;
+        self.preempted.clear();
+        self.swapped_out.clear();
+        self.swapped_in.clear();
+        self.copies_out.clear();
+        self.copies_in.clear();
+        self.rejected.clear();
+        self.admissions_refused.clear();
+        self.swap_ins_refused.clear();
+    }
+
+    /// Tokens computed in this step.
+    pub fn batched_tokens(&self) -> u32 {
+        self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.decodes.len() as u32
+    }
+
+    /// Whether nothing is computed, copied or dropped.
+    pub fn is_idle(&self) -> bool {
+        self.prefills.is_empty()
+            && self.decodes.is_empty()
+            && self.preempted.is_empty()
+            && self.swapped_in.is_empty()
+            && self.rejected.is_empty()
+    }
+}
+
+/// What came of a step once it was computed.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Requests that got a token, in scheduled order.
+    pub tokens: Vec<RequestId>,
+    /// Requests that finished, in scheduled order.
+    pub finished: Vec<RequestId>,
+}

@@ -1,0 +1,63 @@
+//! Waiting → running: the only place, with swap-in, where the watermark is tested.
+
+use super::super::{Admittance, Phase, Prefill, Refusal, Source, StepPlan};
+use super::{Step, V0};
+use crate::kv::blocks_for;
+
+impl V0 {
+    /// Admits waiting requests until one is refused or the budget is spent.
+    ///
+    /// Blocks for the whole sequence are tested and taken, also where only a first chunk is computed; the block of the
+    /// next token is not.
+    pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+        let chunked = self.config.enable_chunked_prefill;
+        let budget = self.config.max_num_batched_tokens;
+        let pool = self.gpu.num_blocks();
+        while let Some((position, head)) = self.next_waiting(step) {
+            let left = budget - step.tokens;
+            let tokens = if chunked { head.tokens.min(left) } else { head.tokens };
+            // vLLM compares the chunk, not the prompt, so in chunked mode a prompt above max_model_len can pass.
+            let limit = if chunked { self.config.max_model_len } else { self.config.max_model_len.min(budget) };
+            if tokens > limit {
+                self.reject_waiting(position, plan);
+                continue;
+            }
+            let need = blocks_for(head.tokens, self.config.block_size);
+            let free = self.gpu.num_free();
+            let refusal = |status| Refusal { id: head.id, need, free, status };
+            // Repair: the watermark alone never makes a request impossible.
+            let never_reserve = if self.is_safe() { 0 } else { i64::from(step.watermark_blocks) };
+            if i64::from(pool) - i64::from(need) < never_reserve {
+                plan.admissions_refused.push(refusal(Admittance::Never));
+                self.reject_waiting(position, plan);
+                continue;
+            }
+            if u64::from(free) < u64::from(need) + u64::from(self.reserve(step)) {
+                plan.admissions_refused.push(refusal(Admittance::Later));
+                break;
+            }
+            if tokens == 0 || tokens > left || step.slots >= self.config.max_num_seqs {
+                break;
+            }
+            self.waiting.remove(position);
+            let request = &mut self.requests[head.id.index()];
+            self.gpu.take(need, &mut request.blocks);
+            request.slots = request.len();
+            request.phase = Phase::Running;
+            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting });
+            self.scratch.admitted.push(head.id);
+            step.tokens += tokens;
+            step.slots += 1;
+        }
+    }
+
+    fn next_waiting(&self, step: &Step<'_>) -> Option<(usize, super::Entry)> {
+        self.waiting.next(step.controls.admission, step.now, self.config.max_wait)
+    }
+
+    fn reject_waiting(&mut self, position: usize, plan: &mut StepPlan) {
+        let id = self.waiting.remove(position);
+        self.requests[id.index()].phase = Phase::Rejected;
+        plan.rejected.push(id);
+    }
+}

@@ -1,0 +1,76 @@
+//! Running → waiting or swapped: a victim gives its GPU blocks up.
+
+use kvtide_runtime::Preemption;
+
+use super::super::{BlockCopy, Phase, Preempted, PreemptedAs, RequestId, StepPlan};
+use super::{EngineError, Step, V0};
+
+impl V0 {
+    /// Takes `victim`'s blocks, by copying them to the host or by forgetting them. Its queue is updated after the step.
+    pub(super) fn preempt(
+        &mut self,
+        victim: RequestId,
+        step: &Step<'_>,
+        plan: &mut StepPlan,
+    ) -> Result<(), EngineError> {
+        self.preemptions += 1;
+        let swap = match step.controls.preemption {
+            Preemption::Recompute => false,
+            Preemption::Swap => true,
+            Preemption::Cheaper => self.swap_is_cheaper(victim),
+        };
+        let request = &mut self.requests[victim.index()];
+        request.preemptions += 1;
+        if !swap {
+            self.recompute(victim, plan);
+        } else if self.host_has_room(victim) {
+            self.swap_out(victim, plan);
+        } else if self.is_safe() {
+            // Repair: vLLM's engine dies.
+            self.recompute(victim, plan);
+        } else {
+            return Err(EngineError::HostPoolFull { victim });
+        }
+        Ok(())
+    }
+
+    /// Compares moving the blocks twice with computing the whole sequence again.
+    fn swap_is_cheaper(&self, victim: RequestId) -> bool {
+        let request = &self.requests[victim.index()];
+        let pricing = &self.config.pricing;
+        self.host_has_room(victim) && pricing.swap(request.blocks.len() as u32) < pricing.prefill(request.len())
+    }
+
+    /// The swap-out test asks for one block more than is copied if the last block is exactly full.
+    fn host_has_room(&self, victim: RequestId) -> bool {
+        self.swap_need(&self.requests[victim.index()]) <= self.cpu.num_free()
+    }
+
+    fn recompute(&mut self, victim: RequestId, plan: &mut StepPlan) {
+        let request = &mut self.requests[victim.index()];
+        let lost_tokens = request.computed;
+        plan.preempted.push(Preempted { id: victim, how: PreemptedAs::Recompute, lost_tokens });
+        self.gpu.give_back(&mut request.blocks);
+        request.reset();
+        request.phase = Phase::Waiting;
+        self.scratch.recomputed.push(victim);
+    }
+
+    /// GPU blocks are given back in table order, then host blocks taken.
+    fn swap_out(&mut self, victim: RequestId, plan: &mut StepPlan) {
+        let request = &mut self.requests[victim.index()];
+        let blocks = request.blocks.len() as u32;
+        let first = plan.copies_out.len();
+        let sources = request.blocks.iter().map(|&src| BlockCopy { src, dst: src });
+        plan.copies_out.extend(sources);
+        self.gpu.give_back(&mut request.blocks);
+        self.cpu.take(blocks, &mut request.blocks);
+        for (copy, &dst) in plan.copies_out[first..].iter_mut().zip(&request.blocks) {
+            copy.dst = dst;
+        }
+        request.phase = Phase::Swapped;
+        plan.preempted.push(Preempted { id: victim, how: PreemptedAs::Swap, lost_tokens: 0 });
+        plan.swapped_out.push((victim, blocks));
+        self.scratch.swapped_out.push(victim);
+    }
+}

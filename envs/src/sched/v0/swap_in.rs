@@ -1,0 +1,75 @@
+//! Swapped → running: requests come back from the host, head first, and go on in the same step.
+
+use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan};
+use super::{Step, V0};
+
+impl V0 {
+    /// Brings swapped requests back until one is refused. Never in a step that preempted.
+    pub(super) fn swap_in(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+        let budget = self.config.max_num_batched_tokens;
+        while let Some(&id) = self.swapped.front() {
+            let request = &self.requests[id.index()];
+            let need = self.swap_need(request);
+            let free = self.gpu.num_free();
+            let refusal = |status| Refusal { id, need, free, status };
+            if self.gpu.num_blocks() < need {
+                plan.swap_ins_refused.push(refusal(Admittance::Never));
+                self.reject_swapped(id);
+                continue;
+            }
+            if u64::from(free) < u64::from(need) + u64::from(self.reserve(step)) {
+                plan.swap_ins_refused.push(refusal(Admittance::Later));
+                break;
+            }
+            let mut tokens = if request.stage == Stage::Decode { 1 } else { request.len() - request.computed };
+            if self.is_safe() {
+                // Repair: vLLM never chunks here, so a rest above the budget could not come back.
+                tokens = tokens.min(budget - step.tokens);
+            }
+            if tokens == 0 || step.tokens + tokens > budget || step.slots >= self.config.max_num_seqs {
+                break;
+            }
+            self.swapped.pop_front();
+            self.bring_back(id, tokens, plan);
+            step.tokens += tokens;
+            step.slots += 1;
+        }
+    }
+
+    /// Host blocks are given back in table order, then GPU blocks taken, then the slot of the pending token.
+    fn bring_back(&mut self, id: RequestId, tokens: u32, plan: &mut StepPlan) {
+        let request = &mut self.requests[id.index()];
+        let blocks = request.blocks.len() as u32;
+        let first = plan.copies_in.len();
+        plan.copies_in.extend(request.blocks.iter().map(|&src| BlockCopy { src, dst: src }));
+        self.cpu.give_back(&mut request.blocks);
+        self.gpu.take(blocks, &mut request.blocks);
+        for (copy, &dst) in plan.copies_in[first..].iter_mut().zip(&request.blocks) {
+            copy.dst = dst;
+        }
+        request.phase = Phase::Running;
+        plan.swapped_in.push((id, blocks));
+        if request.stage == Stage::Decode {
+            V0::grow(&mut self.gpu, self.config.block_size, request);
+            plan.decode_context += u64::from(request.len());
+            self.scratch.swapped_in_decodes.push(id);
+        } else {
+            let context = request.computed;
+            plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped });
+            self.scratch.swapped_in_prefills.push(id);
+        }
+    }
+
+    /// Drops a request that can never come back.
+    fn reject_swapped(&mut self, id: RequestId) {
+        self.swapped.pop_front();
+        let request = &mut self.requests[id.index()];
+        request.phase = Phase::Rejected;
+        self.scratch.rejected_swapped.push(id);
+        if self.is_safe() {
+            // Repair: vLLM leaks these host blocks.
+            let mut blocks = std::mem::take(&mut self.requests[id.index()].blocks);
+            self.cpu.give_back(&mut blocks);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Time as the environment knows it: microseconds since the run started, never a wall clock.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// A moment or a duration, in whole microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// Time zero, or no time at all.
+    pub const ZERO: Micros = Micros(0);
+    /// The end of time.
+    pub const MAX: Micros = Micros(u64::MAX);
+
+    /// Rounds to the nearest microsecond; negative and NaN become zero.
+    pub fn from_secs_f64(seconds: f64) -> Micros {
+        Micros((seconds * 1e6).round() as u64)
+    }
+
+    /// From whole milliseconds.
+    pub const fn from_millis(millis: u64) -> Micros {
+        Micros(millis.saturating_mul(1000))
+    }
+
+    /// In seconds.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 * 1e-6
+    }
+
+    /// In milliseconds.
+    pub fn as_millis_f64(self) -> f64 {
+        self.0 as f64 * 1e-3
+    }
+
+    /// The difference, or zero if `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Micros) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` times a count.
+    #[must_use]
+    pub fn times(self, count: u64) -> Micros {
+        Micros(self.0.saturating_mul(count))
+    }
+}
+
+impl Add for Micros {
+    type Output = Micros;
+
+    fn add(self, other: Micros) -> Micros {
+        Micros(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Micros {
+    fn add_assign(&mut self, other: Micros) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Micros {
+    type Output = Micros;
+
+    /// # Panics
+    /// If `other` is later than `self`: a programmer's mistake. Use [`Micros::since`] where either may come first.
+    fn sub(self, other: Micros) -> Micros {
+        Micros(self.0.checked_sub(other.0).expect("time went backwards"))
+    }
+}
+
+impl Sum for Micros {
+    fn sum<I: Iterator<Item = Micros>>(times: I) -> Micros {
+        times.fold(Micros::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.6}s", self.as_secs_f64())
+    }
+}
