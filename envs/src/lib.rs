@@ -5,8 +5,14 @@
 //! takes; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
 //! policy is measured against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor.
 
+pub mod cost;
+pub mod env;
 pub mod golden;
 pub mod kv;
+pub mod metrics;
+pub mod percentile;
 pub mod sched;
 pub mod seed;
 pub mod time;
+pub mod trace;
+pub mod workload;

@@ -1,0 +1,199 @@
+//! A model on hardware: what fits, and the settings an engine would start with.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CostModel, Hardware, Model};
+use crate::sched::{DeadEnds, EngineConfig};
+use crate::time::Micros;
+
+/// Tokens per block, vLLM's default.
+const BLOCK_SIZE: u32 = 16;
+/// vLLM's `gpu_memory_utilization`.
+const MEMORY_UTILIZATION: f64 = 0.9;
+/// Left for activations and the framework on each accelerator, bytes.
+const ACTIVATION_BYTES: f64 = 1.5e9;
+/// vLLM 0.6's `swap_space` of 4 GiB for each accelerator.
+const SWAP_BYTES: f64 = 4.0 * (1u64 << 30) as f64;
+/// vLLM's `max_num_seqs`.
+const MAX_NUM_SEQS: u32 = 256;
+/// vLLM 0.6's token budget.
+const MAX_NUM_BATCHED_TOKENS: u32 = 2048;
+/// vLLM 0.6 turns chunked prefill on by itself above this length.
+const CHUNKED_ABOVE: u32 = 32_768;
+/// Most accelerators of one deployment.
+const MAX_DEVICES: u32 = 64;
+/// Ageing bound of SLO-aware admission orders.
+const MAX_WAIT: Micros = Micros::from_millis(60_000);
+
+/// A model on one or more accelerators of a kind: `llama-3-8b@rtx-4090`, `llama-3-70b@4xh100`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// The model.
+    pub model: Model,
+    /// The accelerator.
+    pub hardware: Hardware,
+    /// How many of them share the model by tensor parallelism.
+    pub devices: u32,
+}
+
+/// Why a deployment could not be understood or does not work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeploymentError {
+    /// Not `model@hardware`.
+    #[error("{0:?} is not MODEL@HARDWARE, as in llama-3-8b@rtx-4090 or llama-3-70b@4xh100")]
+    Form(String),
+    /// No such model.
+    #[error("unknown model {0:?}; known: {names}", names = Model::NAMES.join(", "))]
+    Model(String),
+    /// No such hardware.
+    #[error("unknown hardware {0:?}; known: {names}", names = Hardware::NAMES.join(", "))]
+    Hardware(String),
+    /// A device count out of range.
+    #[error("{0} devices; from 1 to {MAX_DEVICES} are supported")]
+    Devices(u32),
+    /// The weights leave no room for a block.
+    #[error(
+        "{model} needs {weights_gb:.1} GB for weights, and {devices} x {hardware} offers {usable_gb:.1} GB; take more \
+         devices, as in {model}@{suggestion}x{hardware}"
+    )]
+    TooLarge {
+        /// Model name.
+        model: String,
+        /// Hardware name.
+        hardware: String,
+        /// Devices asked for.
+        devices: u32,
+        /// Bytes of weights, in GB.
+        weights_gb: f64,
+        /// Usable memory, in GB.
+        usable_gb: f64,
+        /// Devices that would hold the weights and some blocks.
+        suggestion: u32,
+    },
+}
+
+impl Deployment {
+    /// Memory left for blocks, bytes; negative if the weights do not fit.
+    fn pool_bytes(&self) -> f64 {
+        self.usable_bytes() - self.model.total_weight_bytes()
+    }
+
+    fn usable_bytes(&self) -> f64 {
+        f64::from(self.devices) * (self.hardware.memory_bytes * MEMORY_UTILIZATION - ACTIVATION_BYTES)
+    }
+
+    /// The settings vLLM 0.6 would start with here, under [`DeadEnds::Safe`].
+    ///
+    /// The longest sequence is the model's, or what the pool holds if that is less. Chunked prefill is on above 32,768
+    /// tokens, as in vLLM; below, the token budget is the longest sequence.
+    pub fn engine(&self) -> EngineConfig {
+        let block_bytes = self.model.kv_bytes_per_token() * f64::from(BLOCK_SIZE);
+        let num_gpu_blocks = (self.pool_bytes() / block_bytes) as u32;
+        let max_model_len = self.model.max_model_len.min(num_gpu_blocks.saturating_mul(BLOCK_SIZE));
+        let mut engine = EngineConfig {
+            block_size: BLOCK_SIZE,
+            num_gpu_blocks,
+            num_cpu_blocks: (f64::from(self.devices) * SWAP_BYTES / block_bytes) as u32,
+            max_num_seqs: MAX_NUM_SEQS,
+            max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
+            max_model_len,
+            enable_chunked_prefill: max_model_len > CHUNKED_ABOVE,
+            dead_ends: DeadEnds::Safe,
+            max_wait: MAX_WAIT,
+            pricing: CostModel::new(self, BLOCK_SIZE).pricing(),
+        };
+        if !engine.enable_chunked_prefill {
+            engine.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS.max(max_model_len);
+        }
+        engine
+    }
+
+    /// The name it was read from.
+    pub fn name(&self) -> String {
+        let count = if self.devices == 1 { String::new() } else { format!("{}x", self.devices) };
+        format!("{}@{count}{}", self.model.name, self.hardware.name)
+    }
+
+    fn check(self) -> Result<Deployment, DeploymentError> {
+        // A pool of fewer than 64 blocks serves nobody.
+        let least = 64.0 * f64::from(BLOCK_SIZE) * self.model.kv_bytes_per_token();
+        if self.pool_bytes() >= least {
+            return Ok(self);
+        }
+        let each = self.usable_bytes() / f64::from(self.devices);
+        Err(DeploymentError::TooLarge {
+            suggestion: ((self.model.total_weight_bytes() + least) / each).ceil() as u32,
+            weights_gb: self.model.total_weight_bytes() * 1e-9,
+            usable_gb: self.usable_bytes() * 1e-9,
+            devices: self.devices,
+            model: self.model.name,
+            hardware: self.hardware.name,
+        })
+    }
+}
+
+impl FromStr for Deployment {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<Deployment, DeploymentError> {
+        let (model, hardware) = text.split_once('@').ok_or_else(|| DeploymentError::Form(text.to_owned()))?;
+        let model = Model::named(model).ok_or_else(|| DeploymentError::Model(model.to_owned()))?;
+        let (devices, hardware) = match hardware.split_once('x') {
+            Some((count, name)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (count.parse().unwrap_or(u32::MAX), name)
+            }
+            _ => (1, hardware),
+        };
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(DeploymentError::Devices(devices));
+        }
+        let hardware = Hardware::named(hardware).ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?;
+        Deployment { model, hardware, devices }.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_24_gb_card_holds_about_what_a_real_server_reports() {
+        let engine = "llama-3-8b@rtx-4090".parse::<Deployment>().unwrap().engine();
+        // A measured vLLM server with this model and card had a pool of 41,408 tokens.
+        let tokens = f64::from(engine.num_gpu_blocks * engine.block_size);
+        assert!((tokens / 41_408.0 - 1.0).abs() < 0.1, "{tokens}");
+        assert_eq!(engine.num_cpu_blocks, 2048);
+        assert!(engine.validate().is_ok());
+    }
+
+    #[test]
+    fn every_pair_either_works_or_says_what_would() {
+        for model in Model::NAMES {
+            for hardware in Hardware::NAMES {
+                let name = format!("{model}@{hardware}");
+                match name.parse::<Deployment>() {
+                    Ok(deployment) => {
+                        assert_eq!(deployment.name(), name);
+                        assert!(deployment.engine().validate().is_ok(), "{name}");
+                    }
+                    Err(DeploymentError::TooLarge { suggestion, .. }) => {
+                        let more = format!("{model}@{suggestion}x{hardware}");
+                        assert!(more.parse::<Deployment>().is_ok(), "{more}");
+                    }
+                    Err(other) => panic!("{name}: {other}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<Deployment>().unwrap_err().to_string();
+        assert!(error("llama-3-8b").contains("MODEL@HARDWARE"));
+        assert!(error("gpt@h100").contains("unknown model \"gpt\"; known: llama-3-8b"));
+        assert!(error("llama-3-8b@tpu").contains("unknown hardware \"tpu\"; known: rtx-4090"));
+        assert!(error("llama-3-8b@0xh100").contains("0 devices"));
+    }
+}

@@ -1,0 +1,11 @@
+//! How long a step takes: from a [`StepPlan`](crate::sched::StepPlan) to microseconds.
+
+mod deployment;
+mod hardware;
+mod model;
+mod roofline;
+
+pub use deployment::{Deployment, DeploymentError};
+pub use hardware::Hardware;
+pub use model::Model;
+pub use roofline::CostModel;

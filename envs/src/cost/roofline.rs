@@ -1,0 +1,173 @@
+//! A roofline model of one step.
+//!
+//! A step is a sequence of kernels, and each takes the longer of its arithmetic and its memory traffic (Williams,
+//! Waterman, Patterson 2009, "Roofline"). With `n` tokens in the batch, of which `s` are sampled:
+//!
+//! - layers: `max(2 · n · layer_params / F, layer_params · weight_bytes / B)`
+//! - head: `max(2 · s · head_params / F, head_params · weight_bytes / B)`
+//! - attention of decodes: `kv_bytes · context / B`, each token reading the keys and values before it
+//! - attention of a prompt chunk of `k` tokens after `c`: `max(4 · layers · heads · head_dim · pairs / F,
+//!   kv_bytes · (c + k) / B)` with `pairs = k · c + k · (k + 1) / 2`
+//! - all-reduces over `d` devices: `2 · layers · 2 · (d - 1) / d · n · hidden · weight_bytes / link`
+//!
+//! `F` and `B` are peak FLOP/s and bytes/s times the share reached, times `d`. To this come the host's fixed time, its
+//! time per sequence, and swaps: `blocks · block_bytes / PCIe`, not overlapped with compute, as in vLLM's V0. The
+//! arithmetic is that of Pope et al. 2022, "Efficiently Scaling Transformer Inference", section 2 and appendix.
+
+use super::Deployment;
+use crate::sched::{Pricing, StepPlan};
+use crate::time::Micros;
+
+/// Prices steps of one deployment. All constants are seconds per unit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CostModel {
+    layers_per_token: f64,
+    layers_at_least: f64,
+    head_per_sample: f64,
+    head_at_least: f64,
+    context_token: f64,
+    attention_pair: f64,
+    reduce_per_token: f64,
+    swap_per_block: f64,
+    swap_fixed: f64,
+    step_fixed: f64,
+    sequence_fixed: f64,
+}
+
+impl CostModel {
+    /// The model of `deployment` with blocks of `block_size` tokens.
+    pub fn new(deployment: &Deployment, block_size: u32) -> CostModel {
+        let Deployment { model, hardware, devices } = deployment;
+        let devices = f64::from(*devices);
+        let flops = hardware.peak_flops * hardware.compute_efficiency * devices;
+        let bandwidth = hardware.peak_bandwidth * hardware.bandwidth_efficiency * devices;
+        let kv_bytes = model.kv_bytes_per_token();
+        let reduce_bytes = 2.0
+            * f64::from(model.num_layers)
+            * 2.0
+            * ((devices - 1.0) / devices)
+            * f64::from(model.hidden_size)
+            * model.weight_bytes;
+        CostModel {
+            layers_per_token: 2.0 * model.layer_params / flops,
+            layers_at_least: model.layer_params * model.weight_bytes / bandwidth,
+            head_per_sample: 2.0 * model.head_params / flops,
+            head_at_least: model.head_params * model.weight_bytes / bandwidth,
+            context_token: kv_bytes / bandwidth,
+            attention_pair: 4.0 * f64::from(model.num_layers * model.num_heads * model.head_dim) / flops,
+            reduce_per_token: reduce_bytes / hardware.link_bandwidth,
+            swap_per_block: kv_bytes * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
+            swap_fixed: hardware.swap_overhead,
+            step_fixed: hardware.step_overhead,
+            sequence_fixed: hardware.sequence_overhead,
+        }
+    }
+
+    /// How long `plan` takes, in whole microseconds, at least one.
+    pub fn step_time(&self, plan: &StepPlan) -> Micros {
+        let copies = plan.copies_in.len() + plan.copies_out.len();
+        let swap = if copies == 0 { 0.0 } else { self.swap_fixed + copies as f64 * self.swap_per_block };
+        Micros::from_secs_f64(self.step_fixed + self.compute(plan) + swap).max(Micros(1))
+    }
+
+    /// Time on the accelerator, and the host's time per sequence. Seconds.
+    fn compute(&self, plan: &StepPlan) -> f64 {
+        let sequences = plan.prefills.len() + plan.decodes.len();
+        if sequences == 0 {
+            return 0.0;
+        }
+        let tokens = f64::from(plan.batched_tokens());
+        let chunks: f64 =
+            plan.prefills.iter().map(|prefill| self.chunk_attention(prefill.context, prefill.tokens)).sum();
+        (tokens * self.layers_per_token).max(self.layers_at_least)
+            + (sequences as f64 * self.head_per_sample).max(self.head_at_least)
+            + plan.decode_context as f64 * self.context_token
+            + chunks
+            + tokens * self.reduce_per_token
+            + sequences as f64 * self.sequence_fixed
+    }
+
+    fn chunk_attention(&self, context: u32, tokens: u32) -> f64 {
+        let (context, tokens) = (f64::from(context), f64::from(tokens));
+        let pairs = tokens * context + tokens * (tokens + 1.0) / 2.0;
+        (pairs * self.attention_pair).max((context + tokens) * self.context_token)
+    }
+
+    /// The price list a scheduler compares preemptions by.
+    pub fn pricing(&self) -> Pricing {
+        Pricing {
+            swap_ns_per_block: self.swap_per_block * 1e9,
+            prefill_ns_per_token: (self.layers_per_token + self.reduce_per_token) * 1e9,
+            attention_ns_per_token_pair: self.attention_pair * 1e9,
+        }
+    }
+
+    /// Decode throughput with `sequences` requests of `context` tokens each, tokens/s: the yardstick of rewards.
+    pub fn decode_tokens_per_s(&self, sequences: u32, context: u32) -> f64 {
+        let sequences = f64::from(sequences.max(1));
+        let step = self.step_fixed
+            + (sequences * self.layers_per_token).max(self.layers_at_least)
+            + (sequences * self.head_per_sample).max(self.head_at_least)
+            + sequences * f64::from(context) * self.context_token
+            + sequences * (self.reduce_per_token + self.sequence_fixed);
+        sequences / step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::BlockId;
+    use crate::sched::{BlockCopy, Prefill, RequestId, Source};
+
+    fn cost(name: &str) -> CostModel {
+        CostModel::new(&name.parse().unwrap(), 16)
+    }
+
+    fn decodes(count: u32, context: u64) -> StepPlan {
+        StepPlan {
+            decodes: (0..count).map(RequestId).collect(),
+            decode_context: u64::from(count) * context,
+            ..StepPlan::default()
+        }
+    }
+
+    #[test]
+    fn a_lone_decode_reads_the_weights_once() {
+        // 15.0 GB of layers and head over 806 GB/s is 18.6 ms; 3 ms of host time come on top.
+        let time = cost("llama-3-8b@rtx-4090").step_time(&decodes(1, 0)).as_millis_f64();
+        assert!((time - 21.6).abs() < 0.3, "{time}");
+    }
+
+    #[test]
+    fn decoding_is_bound_by_memory_and_prefill_by_arithmetic() {
+        let cost = cost("llama-3-8b@rtx-4090");
+        let one = cost.step_time(&decodes(1, 1000)).0 as f64;
+        let sixteen = cost.step_time(&decodes(16, 1000)).0 as f64;
+        assert!(sixteen < 1.2 * one, "{one} {sixteen}");
+        let prompt = |tokens| {
+            let prefill = Prefill { id: RequestId(0), tokens, context: 0, source: Source::Waiting };
+            cost.step_time(&StepPlan { prefills: vec![prefill], ..StepPlan::default() }).0 as f64
+        };
+        let ratio = prompt(4000) / prompt(2000);
+        assert!((1.8..2.2).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_swap_is_paid_by_the_block() {
+        let cost = cost("llama-3-8b@rtx-4090");
+        let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
+        let plan = StepPlan { copies_out: vec![copy; 100], ..StepPlan::default() };
+        // 100 blocks of 2 MiB over 25 GB/s are 8.4 ms.
+        let swap = cost.step_time(&plan).as_millis_f64() - 3.0;
+        assert!((swap - 8.5).abs() < 0.1, "{swap}");
+    }
+
+    #[test]
+    fn tensor_parallelism_shares_the_work_and_pays_for_it() {
+        let (one, two) = (cost("llama-3-8b@h100"), cost("llama-3-8b@2xh100"));
+        let plan = decodes(64, 2000);
+        let ratio = one.step_time(&plan).0 as f64 / two.step_time(&plan).0 as f64;
+        assert!((1.3..2.0).contains(&ratio), "{ratio}");
+    }
+}

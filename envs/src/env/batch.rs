@@ -1,0 +1,85 @@
+//! Several environments stepped together: what an agent trains on.
+
+use serde_json::Value;
+
+/// Buffers one step of a [`VectorEnv`] writes into. Rows are environments.
+///
+/// When an environment ends its episode, it is reset within the same step: `observations` and `masks` then hold the
+/// first observation of the next episode, and `final_observations` the last one of the episode that ended, from which a
+/// truncated return is bootstrapped.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// `[num_envs, observation_size]`.
+    pub observations: Vec<f32>,
+    /// `[num_envs, sum of head_sizes]`: whether the choice can be taken.
+    pub masks: Vec<bool>,
+    /// `[num_envs]`.
+    pub rewards: Vec<f32>,
+    /// `[num_envs]`: the episode reached its end; nothing is left to earn.
+    pub terminated: Vec<bool>,
+    /// `[num_envs]`: the episode was cut short; what is left to earn is estimated.
+    pub truncated: Vec<bool>,
+    /// `[num_envs, observation_size]`: valid where terminated or truncated.
+    pub final_observations: Vec<f32>,
+    /// Episodes that ended in this step, in environment order.
+    pub episodes: Vec<Episode>,
+}
+
+impl Batch {
+    /// Zeroed buffers for `num_envs` environments.
+    pub fn new(num_envs: usize, observation_size: usize, num_choices: usize) -> Batch {
+        Batch {
+            observations: vec![0.0; num_envs * observation_size],
+            masks: vec![true; num_envs * num_choices],
+            rewards: vec![0.0; num_envs],
+            terminated: vec![false; num_envs],
+            truncated: vec![false; num_envs],
+            final_observations: vec![0.0; num_envs * observation_size],
+            episodes: Vec::new(),
+        }
+    }
+}
+
+/// What a finished episode amounted to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Episode {
+    /// Which environment.
+    pub env: usize,
+    /// Sum of rewards.
+    pub episode_return: f64,
+    /// Decisions taken.
+    pub decisions: u64,
+    /// Named results, such as `slo_attainment`; the same names in every episode of an environment.
+    pub metrics: Vec<(&'static str, f64)>,
+}
+
+/// Environments of one shape stepped together, each with its own seed stream: results do not depend on the number of
+/// threads.
+pub trait VectorEnv {
+    /// Number of environments.
+    fn num_envs(&self) -> usize;
+
+    /// Length of an observation.
+    fn observation_size(&self) -> usize;
+
+    /// Choices of each head of the multi-discrete action.
+    fn head_sizes(&self) -> &[usize];
+
+    /// Starts every environment anew and writes the first observations and masks.
+    fn reset(&mut self, seed: u64, batch: &mut Batch);
+
+    /// Takes one action in each environment. `actions` is `[num_envs, num_heads]`, choices allowed by the last masks.
+    ///
+    /// # Panics
+    /// If `actions` or `batch` has another shape, or a choice is out of range.
+    fn step(&mut self, actions: &[u8], batch: &mut Batch);
+
+    /// Everything needed to go on from here, as plain data.
+    fn save(&self) -> Value;
+
+    /// Goes on from a saved state; writes the observations and masks of that moment.
+    ///
+    /// # Errors
+    /// What is wrong with `saved`; the environments are then unchanged or freshly reset, never half restored.
+    fn restore(&mut self, saved: &Value, batch: &mut Batch) -> Result<(), String>;
+}

@@ -1,0 +1,91 @@
+//! Whoever steers a node: a policy that ships, or a reference that may look at more than a policy sees.
+
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
+
+use super::observe::snapshot;
+use super::{Node, Progress};
+use crate::metrics::{Summary, Unreconciled};
+use crate::sched::v0::EngineError;
+
+/// Steers a node. Asked once per decision interval.
+pub trait Controller {
+    /// What the scheduler shall obey until the next decision.
+    fn control(&mut self, node: &Node) -> Controls;
+}
+
+/// The same controls for ever.
+impl Controller for Controls {
+    fn control(&mut self, _: &Node) -> Controls {
+        *self
+    }
+}
+
+/// The one adapter that makes a [`Policy`] a [`Controller`]: what is measured is what ships.
+#[derive(Debug, Clone)]
+pub struct PolicyController<P> {
+    policy: P,
+    profile: ActionProfile,
+    observer: Observer,
+}
+
+impl<P: Policy> PolicyController<P> {
+    /// `policy` deciding the heads of `profile`, the others at the engine's defaults.
+    pub fn new(policy: P, profile: ActionProfile) -> PolicyController<P> {
+        PolicyController { policy, profile, observer: Observer::new() }
+    }
+}
+
+impl<P: Policy> Controller for PolicyController<P> {
+    fn control(&mut self, node: &Node) -> Controls {
+        let observation = self.observer.observe(&snapshot(node));
+        self.policy.decide(&observation, mask(node, self.profile)).controls()
+    }
+}
+
+/// What the engine of `node` can carry out, restricted to `profile`.
+pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
+    let mut mask = ActionMask::ALL;
+    if node.scheduler().config().num_cpu_blocks == 0 {
+        mask =
+            mask.forbid(Head::Preemption, Preemption::Swap as u8).forbid(Head::Preemption, Preemption::Cheaper as u8);
+    }
+    profile.restrict(mask, Action::ENGINE_DEFAULT)
+}
+
+/// Why a run has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The engine died.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine will never serve what is left.
+    #[error("the engine stalled at {at} with {left} requests it will never serve (set dead_ends=safe)")]
+    Stalled {
+        /// When.
+        at: crate::time::Micros,
+        /// Requests waiting, running or swapped.
+        left: usize,
+    },
+    /// A defect of the simulator.
+    #[error(transparent)]
+    Unreconciled(#[from] Unreconciled),
+}
+
+/// Runs `node` to its end under `controller`, deciding every `interval` steps and when something is first refused.
+///
+/// # Errors
+/// The engine died or stalled, or the accounts do not add up.
+pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> Result<Summary, RunError> {
+    loop {
+        let controls = controller.control(node);
+        match node.advance(&controls, interval)? {
+            Progress::Stepped => {}
+            Progress::Drained => return Ok(node.summary()?),
+            Progress::Stalled => {
+                let scheduler = node.scheduler();
+                let left = scheduler.num_waiting() + scheduler.running().len() + scheduler.swapped().len();
+                return Err(RunError::Stalled { at: node.now(), left });
+            }
+        }
+    }
+}

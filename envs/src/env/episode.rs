@@ -1,0 +1,116 @@
+//! Where episodes come from: a window, a load and a seed, drawn anew at each reset.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+
+use crate::seed;
+use crate::time::Micros;
+use crate::trace::Request;
+use crate::workload::{Extent, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
+
+/// What an episode is drawn from.
+#[derive(Debug, Clone)]
+pub struct EpisodeSource {
+    /// Trace or generator; its load or rate is what load 1 means.
+    pub source: WorkloadSource,
+    /// The part of the trace that may be used; ignored by generators.
+    pub range: Window,
+    /// Length of an episode.
+    pub length: Micros,
+    /// Loads, lowest and highest; drawn log-uniformly.
+    pub load: (f64, f64),
+}
+
+/// Overrides of what a reset would draw.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ResetOptions {
+    /// This load instead of a drawn one.
+    pub load: Option<f64>,
+    /// The episode starts here in the trace.
+    pub start: Option<Micros>,
+}
+
+/// An episode's workload.
+#[derive(Debug, Clone)]
+pub struct Drawn {
+    /// Its requests, in arrival order.
+    pub requests: Arc<[Request]>,
+    /// When it is cut short.
+    pub end: Micros,
+    /// Its load.
+    pub load: f64,
+}
+
+/// Windows in which nothing arrives are drawn again this often; then the episode is an empty one.
+const TRIES: u64 = 64;
+
+impl EpisodeSource {
+    /// Checks what every draw depends on, by drawing once at the highest load.
+    ///
+    /// # Errors
+    /// A load or window out of range, too many requests, or no request at all.
+    pub fn validate(&self) -> Result<(), WorkloadError> {
+        let (low, high) = self.load;
+        if !(low > 0.0 && low <= high) {
+            return Err(WorkloadError::Load(if low > 0.0 { high } else { low }));
+        }
+        if self.length == Micros::ZERO || self.range.length() == Micros::ZERO {
+            return Err(WorkloadError::EmptyWindow(self.range));
+        }
+        let options = ResetOptions { load: Some(high), ..ResetOptions::default() };
+        self.draw(0, &options).map(drop)
+    }
+
+    /// Draws the episode of `seed`. A window in which no request arrives is drawn again.
+    ///
+    /// # Errors
+    /// Those of [`validate`](Self::validate); none once that has passed, unless `options` ask for the impossible.
+    pub fn draw(&self, seed: u64, options: &ResetOptions) -> Result<Drawn, WorkloadError> {
+        for attempt in 0..TRIES {
+            match self.attempt(seed::derive(seed, "episode", attempt), options) {
+                Err(WorkloadError::IdleWindow(_) | WorkloadError::ThinnedToNothing { .. }) => {}
+                other => return other,
+            }
+        }
+        Ok(Drawn { requests: Arc::new([]), end: self.length, load: options.load.unwrap_or(self.load.0) })
+    }
+
+    fn attempt(&self, seed: u64, options: &ResetOptions) -> Result<Drawn, WorkloadError> {
+        let mut stream = seed::stream(seed, "episode.draw", 0);
+        let (low, high) = self.load;
+        let drawn_load = low * (high / low).powf(stream.random::<f64>());
+        let latest = self.range.length().since(self.length);
+        let offset = Micros((stream.random::<f64>() * (latest.0 + 1) as f64) as u64);
+        let load = options.load.unwrap_or(drawn_load);
+        let start = options.start.unwrap_or(self.range.start + offset);
+        let workload = match &self.source {
+            WorkloadSource::Replay { trace, replay } => {
+                let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
+                Replay { window, load, seed, ..*replay }.apply(trace)?
+            }
+            WorkloadSource::Synthetic(spec) => {
+                let extent = Extent::Duration(self.length);
+                SyntheticSpec { rate_rps: spec.rate_rps * load, extent, seed, ..*spec }.generate()?
+            }
+        };
+        Ok(Drawn { requests: workload.share(), end: self.length, load })
+    }
+
+    /// Mean answer over the whole source, in tokens: the scale of rewards.
+    ///
+    /// # Errors
+    /// The source has no request to offer.
+    pub fn mean_output(&self) -> Result<f64, WorkloadError> {
+        let mean = |workload: &Workload| {
+            let requests = workload.requests();
+            requests.iter().map(|request| f64::from(request.output_tokens)).sum::<f64>() / requests.len() as f64
+        };
+        match &self.source {
+            WorkloadSource::Replay { trace, .. } => Ok(mean(trace)),
+            WorkloadSource::Synthetic(spec) => {
+                Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The gym-like environment: `reset(seed, options)` and `step(action)` with Gymnasium's five-part result, over a
+//! simulated serving node.
+//!
+//! [`Node`] is the world: scheduler, cost model, clock, accounts. A [`Controller`] steers it; evaluation knows nothing
+//! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`check_env`] tests that they
+//! keep their promises.
+
+pub mod batch;
+mod check;
+mod controller;
+mod episode;
+mod node;
+mod observe;
+mod reward;
+mod serving;
+mod vector;
+
+pub use batch::{Batch, Episode, VectorEnv};
+pub use check::{CheckError, check_env};
+pub use controller::{Controller, PolicyController, RunError, mask, run};
+pub use episode::{Drawn, EpisodeSource, ResetOptions};
+pub use node::{Node, Progress};
+pub use observe::snapshot;
+pub use reward::{Reward, RewardWeights};
+pub use serving::{EnvConfig, EnvError, Info, ServingEnv, Step};
+pub use vector::VecEnv;

@@ -1,0 +1,73 @@
+//! From the node's state to the raw numbers an [`Observer`](kvtide_runtime::Observer) turns into features.
+
+use kvtide_runtime::Snapshot;
+use kvtide_runtime::observer::{GROWTH_STEPS, Totals, WAITING_WINDOW};
+
+use super::Node;
+use crate::kv::blocks_for;
+
+/// The state of `node` at this moment. Linear in the number of running requests.
+pub fn snapshot(node: &Node) -> Snapshot {
+    let scheduler = node.scheduler();
+    let config = scheduler.config();
+    let now = node.now();
+    let mut shot = Snapshot {
+        now_us: now.0,
+        block_size: config.block_size,
+        num_gpu_blocks: config.num_gpu_blocks,
+        free_gpu_blocks: scheduler.gpu().num_free(),
+        evictable_blocks: 0,
+        num_cpu_blocks: config.num_cpu_blocks,
+        free_cpu_blocks: scheduler.cpu().num_free(),
+        running: scheduler.running().len() as u32,
+        waiting: scheduler.num_waiting() as u32,
+        swapped: scheduler.swapped().len() as u32,
+        max_num_seqs: config.max_num_seqs,
+        max_num_batched_tokens: config.max_num_batched_tokens,
+        ttft_target_us: node.slo().ttft.0,
+        tpot_target_us: node.slo().tpot.0,
+        totals: totals(node),
+        ..Snapshot::default()
+    };
+    for &id in scheduler.running() {
+        let request = scheduler.request(id);
+        for (blocks, steps) in shot.growth_blocks.iter_mut().zip(GROWTH_STEPS) {
+            *blocks += request.growth(steps, config.block_size);
+        }
+        let slack = request.slack(now);
+        shot.held_blocks += request.blocks.len() as u32;
+        shot.behind += u32::from(slack < 0);
+        shot.slack_sum_us += slack;
+        shot.generated_tokens += u64::from(request.generated);
+        shot.pending_prefill_tokens += u64::from(request.pending_prefill());
+    }
+    for (position, id) in scheduler.waiting().take(WAITING_WINDOW).enumerate() {
+        let request = scheduler.request(id);
+        let tokens = request.len();
+        let blocks = blocks_for(tokens, config.block_size);
+        if position == 0 {
+            (shot.head_blocks, shot.head_tokens) = (blocks, tokens);
+        }
+        shot.waiting_blocks += u64::from(blocks);
+        shot.waiting_tokens += u64::from(tokens);
+        if request.first_token.is_none() {
+            shot.oldest_wait_us = shot.oldest_wait_us.max(now.since(request.arrival).0);
+            shot.late_waiting += u32::from(now > request.slo.deadline(request.arrival, 0));
+        }
+    }
+    shot
+}
+
+fn totals(node: &Node) -> Totals {
+    let collector = node.collector();
+    Totals {
+        steps: collector.steps,
+        refused_steps: collector.refused_steps,
+        arrivals: collector.records().len() as u64,
+        arrived_prompt_tokens: collector.prompt_tokens,
+        completions: collector.completed,
+        completed_output_tokens: collector.completed_tokens,
+        preemptions: collector.preemptions,
+        swapped_blocks: collector.swap_in_blocks + collector.swap_out_blocks,
+    }
+}

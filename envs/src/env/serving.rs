@@ -1,0 +1,210 @@
+//! One environment: a serving node under memory pressure.
+
+use std::sync::Arc;
+
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Observation, Observer};
+
+use super::episode::{EpisodeSource, ResetOptions};
+use super::observe::snapshot;
+use super::reward::{Reward, RewardWeights};
+use super::{Episode, Node, Progress, mask};
+use crate::cost::CostModel;
+use crate::metrics::Collector;
+use crate::sched::v0::EngineError;
+use crate::sched::{ConfigError, EngineConfig, Slo};
+use crate::workload::WorkloadError;
+
+/// What an environment is made of.
+#[derive(Debug, Clone)]
+pub struct EnvConfig {
+    /// Scheduler settings.
+    pub engine: EngineConfig,
+    /// Prices of steps.
+    pub cost: CostModel,
+    /// Targets of requests that name no class.
+    pub slo: Slo,
+    /// Heads the agent decides.
+    pub profile: ActionProfile,
+    /// What is rewarded.
+    pub reward: RewardWeights,
+    /// Scheduler steps between decisions.
+    pub decision_interval: u32,
+    /// Where episodes come from.
+    pub episodes: EpisodeSource,
+}
+
+/// Why an environment cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// A scheduler setting.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No episode can be drawn.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A faithful engine died.
+    #[error("the engine died in an episode: {0}; train with dead_ends=safe")]
+    Engine(#[from] EngineError),
+    /// A faithful engine in a vector of environments.
+    #[error("dead_ends=faithful engines can die in the middle of an episode; train with dead_ends=safe")]
+    Faithful,
+    /// `step` before `reset`, or after the episode's end.
+    #[error("step was called on an environment that needs a reset")]
+    NeedsReset,
+    /// A choice the mask forbids.
+    #[error("action {action:?} takes a choice its mask {mask:?} forbids")]
+    Forbidden {
+        /// The action.
+        action: Action,
+        /// The mask of that moment.
+        mask: ActionMask,
+    },
+}
+
+/// Facts beside observation and reward; nothing a policy may see.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Info {
+    /// Choices allowed for the next action.
+    pub mask: ActionMask,
+    /// Load of the episode.
+    pub load: f64,
+    /// Simulated time into the episode, seconds.
+    pub elapsed_s: f64,
+    /// Hash of everything that happened in the episode.
+    pub hash: u64,
+}
+
+/// Gymnasium's five-part result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// What is seen now.
+    pub observation: Observation,
+    /// What the interval was worth.
+    pub reward: f32,
+    /// Every request of the episode is done.
+    pub terminated: bool,
+    /// The episode's time is over.
+    pub truncated: bool,
+    /// Beside them.
+    pub info: Info,
+}
+
+/// A serving node as an environment. Each episode is a window of traffic on a node that starts empty; it is cut short
+/// (`truncated`) when the window's time is over, and reaches its end (`terminated`) only if every request is done before.
+#[derive(Debug)]
+pub struct ServingEnv {
+    config: Arc<EnvConfig>,
+    mean_output: f64,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    node: Node,
+    observer: Observer,
+    reward: Reward,
+    mask: ActionMask,
+    end: crate::time::Micros,
+    load: f64,
+    decisions: u64,
+    episode_return: f64,
+    done: bool,
+}
+
+impl ServingEnv {
+    /// An environment that waits for its first reset.
+    ///
+    /// # Errors
+    /// The settings are out of range, or the source has no request.
+    pub fn new(config: Arc<EnvConfig>) -> Result<ServingEnv, EnvError> {
+        config.engine.validate()?;
+        config.episodes.validate()?;
+        let mean_output = config.episodes.mean_output()?;
+        Ok(ServingEnv { config, mean_output, running: None })
+    }
+
+    /// Starts the episode of `seed`.
+    ///
+    /// # Errors
+    /// No episode can be drawn.
+    pub fn reset(&mut self, seed: u64, options: &ResetOptions) -> Result<(Observation, Info), EnvError> {
+        let config = &self.config;
+        let drawn = config.episodes.draw(seed, options)?;
+        let collector = Collector::default();
+        let node = Node::new(config.engine.clone(), config.cost.clone(), drawn.requests, config.slo, collector)?;
+        let interval = config.decision_interval;
+        let reward = Reward::new(config.reward, &config.engine, &config.cost, interval, self.mean_output);
+        let mut running = Running {
+            mask: mask(&node, config.profile),
+            node,
+            observer: Observer::new(),
+            reward,
+            end: drawn.end,
+            load: drawn.load,
+            decisions: 0,
+            episode_return: 0.0,
+            done: false,
+        };
+        let first = (running.observer.observe(&snapshot(&running.node)), running.info());
+        self.running = Some(running);
+        Ok(first)
+    }
+
+    /// Obeys `action` for one decision interval.
+    ///
+    /// # Errors
+    /// The episode is over, the action is forbidden, or a faithful engine died.
+    pub fn step(&mut self, action: Action) -> Result<Step, EnvError> {
+        let running = self.running.as_mut().filter(|running| !running.done).ok_or(EnvError::NeedsReset)?;
+        if running.mask.repair(action) != action {
+            return Err(EnvError::Forbidden { action, mask: running.mask });
+        }
+        let progress = running.node.advance(&action.controls(), self.config.decision_interval)?;
+        let observation = running.observer.observe(&snapshot(&running.node));
+        let reward = running.reward.take(running.node.collector());
+        running.mask = mask(&running.node, self.config.profile);
+        running.decisions += 1;
+        running.episode_return += f64::from(reward);
+        let terminated = progress == Progress::Drained;
+        // A stalled faithful engine would earn nothing for ever: its episode is cut short as well.
+        let truncated = !terminated && (running.node.now() >= running.end || progress == Progress::Stalled);
+        running.done = terminated || truncated;
+        Ok(Step { observation, reward, terminated, truncated, info: running.info() })
+    }
+
+    /// What the episode amounted to so far; `None` before the first reset.
+    pub fn episode(&self, env: usize) -> Option<Episode> {
+        let running = self.running.as_ref()?;
+        let collector = running.node.collector();
+        let arrived = collector.records().len().max(1) as f64;
+        let seconds = running.node.now().as_secs_f64().max(1e-9);
+        Some(Episode {
+            env,
+            episode_return: running.episode_return,
+            decisions: running.decisions,
+            metrics: vec![
+                // Of an episode cut short: requests that missed no target so far.
+                ("slo_attainment", 1.0 - collector.violations as f64 / arrived),
+                ("output_tok_s", collector.output_tokens as f64 / seconds),
+                ("preemptions", collector.preemptions as f64),
+                ("load", running.load),
+            ],
+        })
+    }
+
+    /// The node of the current episode.
+    pub fn node(&self) -> Option<&Node> {
+        self.running.as_ref().map(|running| &running.node)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &EnvConfig {
+        &self.config
+    }
+}
+
+impl Running {
+    fn info(&self) -> Info {
+        Info { mask: self.mask, load: self.load, elapsed_s: self.node.now().as_secs_f64(), hash: self.node.hash() }
+    }
+}

@@ -1,0 +1,259 @@
+//! Serving environments stepped in parallel, writing into the caller's buffers.
+
+use std::sync::Arc;
+
+use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
+use kvtide_runtime::{Action, ActionMask, Head, NUM_FEATURES, Observation};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::episode::ResetOptions;
+use super::serving::{EnvConfig, EnvError, ServingEnv};
+use super::{Batch, Episode, VectorEnv};
+use crate::sched::DeadEnds;
+use crate::seed;
+
+/// Serving environments as one [`VectorEnv`].
+///
+/// Episode *k* of environment *i* has a seed of its own, so results do not depend on how environments are spread over
+/// threads. The state between two steps is (episode number, actions since its reset): saving is short and restoring
+/// replays the episode.
+#[derive(Debug)]
+pub struct VecEnv {
+    slots: Vec<Slot>,
+    seed: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    index: usize,
+    env: ServingEnv,
+    /// Episodes begun.
+    episodes: u64,
+    /// Actions since the last reset.
+    actions: Vec<[u8; NUM_HEADS]>,
+}
+
+/// A saved state.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    seed: u64,
+    envs: Vec<SavedSlot>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedSlot {
+    episodes: u64,
+    /// Hash of the episode so far, to notice a world that has changed since.
+    hash: u64,
+    actions: Vec<[u8; NUM_HEADS]>,
+}
+
+const HEAD_SIZES: [usize; NUM_HEADS] =
+    [Head::Watermark.size(), Head::Victim.size(), Head::Preemption.size(), Head::Admission.size()];
+
+/// Where one environment writes its part of a [`Batch`].
+struct Row<'a> {
+    observation: &'a mut [f32],
+    mask: &'a mut [bool],
+    reward: &'a mut f32,
+    terminated: &'a mut bool,
+    truncated: &'a mut bool,
+    final_observation: &'a mut [f32],
+}
+
+impl VecEnv {
+    /// `num_envs` environments of one configuration.
+    ///
+    /// # Errors
+    /// Those of [`ServingEnv::new`]; a faithful engine is refused, because it can die in the middle of an episode.
+    pub fn new(config: &Arc<EnvConfig>, num_envs: usize) -> Result<VecEnv, EnvError> {
+        if config.engine.dead_ends == DeadEnds::Faithful {
+            return Err(EnvError::Faithful);
+        }
+        let mut slots = Vec::with_capacity(num_envs);
+        for index in 0..num_envs {
+            let env = ServingEnv::new(Arc::clone(config))?;
+            slots.push(Slot { index, env, episodes: 0, actions: Vec::new() });
+        }
+        Ok(VecEnv { slots, seed: 0 })
+    }
+}
+
+impl VectorEnv for VecEnv {
+    fn num_envs(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn observation_size(&self) -> usize {
+        NUM_FEATURES
+    }
+
+    fn head_sizes(&self) -> &[usize] {
+        &HEAD_SIZES
+    }
+
+    fn reset(&mut self, seed: u64, batch: &mut Batch) {
+        self.seed = seed;
+        batch.episodes.clear();
+        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        self.slots.par_iter_mut().zip(rows).for_each(|(slot, row)| {
+            slot.episodes = 0;
+            slot.begin(seed, row);
+        });
+    }
+
+    fn step(&mut self, actions: &[u8], batch: &mut Batch) {
+        assert_eq!(actions.len(), self.slots.len() * NUM_HEADS, "actions are [num_envs, num_heads]");
+        let seed = self.seed;
+        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        let chosen = actions.par_chunks_exact(NUM_HEADS);
+        let ended: Vec<Option<Episode>> = self
+            .slots
+            .par_iter_mut()
+            .zip(rows)
+            .zip(chosen)
+            .map(|((slot, row), action)| slot.step(seed, action, row))
+            .collect();
+        batch.episodes.clear();
+        batch.episodes.extend(ended.into_iter().flatten());
+    }
+
+    fn save(&self) -> Value {
+        let envs = self.slots.iter().map(|slot| SavedSlot {
+            episodes: slot.episodes,
+            hash: slot.env.node().map_or(0, super::Node::hash),
+            actions: slot.actions.clone(),
+        });
+        let saved = Saved { seed: self.seed, envs: envs.collect() };
+        serde_json::to_value(saved).expect("plain data serialises")
+    }
+
+    fn restore(&mut self, saved: &Value, batch: &mut Batch) -> Result<(), String> {
+        let saved = Saved::deserialize(saved).map_err(|error| format!("not a saved environment: {error}"))?;
+        if saved.envs.len() != self.slots.len() {
+            return Err(format!("saved with {} environments, now {}", saved.envs.len(), self.slots.len()));
+        }
+        let actions = saved.envs.iter().flat_map(|env| &env.actions);
+        if let Some(bad) = actions.clone().find(|action| Action::new(**action).is_none()) {
+            return Err(format!("action {bad:?} is out of range"));
+        }
+        self.seed = saved.seed;
+        batch.episodes.clear();
+        let seed = self.seed;
+        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        let restored: Result<Vec<()>, String> = self
+            .slots
+            .par_iter_mut()
+            .zip(rows)
+            .zip(saved.envs.into_par_iter())
+            .map(|((slot, row), saved)| slot.restore(seed, saved, row))
+            .collect();
+        if restored.is_err() {
+            self.reset(seed, batch);
+        }
+        restored.map(drop)
+    }
+}
+
+impl Slot {
+    /// Starts the next episode.
+    fn begin(&mut self, seed: u64, row: Row<'_>) {
+        let episode_seed = seed::derive(seed::derive(seed, "env", self.index as u64), "episode", self.episodes);
+        self.episodes += 1;
+        self.actions.clear();
+        let (observation, info) = self
+            .env
+            .reset(episode_seed, &ResetOptions::default())
+            .expect("the constructor validated engine and source");
+        row.write(&observation, info.mask);
+    }
+
+    fn step(&mut self, seed: u64, action: &[u8], row: Row<'_>) -> Option<Episode> {
+        let choices: [u8; NUM_HEADS] = action.try_into().expect("one choice per head");
+        let action = Action::new(choices).expect("choices are in range");
+        let step = self.env.step(action).expect("agents obey the mask, and training engines are safe");
+        self.actions.push(choices);
+        *row.reward = step.reward;
+        *row.terminated = step.terminated;
+        *row.truncated = step.truncated;
+        if step.terminated || step.truncated {
+            row.final_observation.copy_from_slice(&step.observation.values);
+            let episode = self.env.episode(self.index);
+            self.begin(seed, row);
+            episode
+        } else {
+            row.write(&step.observation, step.info.mask);
+            None
+        }
+    }
+
+    /// Begins the saved episode and takes the saved actions again.
+    fn restore(&mut self, seed: u64, saved: SavedSlot, mut row: Row<'_>) -> Result<(), String> {
+        self.episodes = saved.episodes.checked_sub(1).ok_or("saved before the first reset")?;
+        self.begin(seed, row.reborrow());
+        for choices in &saved.actions {
+            if self.step(seed, choices, row.reborrow()).is_some() {
+                return Err(format!("environment {} ended its episode earlier than when it was saved", self.index));
+            }
+        }
+        let hash = self.env.node().map_or(0, super::Node::hash);
+        if hash != saved.hash {
+            return Err(format!(
+                "environment {} took another course than when it was saved ({hash:016x}, saved {:016x}): trace, settings or version changed",
+                self.index, saved.hash
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Row<'_> {
+    fn write(self, observation: &Observation, mask: ActionMask) {
+        self.observation.copy_from_slice(&observation.values);
+        let choices = Head::ALL.into_iter().flat_map(|head| (0..head.size()).map(move |choice| (head, choice as u8)));
+        for (allowed, (head, choice)) in self.mask.iter_mut().zip(choices) {
+            *allowed = mask.allows(head, choice);
+        }
+    }
+
+    fn reborrow(&mut self) -> Row<'_> {
+        Row {
+            observation: self.observation,
+            mask: self.mask,
+            reward: self.reward,
+            terminated: self.terminated,
+            truncated: self.truncated,
+            final_observation: self.final_observation,
+        }
+    }
+}
+
+/// The batch, environment by environment.
+///
+/// # Panics
+/// If the batch has another shape.
+fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = Row<'_>> {
+    assert_eq!(batch.observations.len(), num_envs * NUM_FEATURES, "observations are [num_envs, NUM_FEATURES]");
+    assert_eq!(batch.masks.len(), num_envs * NUM_CHOICES, "masks are [num_envs, NUM_CHOICES]");
+    assert_eq!(batch.rewards.len(), num_envs, "rewards are [num_envs]");
+    batch
+        .observations
+        .chunks_exact_mut(NUM_FEATURES)
+        .zip(batch.masks.chunks_exact_mut(NUM_CHOICES))
+        .zip(&mut batch.rewards)
+        .zip(&mut batch.terminated)
+        .zip(&mut batch.truncated)
+        .zip(batch.final_observations.chunks_exact_mut(NUM_FEATURES))
+        .map(|(((((observation, mask), reward), terminated), truncated), final_observation)| Row {
+            observation,
+            mask,
+            reward,
+            terminated,
+            truncated,
+            final_observation,
+        })
+}
