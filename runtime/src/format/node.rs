@@ -1,0 +1,181 @@
+//! Nodes: how one is stored, what makes many of them a tree, and the way through it.
+
+use super::{FormatError, MAX_DEPTH, NODE_BYTES};
+use crate::action::NUM_HEADS;
+
+const SPLIT: u8 = 0;
+const LEAF: u8 = 1;
+
+/// One node of a decision tree, decoded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Node {
+    /// Compares one feature: right if its value is greater than the threshold, else left. NaN goes left.
+    Split {
+        /// Feature index.
+        feature: u8,
+        /// The left child; the right one follows it.
+        left: u16,
+        /// In the feature's unit.
+        threshold: f32,
+    },
+    /// Ends the walk.
+    Leaf {
+        /// One index per head, in head order.
+        choices: [u8; NUM_HEADS],
+    },
+}
+
+impl Node {
+    /// The node as stored.
+    pub const fn to_bytes(self) -> [u8; NODE_BYTES] {
+        match self {
+            Node::Split { feature, left, threshold } => {
+                let [left_low, left_high] = left.to_le_bytes();
+                let [a, b, c, d] = threshold.to_le_bytes();
+                [feature, SPLIT, left_low, left_high, a, b, c, d]
+            }
+            Node::Leaf { choices: [a, b, c, d] } => [0, LEAF, 0, 0, a, b, c, d],
+        }
+    }
+
+    /// The node in `bytes`. Any kind but leaf is taken for a split; only a parsed file's nodes mean anything.
+    pub const fn from_bytes(bytes: [u8; NODE_BYTES]) -> Node {
+        let [feature, kind, left_low, left_high, a, b, c, d] = bytes;
+        if kind == LEAF {
+            Node::Leaf { choices: [a, b, c, d] }
+        } else {
+            let left = u16::from_le_bytes([left_low, left_high]);
+            Node::Split { feature, left, threshold: f32::from_le_bytes([a, b, c, d]) }
+        }
+    }
+}
+
+/// Depth and leaves of a tree.
+pub(super) struct Shape {
+    pub(super) depth: u8,
+    pub(super) leaves: u16,
+}
+
+/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order.
+///
+/// In that order the children of the nth split are at 2n + 1 and 2n + 2. A counter therefore shows at once that every
+/// node but the root has exactly one parent, that it comes after it, and where each level of the tree ends.
+pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Result<Shape, FormatError> {
+    let mut rest = nodes;
+    let mut node: u16 = 0;
+    let mut next_child: u16 = 1;
+    let mut level_end: u16 = 1;
+    let mut shape = Shape { depth: 0, leaves: 0 };
+    while let Some((bytes, tail)) = rest.split_first() {
+        if node == next_child {
+            return Err(FormatError::Orphan { node });
+        }
+        if node == level_end {
+            if shape.depth == MAX_DEPTH {
+                return Err(FormatError::TooDeep { node });
+            }
+            shape.depth += 1;
+            level_end = next_child;
+        }
+        let [feature, kind, ..] = *bytes;
+        match (kind, Node::from_bytes(*bytes)) {
+            (SPLIT, Node::Split { left, threshold, .. }) => {
+                if feature >= features {
+                    return Err(FormatError::NodeFeature { node, feature });
+                }
+                if !threshold.is_finite() {
+                    return Err(FormatError::Threshold { node, bits: threshold.to_bits() });
+                }
+                if left as usize + 1 >= nodes.len() {
+                    return Err(FormatError::ChildOutOfRange { node, left });
+                }
+                if left <= node {
+                    return Err(FormatError::ChildBeforeParent { node, left });
+                }
+                if left != next_child {
+                    return Err(FormatError::ChildOrder { node, left, expected: next_child });
+                }
+                next_child += 2;
+            }
+            (LEAF, Node::Leaf { .. }) => {
+                let [feature, _, left_low, left_high, ..] = *bytes;
+                if feature != 0 || left_low != 0 || left_high != 0 {
+                    return Err(FormatError::LeafFields { node });
+                }
+                shape.leaves += 1;
+            }
+            (found, _) => return Err(FormatError::NodeKind { node, found }),
+        }
+        node += 1;
+        rest = tail;
+    }
+    Ok(shape)
+}
+
+/// Where a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// Which node.
+    pub node: u16,
+    /// One index per head, in head order.
+    pub choices: [u8; NUM_HEADS],
+}
+
+/// One comparison on the way to a leaf.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Comparison {
+    /// Which node compared.
+    pub node: u16,
+    /// Feature index.
+    pub feature: u8,
+    /// Value of the feature.
+    pub value: f32,
+    /// What it was compared with.
+    pub threshold: f32,
+    /// Whether the value was greater.
+    pub went_right: bool,
+}
+
+/// The comparisons from the root to a leaf, at most [`MAX_DEPTH`] of them.
+#[derive(Debug, Clone)]
+pub struct Path<'a, 'v> {
+    nodes: &'a [[u8; NODE_BYTES]],
+    values: &'v [f32],
+    node: u16,
+    steps_left: u8,
+}
+
+impl<'a, 'v> Path<'a, 'v> {
+    /// A walk of `nodes`, which `check_tree` has accepted.
+    pub(super) fn new(nodes: &'a [[u8; NODE_BYTES]], values: &'v [f32]) -> Path<'a, 'v> {
+        Path { nodes, values, node: 0, steps_left: MAX_DEPTH }
+    }
+
+    /// Walks to the end.
+    pub(super) fn leaf(mut self) -> Leaf {
+        while self.next().is_some() {}
+        match self.here() {
+            Some(Node::Leaf { choices }) => Leaf { node: self.node, choices },
+            // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
+            _ => Leaf { node: 0, choices: [0; NUM_HEADS] },
+        }
+    }
+
+    fn here(&self) -> Option<Node> {
+        self.nodes.get(usize::from(self.node)).copied().map(Node::from_bytes)
+    }
+}
+
+impl Iterator for Path<'_, '_> {
+    type Item = Comparison;
+
+    fn next(&mut self) -> Option<Comparison> {
+        let Some(Node::Split { feature, left, threshold }) = self.here() else { return None };
+        self.steps_left = self.steps_left.checked_sub(1)?;
+        let node = self.node;
+        let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
+        let went_right = value > threshold;
+        self.node = left.saturating_add(u16::from(went_right));
+        Some(Comparison { node, feature, value, threshold, went_right })
+    }
+}

@@ -1,0 +1,231 @@
+//! What stands between a table and a serving node.
+//!
+//! A table knows the traffic it was distilled from. Whenever it cannot be trusted, the node gets the watermark it
+//! would have used without kvtide, and a counter says why.
+
+use crate::action::{Action, ActionMask, ActionProfile, Controls, Head};
+use crate::format::FormatError;
+use crate::observation::Observation;
+use crate::policy::Policy;
+use crate::table::Table;
+
+/// When the guard steps in, and with what.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GuardConfig {
+    /// What the node would do without a table. It also fills the heads a table's profile leaves to the engine.
+    pub fallback: Controls,
+    /// An observation older than this is stale.
+    pub max_age_us: u64,
+    /// How far outside its trained range a feature may be, as a fraction of the range's width. A feature that never
+    /// moved in training has no width and may not move at all. Less than 0 and NaN are taken as 0.
+    pub range_tolerance: f32,
+    /// The fallback begins at this many decisions in a row with a feature out of range; 0 is taken as 1.
+    pub out_of_range_decisions: u32,
+    /// The table resumes at this many decisions in a row with every feature in range; 0 is taken as 1.
+    pub recovery_decisions: u32,
+}
+
+impl Default for GuardConfig {
+    /// The engine's default controls, one second, a tenth of the range, 8 decisions out and 32 back in.
+    fn default() -> GuardConfig {
+        GuardConfig {
+            fallback: Action::ENGINE_DEFAULT.controls(),
+            max_age_us: 1_000_000,
+            range_tolerance: 0.1,
+            out_of_range_decisions: 8,
+            recovery_decisions: 32,
+        }
+    }
+}
+
+/// Why a decision was the fallback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fallback {
+    /// There is no table, or its bytes were refused.
+    NoTable,
+    /// The table was made for another schema or action set.
+    UnknownSchema,
+    /// The observation was too old.
+    Stale,
+    /// A value of the observation was NaN or infinite.
+    NonFinite,
+    /// A feature has been outside its trained range for too long, or not back inside for long enough.
+    OutOfRange,
+}
+
+impl Fallback {
+    /// Every reason, in the order they are looked at.
+    pub const ALL: [Fallback; 5] =
+        [Fallback::NoTable, Fallback::UnknownSchema, Fallback::Stale, Fallback::NonFinite, Fallback::OutOfRange];
+
+    /// The reason's name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fallback::NoTable => "no_table",
+            Fallback::UnknownSchema => "unknown_schema",
+            Fallback::Stale => "stale",
+            Fallback::NonFinite => "non_finite",
+            Fallback::OutOfRange => "out_of_range",
+        }
+    }
+}
+
+/// What a guard has done so far. Every decision is counted once beside `decisions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GuardCounters {
+    /// Decisions asked for.
+    pub decisions: u64,
+    /// Decisions the table took.
+    pub table_decisions: u64,
+    /// [`Fallback::NoTable`].
+    pub no_table: u64,
+    /// [`Fallback::UnknownSchema`].
+    pub unknown_schema: u64,
+    /// [`Fallback::Stale`].
+    pub stale: u64,
+    /// [`Fallback::NonFinite`].
+    pub non_finite: u64,
+    /// [`Fallback::OutOfRange`].
+    pub out_of_range: u64,
+}
+
+impl GuardCounters {
+    /// Decisions that fell back for `reason`.
+    pub const fn fallbacks(&self, reason: Fallback) -> u64 {
+        match reason {
+            Fallback::NoTable => self.no_table,
+            Fallback::UnknownSchema => self.unknown_schema,
+            Fallback::Stale => self.stale,
+            Fallback::NonFinite => self.non_finite,
+            Fallback::OutOfRange => self.out_of_range,
+        }
+    }
+
+    fn count(&mut self, outcome: Result<Table<'_>, Fallback>) {
+        let counter = match outcome {
+            Ok(_) => &mut self.table_decisions,
+            Err(Fallback::NoTable) => &mut self.no_table,
+            Err(Fallback::UnknownSchema) => &mut self.unknown_schema,
+            Err(Fallback::Stale) => &mut self.stale,
+            Err(Fallback::NonFinite) => &mut self.non_finite,
+            Err(Fallback::OutOfRange) => &mut self.out_of_range,
+        };
+        *counter = counter.saturating_add(1);
+        self.decisions = self.decisions.saturating_add(1);
+    }
+}
+
+/// A table where it can be trusted, the fallback where it cannot.
+#[derive(Debug, Clone)]
+pub struct Guard<'a> {
+    table: Result<Table<'a>, Fallback>,
+    config: GuardConfig,
+    counters: GuardCounters,
+    last: Option<Fallback>,
+    /// Whether the table is set aside because a feature left its trained range.
+    out_of_range: bool,
+    /// Decisions in a row that speak against `out_of_range`.
+    contrary_decisions: u32,
+}
+
+impl<'a> Guard<'a> {
+    /// A guard of what [`Table::parse`] returned. A refused table is a guard that always falls back.
+    ///
+    /// A fallback watermark outside 0..=1 is clamped; NaN is 0.
+    pub fn new(table: Result<Table<'a>, FormatError>, config: GuardConfig) -> Guard<'a> {
+        let refusal = |error: FormatError| {
+            if error.is_unknown_meaning() { Fallback::UnknownSchema } else { Fallback::NoTable }
+        };
+        Guard::with(table.map_err(refusal), config)
+    }
+
+    /// A guard of nothing, which always falls back.
+    pub fn without_table(config: GuardConfig) -> Guard<'a> {
+        Guard::with(Err(Fallback::NoTable), config)
+    }
+
+    fn with(table: Result<Table<'a>, Fallback>, mut config: GuardConfig) -> Guard<'a> {
+        // `max` drops NaN, `clamp` would keep it.
+        config.fallback.watermark = config.fallback.watermark.max(0.0).clamp(0.0, 1.0);
+        let counters = GuardCounters::default();
+        Guard { table, config, counters, last: None, out_of_range: false, contrary_decisions: 0 }
+    }
+
+    /// Decides from an `observation` taken `age_us` ago: every choice but a fallback watermark is allowed by `mask`.
+    pub fn decide(&mut self, observation: &Observation, age_us: u64, mask: ActionMask) -> Controls {
+        let outcome = self.judge(observation, age_us);
+        self.counters.count(outcome);
+        self.last = outcome.err();
+        let fallback = repair(self.config.fallback, mask);
+        match outcome {
+            Ok(table) => overlay(fallback, table.decide(observation, mask).controls(), table.profile()),
+            Err(_) => fallback,
+        }
+    }
+
+    /// What happened so far.
+    pub const fn counters(&self) -> &GuardCounters {
+        &self.counters
+    }
+
+    /// Why the last decision was the fallback; `None` if the table took it.
+    pub const fn last_fallback(&self) -> Option<Fallback> {
+        self.last
+    }
+
+    /// The guarded table, or why there is none.
+    pub const fn table(&self) -> Result<Table<'a>, Fallback> {
+        self.table
+    }
+
+    /// The table, if this observation can be trusted with it.
+    fn judge(&mut self, observation: &Observation, age_us: u64) -> Result<Table<'a>, Fallback> {
+        let table = self.table?;
+        if age_us > self.config.max_age_us {
+            return Err(Fallback::Stale);
+        }
+        if !observation.values.iter().all(|value| value.is_finite()) {
+            return Err(Fallback::NonFinite);
+        }
+        // Only an observation that can be believed counts for or against the range.
+        let tolerance = self.config.range_tolerance;
+        let inside = table.ranges().zip(observation.values).all(|(range, value)| range.contains(value, tolerance));
+        self.note_range(!inside);
+        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+    }
+
+    fn note_range(&mut self, outside: bool) {
+        if outside == self.out_of_range {
+            self.contrary_decisions = 0;
+            return;
+        }
+        self.contrary_decisions = self.contrary_decisions.saturating_add(1);
+        let patience = if outside { self.config.out_of_range_decisions } else { self.config.recovery_decisions };
+        if self.contrary_decisions >= patience {
+            self.out_of_range = outside;
+            self.contrary_decisions = 0;
+        }
+    }
+}
+
+/// `controls` with every choice the mask forbids replaced; the watermark stays, it need not be one of the levels.
+fn repair(controls: Controls, mask: ActionMask) -> Controls {
+    let choices = [0, controls.victim as u8, controls.preemption as u8, controls.admission as u8];
+    match Action::new(choices) {
+        Some(action) => Controls { watermark: controls.watermark, ..mask.repair(action).controls() },
+        None => controls,
+    }
+}
+
+/// `base` with the heads of `profile` taken from `table`.
+fn overlay(mut base: Controls, table: Controls, profile: ActionProfile) -> Controls {
+    for head in profile.heads() {
+        match head {
+            Head::Watermark => base.watermark = table.watermark,
+            Head::Victim => base.victim = table.victim,
+            Head::Preemption => base.preemption = table.preemption,
+            Head::Admission => base.admission = table.admission,
+        }
+    }
+    base
+}

@@ -1,0 +1,30 @@
+//! What a serving node embeds.
+//!
+//! One definition of what a policy sees ([`Observation`]) and what it may do ([`Action`]) serves training,
+//! evaluation and serving. A [`Policy`] maps the first to the second; a decision [`Table`] is the policy that ships,
+//! read from a `.kvt` file (`FORMAT.md` beside this crate) or compiled in as a `static`; a [`Guard`] keeps a node on
+//! its fallback watermark whenever the table cannot be trusted.
+//!
+//! The crate has no dependencies, needs no allocator, contains no `unsafe`, and nothing on the decision path panics.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod action;
+mod crc;
+pub mod fixed;
+pub mod format;
+pub mod guard;
+mod hash;
+pub mod observation;
+pub mod observer;
+pub mod policy;
+pub mod table;
+
+pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Controls, Head, Preemption, Victim};
+pub use fixed::Fixed;
+pub use format::FormatError;
+pub use guard::{Fallback, Guard, GuardConfig, GuardCounters};
+pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
+pub use observer::{Observer, Snapshot};
+pub use policy::Policy;
+pub use table::{Node, Table};

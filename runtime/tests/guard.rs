@@ -1,0 +1,199 @@
+//! Stories: each reason for the fallback begins, is counted, and ends.
+
+mod support;
+
+use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
+use kvtide_runtime::{
+    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, Head,
+    Observation, Preemption, Table, Victim,
+};
+use support::{bytes_of, leaf, ranges, spec};
+
+const FALLBACK: Controls = Controls {
+    watermark: 0.037,
+    victim: Victim::MostBlocks,
+    preemption: Preemption::Recompute,
+    admission: Admission::OnTimeFirst,
+};
+
+const CONFIG: GuardConfig = GuardConfig {
+    fallback: FALLBACK,
+    max_age_us: 1000,
+    range_tolerance: 0.1,
+    out_of_range_decisions: 3,
+    recovery_decisions: 2,
+};
+
+/// What the table decides: watermark 0.12, fewest blocks, swap, fcfs.
+const TABLE: Controls = Controls {
+    watermark: 0.12,
+    victim: Victim::FewestBlocks,
+    preemption: Preemption::Swap,
+    admission: Admission::Fcfs,
+};
+
+/// Trained on free fractions of 0.2 to 0.6 and everything else.
+fn bytes(profile: ActionProfile) -> Vec<u8> {
+    let mut ranges = ranges();
+    ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
+    bytes_of(&TableSpec { profile, ..spec(&ranges, &[leaf([6, 1, 0, 0])]) })
+}
+
+fn free(fraction: f32) -> Observation {
+    let mut observation = Observation::ZERO;
+    observation.values[Feature::FreeFraction as usize] = fraction;
+    observation
+}
+
+const INSIDE: f32 = 0.4;
+const OUTSIDE: f32 = 0.7;
+
+/// Decides over `fractions` and tells which decisions the table took.
+fn taken(guard: &mut Guard<'_>, fractions: &[f32]) -> Vec<bool> {
+    fractions
+        .iter()
+        .map(|&fraction| {
+            let controls = guard.decide(&free(fraction), 0, ActionMask::ALL);
+            let taken = guard.last_fallback().is_none();
+            assert_eq!(controls, if taken { TABLE } else { FALLBACK });
+            taken
+        })
+        .collect()
+}
+
+#[test]
+fn a_trusted_table_decides() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    assert_eq!(taken(&mut guard, &[0.2, INSIDE, 0.6]), [true; 3]);
+    assert_eq!(*guard.counters(), GuardCounters { decisions: 3, table_decisions: 3, ..GuardCounters::default() });
+}
+
+#[test]
+fn without_a_table_it_always_falls_back() {
+    let mut absent = Guard::without_table(CONFIG);
+    let mut damaged = Guard::new(Table::parse(b"nothing"), CONFIG);
+    for guard in [&mut absent, &mut damaged] {
+        assert_eq!(taken(guard, &[INSIDE; 4]), [false; 4]);
+        assert_eq!(guard.last_fallback(), Some(Fallback::NoTable));
+        assert_eq!(*guard.counters(), GuardCounters { decisions: 4, no_table: 4, ..GuardCounters::default() });
+    }
+}
+
+#[test]
+fn a_table_for_another_build_is_an_unknown_schema() {
+    let refusals = [FormatError::Schema { found: 1, expected: 2 }, FormatError::ActionSet { found: 1, expected: 2 }];
+    for refusal in refusals {
+        let mut guard = Guard::new(Err(refusal), CONFIG);
+        assert_eq!(taken(&mut guard, &[INSIDE; 2]), [false; 2]);
+        assert_eq!(guard.table(), Err(Fallback::UnknownSchema));
+        assert_eq!(*guard.counters(), GuardCounters { decisions: 2, unknown_schema: 2, ..GuardCounters::default() });
+    }
+}
+
+#[test]
+fn a_stale_observation_falls_back_once() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    assert_eq!(guard.decide(&free(INSIDE), 1000, ActionMask::ALL), TABLE);
+    assert_eq!(guard.decide(&free(INSIDE), 1001, ActionMask::ALL), FALLBACK);
+    assert_eq!(guard.last_fallback(), Some(Fallback::Stale));
+    assert_eq!(guard.decide(&free(INSIDE), 0, ActionMask::ALL), TABLE);
+    assert_eq!(
+        *guard.counters(),
+        GuardCounters { decisions: 3, table_decisions: 2, stale: 1, ..GuardCounters::default() }
+    );
+}
+
+#[test]
+fn a_value_that_is_not_finite_falls_back_once() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    assert_eq!(taken(&mut guard, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, INSIDE]), [false, false, false, true]);
+    assert_eq!(
+        *guard.counters(),
+        GuardCounters { decisions: 4, table_decisions: 1, non_finite: 3, ..GuardCounters::default() }
+    );
+}
+
+#[test]
+fn out_of_range_needs_patience_both_ways() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    let fractions = [OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, INSIDE, OUTSIDE, INSIDE, INSIDE, OUTSIDE];
+    assert_eq!(taken(&mut guard, &fractions), [true, true, false, false, false, false, false, true, true]);
+    assert_eq!(
+        *guard.counters(),
+        GuardCounters { decisions: 9, table_decisions: 4, out_of_range: 5, ..GuardCounters::default() }
+    );
+}
+
+#[test]
+fn an_excursion_shorter_than_the_limit_is_forgotten() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    let fractions = [OUTSIDE, OUTSIDE, INSIDE].repeat(5);
+    assert_eq!(taken(&mut guard, &fractions), [true; 15]);
+}
+
+#[test]
+fn stale_and_broken_observations_say_nothing_about_the_range() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    assert_eq!(taken(&mut guard, &[OUTSIDE, f32::NAN, OUTSIDE]), [true, false, true]);
+    guard.decide(&free(INSIDE), 5000, ActionMask::ALL);
+    assert_eq!(taken(&mut guard, &[OUTSIDE]), [false]);
+}
+
+#[test]
+fn the_tolerance_is_a_share_of_the_width() {
+    let bytes = bytes(ActionProfile::Full);
+    let strict = GuardConfig { out_of_range_decisions: 0, recovery_decisions: 0, ..CONFIG };
+    let mut guard = Guard::new(Table::parse(&bytes), strict);
+    // A tenth of 0.4 on either side.
+    assert_eq!(taken(&mut guard, &[0.161, 0.159, 0.639, 0.641]), [true, false, true, false]);
+}
+
+#[test]
+fn a_range_without_width_has_no_tolerance() {
+    let still = FeatureRange { min: 0.5, max: 0.5 };
+    assert!(still.contains(0.5, 1.0));
+    assert!(!still.contains(0.5_f32.next_up(), 1.0));
+    let unit = FeatureRange { min: 0.0, max: 1.0 };
+    for tolerance in [0.0, -1.0, f32::NAN] {
+        assert!(unit.contains(1.0, tolerance) && !unit.contains(1.0_f32.next_up(), tolerance));
+    }
+    let widest = FeatureRange { min: f32::MIN, max: f32::MAX };
+    assert!(widest.contains(f32::MAX, 0.0) && !widest.contains(f32::NAN, 1.0));
+}
+
+#[test]
+fn heads_outside_the_profile_stay_the_nodes_own() {
+    let bytes = bytes(ActionProfile::Watermark);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    let controls = guard.decide(&free(INSIDE), 0, ActionMask::ALL);
+    assert_eq!(controls, Controls { watermark: TABLE.watermark, ..FALLBACK });
+}
+
+#[test]
+fn the_fallback_obeys_the_mask_but_keeps_its_watermark() {
+    let mask = ActionMask::ALL.pin(Head::Watermark, 3).pin(Head::Victim, 0).pin(Head::Preemption, 1);
+    let controls = Guard::without_table(CONFIG).decide(&free(INSIDE), 0, mask);
+    assert_eq!(controls, Controls { victim: Victim::Newest, preemption: Preemption::Recompute, ..FALLBACK });
+}
+
+#[test]
+fn the_table_obeys_the_mask() {
+    let bytes = bytes(ActionProfile::Full);
+    let mask = ActionMask::ALL.forbid(Head::Preemption, 0).pin(Head::Victim, 0);
+    let controls = Guard::new(Table::parse(&bytes), CONFIG).decide(&free(INSIDE), 0, mask);
+    assert_eq!(controls, Controls { victim: Victim::Newest, preemption: Preemption::Recompute, ..TABLE });
+}
+
+#[test]
+fn a_fallback_watermark_is_made_a_fraction() {
+    for (given, used) in [(-1.0, 0.0), (7.0, 1.0), (f64::NAN, 0.0), (f64::INFINITY, 1.0), (0.037, 0.037)] {
+        let config = GuardConfig { fallback: Controls { watermark: given, ..FALLBACK }, ..CONFIG };
+        assert_eq!(Guard::without_table(config).decide(&free(0.0), 0, ActionMask::ALL).watermark, used);
+    }
+}
