@@ -1,0 +1,37 @@
+# Needs Rust, a C++ compiler, Python 3.9+ with pip. `make demo` and `make test` work on a clean clone.
+
+PYTHON ?= python3
+CARGO ?= cargo
+
+.PHONY: help setup demo test lint bench clean
+
+help:
+	@echo "make setup   fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
+	@echo "make demo    train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
+	@echo "make test    all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
+	@echo "make lint    formatting, clippy and documentation, warnings are errors"
+	@echo "make bench   all benchmarks"
+	@echo "make clean   remove target/ (third_party/ and runs/ stay)"
+
+# Not a file target: the script knows what is in place, and says so in a tenth of a second.
+setup:
+	@$(PYTHON) scripts/setup.py
+
+demo: setup
+	$(CARGO) run --release --locked --bin kvtide -- demo $(if $(TRACE),--trace "$(TRACE)") $(DEMO_ARGS)
+
+test: setup
+	$(PYTHON) -B scripts/test_setup.py
+	$(CARGO) test --workspace --locked $(CARGO_TEST_FLAGS)
+
+# RUSTDOCFLAGS replaces the rpath of .cargo/config.toml, which only documentation tests need.
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked
+
+bench: setup
+	$(CARGO) bench --workspace --locked
+
+clean:
+	$(CARGO) clean
