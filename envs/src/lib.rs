@@ -5,6 +5,7 @@
 //! takes; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
 //! policy is measured against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor.
 
+pub mod baseline;
 pub mod cost;
 pub mod env;
 pub mod golden;

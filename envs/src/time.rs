@@ -29,12 +29,12 @@ impl Micros {
 
     /// In seconds.
     pub fn as_secs_f64(self) -> f64 {
-        self.0 as f64 * 1e-6
+        self.0 as f64 / 1e6
     }
 
     /// In milliseconds.
     pub fn as_millis_f64(self) -> f64 {
-        self.0 as f64 * 1e-3
+        self.0 as f64 / 1e3
     }
 
     /// The difference, or zero if `earlier` is later.

@@ -7,6 +7,7 @@
 mod config;
 mod plan;
 mod request;
+mod settings;
 mod slo;
 pub mod v0;
 mod waiting;
@@ -14,5 +15,6 @@ mod waiting;
 pub use config::{ConfigError, DeadEnds, EngineConfig, Pricing};
 pub use plan::{Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Source, StepPlan};
 pub use request::{Phase, RequestId, RequestState, Stage};
-pub use slo::Slo;
+pub use settings::{Setting, SettingError};
+pub use slo::{Slo, SloError};
 pub use v0::V0;

@@ -1,0 +1,172 @@
+//! What can be wrong with a trace, told in one line: file, line, reason.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A trace that could not be read or written, and where it went wrong.
+#[derive(Debug, Error)]
+pub struct TraceError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, counted from 1; `None` where the whole file is meant.
+    pub line: Option<u64>,
+    /// The reason.
+    pub fault: Fault,
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.fault)
+    }
+}
+
+/// What is wrong. Values from the file are shown escaped and cut to a readable length.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum Fault {
+    /// The file cannot be opened.
+    #[error("cannot open: {0}")]
+    Open(String),
+    /// Reading failed part of the way.
+    #[error("cannot read: {0}")]
+    Read(String),
+    /// Writing failed.
+    #[error("cannot write: {0}")]
+    Write(String),
+    /// A compressed stream stops before its end.
+    #[error("the {0} stream ends early: the file is cut off")]
+    EndsEarly(super::Compression),
+    /// There is not one request.
+    #[error("no requests")]
+    Empty,
+    /// A tar archive.
+    #[error("a tar archive: unpack it and give one of the files inside")]
+    Archive,
+    /// The first line is of no known format.
+    #[error("unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL and kvtide JSONL")]
+    UnknownFormat(String),
+    /// Bytes that are not text.
+    #[error("not UTF-8: `{0}`")]
+    NotText(String),
+    /// A line longer than any request needs.
+    #[error("longer than {0} bytes")]
+    LineTooLong(usize),
+    /// More lines than the limit.
+    #[error("more than {0} lines")]
+    TooManyLines(u64),
+    /// A CSV header without a column that is needed.
+    #[error("column {column} is missing in `{header}`")]
+    MissingColumn {
+        /// The column.
+        column: &'static str,
+        /// The header.
+        header: String,
+    },
+    /// A CSV row with the wrong number of columns.
+    #[error("{got} columns instead of {expected}: `{row}`")]
+    Columns {
+        /// Columns in the header.
+        expected: usize,
+        /// Columns in the row.
+        got: usize,
+        /// The row.
+        row: String,
+    },
+    /// A row that stops before its end.
+    #[error("cut off: `{0}`")]
+    CutOff(String),
+    /// A row that is not a JSON object.
+    #[error("not a JSON object, at column {column}: `{row}`")]
+    NotJson {
+        /// Where, counted from 1.
+        column: usize,
+        /// The row.
+        row: String,
+    },
+    /// A row whose fields are not what the format says.
+    #[error("{0}")]
+    Row(String),
+    /// A count that is not a whole number.
+    #[error("{field} `{value}` is not a whole number")]
+    NotANumber {
+        /// The column or field.
+        field: &'static str,
+        /// What is there.
+        value: String,
+    },
+    /// A negative count or time.
+    #[error("{field} `{value}` is negative")]
+    Negative {
+        /// The column or field.
+        field: &'static str,
+        /// What is there.
+        value: String,
+    },
+    /// A count of zero where there must be one at least.
+    #[error("{0} is 0")]
+    Zero(&'static str),
+    /// A value above its limit.
+    #[error("{field} `{value}` is above the limit of {limit}")]
+    AboveLimit {
+        /// The column or field.
+        field: &'static str,
+        /// What is there.
+        value: String,
+        /// The largest value taken.
+        limit: u64,
+    },
+    /// A time in no known form.
+    #[error("{field} `{value}` is not a time: expected 2023-11-16 18:15:46.6805900")]
+    NotATime {
+        /// The column.
+        field: &'static str,
+        /// What is there.
+        value: String,
+    },
+    /// An arrival before the one above it.
+    #[error("arrives {earlier_by_ms} ms before the row above: rows must be in arrival order")]
+    Backwards {
+        /// How much before, in milliseconds, with its digits.
+        earlier_by_ms: String,
+    },
+    /// Prefix hashes that do not fit the prompt.
+    #[error("{hash_ids} hash_ids of {block_tokens} tokens do not fit a prompt of {prompt_tokens} tokens")]
+    HashIds {
+        /// How many hashes.
+        hash_ids: usize,
+        /// Tokens per hash.
+        block_tokens: u32,
+        /// Prompt length, tokens.
+        prompt_tokens: u32,
+    },
+}
+
+/// Longest excerpt shown, in characters.
+const EXCERPT_CHARS: usize = 80;
+
+/// Text from a file as it can be shown in one line.
+pub(super) fn excerpt(text: &str) -> String {
+    let mut shown: String = text.trim().chars().take(EXCERPT_CHARS).flat_map(escaped).collect();
+    if text.trim().chars().nth(EXCERPT_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The end of a text, for a row that stops too soon.
+pub(super) fn excerpt_of_end(text: &str) -> String {
+    let text = text.trim();
+    let skipped = text.chars().count().saturating_sub(EXCERPT_CHARS);
+    let shown: String = text.chars().skip(skipped).flat_map(escaped).collect();
+    if skipped > 0 { format!("…{shown}") } else { shown }
+}
+
+/// Quotes stay as they are; what would break or hide in a terminal does not.
+fn escaped(character: char) -> Vec<char> {
+    if matches!(character, '"' | '\'' | '\\') { vec![character] } else { character.escape_debug().collect() }
+}

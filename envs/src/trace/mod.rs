@@ -1,0 +1,251 @@
+//! Recorded workloads: a sequence of requests with arrival time, prompt tokens, output tokens and, where known, prefix
+//! hashes, session, tenant, priority and SLO class.
+//!
+//! [`TraceReader`] streams a file of any known format, plain, gzip or zstd; compression and format are told by content,
+//! never by name. Every reader keeps the same contract:
+//!
+//! - Rows come in the order of the file, and the file must be in arrival order: a row that arrives before the one above
+//!   it, by however little, is an error. Nothing is ever reordered.
+//! - The first arrival is time 0, whatever the file's own clock says.
+//! - A prompt of 0 tokens is an error. An output of 0 tokens is read as 1 in foreign formats, because a request that
+//!   was served cost at least one step, and counted in [`TraceReader::zero_output_rows`]; in the canonical form it is
+//!   an error.
+//! - Whatever is wrong ends the reading with one [`TraceError`]: file, line, reason. A row that is cut off is wrong,
+//!   also the last. (A CSV file cut inside its very last number cannot be told from a whole one.)
+//! - Blank lines, a byte-order mark and CRLF are accepted.
+//!
+//! | format | recognised by | file |
+//! |---|---|---|
+//! | [`Format::Azure`] | a CSV header with `TIMESTAMP`, `ContextTokens` or `GeneratedTokens` | `csv.rs` |
+//! | [`Format::Mooncake`] | a JSON object with `input_length`, `output_length` or `hash_ids` | `mooncake.rs` |
+//! | [`Format::Canonical`] | a JSON object with `arrival_us` | `jsonl.rs` |
+
+mod csv;
+mod error;
+pub mod jsonl;
+mod mooncake;
+mod record;
+mod source;
+pub mod stats;
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use error::{Fault, TraceError};
+pub use record::Request;
+pub use source::{Compression, MAX_LINE_BYTES, MAX_LINES, ZSTD_WINDOW_LOG_MAX};
+pub use stats::TraceStats;
+
+use crate::time::Micros;
+use error::excerpt;
+use source::Source;
+
+/// Longest prompt accepted, tokens.
+pub const MAX_PROMPT_TOKENS: u32 = 1 << 24;
+
+/// Longest output accepted, tokens.
+pub const MAX_OUTPUT_TOKENS: u32 = 1 << 20;
+
+/// Most prefix hashes of one request.
+pub const MAX_HASH_IDS: usize = 1 << 16;
+
+/// Longest session, tenant or SLO class name, bytes.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// Longest trace accepted: ten years. Longer means that a clock was misread.
+pub const MAX_SPAN: Micros = Micros(3_653 * 24 * 3_600 * 1_000_000);
+
+/// What a trace file is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Azure public LLM inference traces, 2023 to 2025.
+    Azure,
+    /// Mooncake traces (FAST'25) and what is derived in their manner.
+    Mooncake,
+    /// kvtide's own: one [`Request`] a line.
+    Canonical,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Azure => "Azure CSV",
+            Format::Mooncake => "Mooncake JSONL",
+            Format::Canonical => "kvtide JSONL",
+        })
+    }
+}
+
+/// A trace file read from start to end: an iterator that ends after the first error.
+pub struct TraceReader {
+    source: Source,
+    parser: Parser,
+    line: String,
+    /// `line` holds a row that has not been parsed.
+    row_waits: bool,
+    first_ns: Option<i128>,
+    last_ns: i128,
+    requests: u64,
+    zero_output_rows: u64,
+    ended: bool,
+}
+
+/// How a row is read, one variant a format.
+enum Parser {
+    Azure(csv::Columns),
+    Mooncake,
+    Canonical,
+}
+
+/// A row as its format's parser returns it: the time is the file's own.
+struct Row {
+    time_ns: i128,
+    zero_output: bool,
+    request: Request,
+}
+
+impl TraceReader {
+    /// Opens a trace and recognises it.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is empty, is an archive, or its first line is of no known format.
+    pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, TraceError> {
+        let mut source = Source::open(path.as_ref())?;
+        let mut line = String::new();
+        if !source.next_line(&mut line)? {
+            return Err(source.file_error(Fault::Empty));
+        }
+        let parser = Parser::recognise(&line).map_err(|fault| source.error(fault))?;
+        let row_waits = !matches!(parser, Parser::Azure(_));
+        Ok(TraceReader {
+            source,
+            parser,
+            line,
+            row_waits,
+            first_ns: None,
+            last_ns: 0,
+            requests: 0,
+            zero_output_rows: 0,
+            ended: false,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    /// What the file is written in.
+    pub fn format(&self) -> Format {
+        match self.parser {
+            Parser::Azure(_) => Format::Azure,
+            Parser::Mooncake => Format::Mooncake,
+            Parser::Canonical => Format::Canonical,
+        }
+    }
+
+    /// How the file is compressed.
+    pub fn compression(&self) -> Compression {
+        self.source.compression()
+    }
+
+    /// Requests read so far.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Rows read so far whose output of 0 tokens was read as 1.
+    pub fn zero_output_rows(&self) -> u64 {
+        self.zero_output_rows
+    }
+
+    fn read_request(&mut self) -> Result<Option<Request>, TraceError> {
+        if !self.row_waits && !self.source.next_line(&mut self.line)? {
+            return if self.requests == 0 { Err(self.source.file_error(Fault::Empty)) } else { Ok(None) };
+        }
+        self.row_waits = false;
+        let row = self.parser.parse(&self.line).map_err(|fault| self.source.error(fault))?;
+        let arrival = self.rebase(row.time_ns).map_err(|fault| self.source.error(fault))?;
+        self.requests += 1;
+        self.zero_output_rows += u64::from(row.zero_output);
+        Ok(Some(Request { arrival, ..row.request }))
+    }
+
+    /// The file's own time as time since its first row, cut to whole microseconds.
+    fn rebase(&mut self, time_ns: i128) -> Result<Micros, Fault> {
+        let first_ns = *self.first_ns.get_or_insert(time_ns);
+        if self.requests > 0 && time_ns < self.last_ns {
+            let earlier_by_ms = format!("{}", (self.last_ns - time_ns) as f64 * 1e-6);
+            return Err(Fault::Backwards { earlier_by_ms });
+        }
+        self.last_ns = time_ns;
+        let arrival_us = ((time_ns - first_ns) / 1_000) as u64;
+        if arrival_us > MAX_SPAN.0 {
+            let value = arrival_us.to_string();
+            return Err(Fault::AboveLimit { field: "arrival, µs after the first,", value, limit: MAX_SPAN.0 });
+        }
+        Ok(Micros(arrival_us))
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<Request, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = self.read_request().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+impl Parser {
+    fn recognise(first_line: &str) -> Result<Parser, Fault> {
+        let has = |key: &str| first_line.contains(&format!("\"{key}\""));
+        if !first_line.starts_with('{') {
+            return csv::Columns::of(first_line).map(Parser::Azure);
+        }
+        if has("arrival_us") {
+            Ok(Parser::Canonical)
+        } else if has("input_length") || has("output_length") || has("hash_ids") {
+            Ok(Parser::Mooncake)
+        } else {
+            Err(Fault::UnknownFormat(excerpt(first_line)))
+        }
+    }
+
+    fn parse(&self, line: &str) -> Result<Row, Fault> {
+        match self {
+            Parser::Azure(columns) => columns.parse(line),
+            Parser::Mooncake => mooncake::parse(line),
+            Parser::Canonical => jsonl::parse(line),
+        }
+    }
+}
+
+/// Reads a whole trace.
+///
+/// # Errors
+/// The first one met; see [`TraceReader`].
+pub fn read_all(path: impl AsRef<Path>) -> Result<Vec<Request>, TraceError> {
+    TraceReader::open(path)?.collect()
+}
+
+/// A count of tokens within 1 and its limit.
+fn tokens(field: &'static str, value: u64, limit: u32) -> Result<u32, Fault> {
+    match u32::try_from(value) {
+        Ok(0) => Err(Fault::Zero(field)),
+        Ok(tokens) if tokens <= limit => Ok(tokens),
+        _ => Err(Fault::AboveLimit { field, value: value.to_string(), limit: u64::from(limit) }),
+    }
+}
+
+/// An output length of a foreign format, and whether it was 0 and is read as 1.
+fn output_tokens(field: &'static str, value: u64) -> Result<(u32, bool), Fault> {
+    tokens(field, value.max(1), MAX_OUTPUT_TOKENS).map(|tokens| (tokens, value == 0))
+}

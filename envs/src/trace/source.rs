@@ -1,0 +1,157 @@
+//! A file as numbered lines of text, whatever it is compressed with.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use serde::Serialize;
+
+use super::error::{Fault, TraceError, excerpt};
+
+/// Longest line read, bytes: 65,536 hashes of 20 digits, twice over.
+pub const MAX_LINE_BYTES: usize = 4 << 20;
+
+/// Most lines read from one file: the longest public trace (a week of Azure conversations, 2024) has 27 million.
+pub const MAX_LINES: u64 = 100_000_000;
+
+/// Largest zstd window accepted, as a power of two: `zstd --long=27`, 128 MiB of memory.
+pub const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// Bytes looked at to recognise a tar archive: one header block (POSIX.1-1988, ustar).
+const TAR_BLOCK_BYTES: usize = 512;
+
+/// How a trace file is compressed, told by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// RFC 1952; several members are read as one.
+    Gzip,
+    /// RFC 8878; several frames are read as one.
+    Zstd,
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Compression::Plain => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        })
+    }
+}
+
+impl Compression {
+    fn of(magic: &[u8]) -> Compression {
+        match magic {
+            [0x1f, 0x8b, ..] => Compression::Gzip,
+            // A frame, or a skippable frame before the first one (as pzstd writes).
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Compression::Zstd,
+            _ => Compression::Plain,
+        }
+    }
+}
+
+/// The lines of a file that are not blank.
+pub(super) struct Source {
+    path: PathBuf,
+    compression: Compression,
+    reader: Box<dyn BufRead + Send>,
+    line: u64,
+    raw: Vec<u8>,
+}
+
+impl Source {
+    /// Opens a file and looks at its first bytes. Reads on from there, never back: a pipe will do.
+    pub(super) fn open(path: &Path) -> Result<Source, TraceError> {
+        let whole_file = |fault| TraceError { path: path.to_path_buf(), line: None, fault };
+        let file = File::open(path).map_err(|error| whole_file(Fault::Open(error.to_string())))?;
+        let (magic, file) = peek(file, 4).map_err(|error| whole_file(Fault::Read(error.to_string())))?;
+        if magic.is_empty() {
+            return Err(whole_file(Fault::Empty));
+        }
+        let compression = Compression::of(&magic);
+        let decompressed = decompress(compression, file).map_err(|error| whole_file(Fault::Read(error.to_string())))?;
+        let (start, rest) =
+            peek(decompressed, TAR_BLOCK_BYTES).map_err(|error| whole_file(read_fault(compression, &error)))?;
+        if start.len() == TAR_BLOCK_BYTES && start[257..262] == *b"ustar" {
+            return Err(whole_file(Fault::Archive));
+        }
+        let reader = Box::new(BufReader::new(rest));
+        Ok(Source { path: path.to_path_buf(), compression, reader, line: 0, raw: Vec::new() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// An error of the line read last.
+    pub(super) fn error(&self, fault: Fault) -> TraceError {
+        TraceError { path: self.path.clone(), line: Some(self.line), fault }
+    }
+
+    /// An error of the file as a whole.
+    pub(super) fn file_error(&self, fault: Fault) -> TraceError {
+        TraceError { path: self.path.clone(), line: None, fault }
+    }
+
+    /// Reads the next line that is not blank, without its end; false after the last.
+    pub(super) fn next_line(&mut self, text: &mut String) -> Result<bool, TraceError> {
+        text.clear();
+        while self.read_raw()? {
+            let line = std::str::from_utf8(&self.raw)
+                .map_err(|_| self.error(Fault::NotText(excerpt(&String::from_utf8_lossy(&self.raw)))))?;
+            let line = if self.line == 1 { line.trim_start_matches('\u{feff}') } else { line };
+            if !line.trim().is_empty() {
+                text.push_str(line.trim());
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn read_raw(&mut self) -> Result<bool, TraceError> {
+        self.raw.clear();
+        self.line += 1;
+        let read = self.reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut self.raw);
+        match read {
+            Err(error) => Err(self.error(read_fault(self.compression, &error))),
+            Ok(0) => Ok(false),
+            Ok(_) if self.raw.len() > MAX_LINE_BYTES => Err(self.error(Fault::LineTooLong(MAX_LINE_BYTES))),
+            Ok(_) if self.line > MAX_LINES => Err(self.error(Fault::TooManyLines(MAX_LINES))),
+            Ok(_) => Ok(true),
+        }
+    }
+}
+
+/// Up to `count` first bytes, and a reader that still has them.
+fn peek<R: Read>(mut reader: R, count: usize) -> io::Result<(Vec<u8>, impl Read + use<R>)> {
+    let mut start = Vec::with_capacity(count);
+    reader.by_ref().take(count as u64).read_to_end(&mut start)?;
+    Ok((start.clone(), Cursor::new(start).chain(reader)))
+}
+
+fn decompress(compression: Compression, file: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    Ok(match compression {
+        Compression::Plain => Box::new(file),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::new(file))),
+        Compression::Zstd => {
+            let mut decoder = zstd::Decoder::new(file)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+            Box::new(decoder)
+        }
+    })
+}
+
+fn read_fault(compression: Compression, error: &io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof if compression != Compression::Plain => Fault::EndsEarly(compression),
+        _ => Fault::Read(error.to_string()),
+    }
+}

@@ -1,0 +1,329 @@
+//! What a trace looks like: `kvtide trace stats`.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Compression, Format, TraceError, TraceReader};
+use crate::percentile::percentile;
+use crate::time::Micros;
+
+/// Shortest timestamp quantum looked for: finer ones hardly shape a queue.
+const MIN_QUANTUM: Micros = Micros::from_millis(100);
+
+/// How far from a multiple of the quantum a gap may be: files in milliseconds round each end of it.
+const QUANTUM_TOLERANCE: Micros = Micros::from_millis(2);
+
+/// Share of gaps that must be multiples of the quantum.
+const QUANTUM_SHARE: f64 = 0.95;
+
+/// Fewest gaps a quantum is told from.
+const QUANTUM_MIN_GAPS: usize = 20;
+
+/// Widest sparkline, characters.
+const SPARKLINE_CHARS: usize = 60;
+
+/// Figures of a whole trace. Percentiles are those of [`percentile`]; figures a trace cannot have are `None`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TraceStats {
+    /// The file.
+    pub path: PathBuf,
+    /// What it is written in.
+    pub format: Format,
+    /// How it is compressed.
+    pub compression: Compression,
+    /// Requests.
+    pub requests: u64,
+    /// From the first arrival to the last, seconds.
+    pub duration_s: f64,
+    /// Requests over duration.
+    pub rate_rps: Option<f64>,
+    /// Mean time between arrivals, seconds.
+    pub inter_arrival_mean_s: Option<f64>,
+    /// Its coefficient of variation: standard deviation (of the population) over mean. 1 for a Poisson process.
+    pub inter_arrival_cv: Option<f64>,
+    /// The step the recording clock moved in, seconds; `None` if it is below 0.1 s.
+    pub quantum_s: Option<f64>,
+    /// Prompt lengths.
+    pub prompt_tokens: Lengths,
+    /// Output lengths.
+    pub output_tokens: Lengths,
+    /// Prompt and output tokens together.
+    pub total_tokens: u64,
+    /// Share of prompt tokens in full hash blocks that were seen before in the trace: what a prefix cache without limit
+    /// would save. `None` if no request has hashes.
+    pub prefix_reuse: Option<f64>,
+    /// Distinct sessions; 0 if none are named.
+    pub sessions: u64,
+    /// Requests whose output of 0 tokens was read as 1.
+    pub zero_output_rows: u64,
+    /// Arrivals in each minute.
+    pub arrivals_per_minute: Vec<u64>,
+    /// What to mind when replaying, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Distribution of a length in tokens.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Lengths {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: u64,
+    /// Sum.
+    pub total: u64,
+}
+
+impl TraceStats {
+    /// Reads a trace to its end and describes it.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader`].
+    pub fn read(path: impl AsRef<Path>) -> Result<TraceStats, TraceError> {
+        let mut reader = TraceReader::open(path)?;
+        let mut seen = Seen::default();
+        for request in reader.by_ref() {
+            seen.add(&request?);
+        }
+        Ok(seen.describe(&reader))
+    }
+}
+
+/// What is kept of each request: 16 bytes, and 12 more for each of its hashes.
+#[derive(Default)]
+struct Seen {
+    arrivals_us: Vec<u64>,
+    prompts: Vec<u32>,
+    outputs: Vec<u32>,
+    /// (block size, hash): a block of another size is another block.
+    hashes: Vec<(u32, u64)>,
+    sessions: BTreeSet<String>,
+}
+
+impl Seen {
+    fn add(&mut self, request: &super::Request) {
+        self.arrivals_us.push(request.arrival.0);
+        self.prompts.push(request.prompt_tokens);
+        self.outputs.push(request.output_tokens);
+        self.hashes.extend(request.hash_ids.iter().map(|hash| (request.hash_block_tokens, *hash)));
+        if let Some(session) = request.session.as_ref().filter(|session| !self.sessions.contains(*session)) {
+            self.sessions.insert(session.clone());
+        }
+    }
+
+    fn describe(self, reader: &TraceReader) -> TraceStats {
+        let requests = self.arrivals_us.len() as u64;
+        let duration_s = self.arrivals_us.last().map_or(0.0, |last| Micros(*last).as_secs_f64());
+        let gaps_us: Vec<u64> = self.arrivals_us.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let quantum = quantum(&gaps_us);
+        let arrivals_per_minute = per_minute(&self.arrivals_us);
+        let (prompt_tokens, output_tokens) = (Lengths::of(&self.prompts), Lengths::of(&self.outputs));
+        TraceStats {
+            path: reader.path().to_path_buf(),
+            format: reader.format(),
+            compression: reader.compression(),
+            requests,
+            duration_s,
+            rate_rps: (duration_s > 0.0).then(|| requests as f64 / duration_s),
+            inter_arrival_mean_s: (!gaps_us.is_empty()).then(|| duration_s / gaps_us.len() as f64),
+            inter_arrival_cv: coefficient_of_variation(&gaps_us),
+            quantum_s: quantum.map(Micros::as_secs_f64),
+            total_tokens: prompt_tokens.total + output_tokens.total,
+            prefix_reuse: prefix_reuse(self.hashes, prompt_tokens.total),
+            prompt_tokens,
+            output_tokens,
+            sessions: self.sessions.len() as u64,
+            zero_output_rows: reader.zero_output_rows(),
+            arrivals_per_minute,
+            warnings: warnings(quantum, reader.zero_output_rows()),
+        }
+    }
+}
+
+impl Lengths {
+    fn of(tokens: &[u32]) -> Lengths {
+        let mut sorted: Vec<f64> = tokens.iter().map(|tokens| f64::from(*tokens)).collect();
+        sorted.sort_by(f64::total_cmp);
+        let total = tokens.iter().map(|tokens| u64::from(*tokens)).sum();
+        let at = |p| percentile(&sorted, p);
+        Lengths {
+            mean: total as f64 / tokens.len() as f64,
+            p50: at(50.0),
+            p90: at(90.0),
+            p95: at(95.0),
+            p99: at(99.0),
+            max: at(100.0) as u64,
+            total,
+        }
+    }
+}
+
+fn coefficient_of_variation(gaps_us: &[u64]) -> Option<f64> {
+    let mean = gaps_us.iter().sum::<u64>() as f64 / gaps_us.len() as f64;
+    let squares: f64 = gaps_us.iter().map(|gap| (*gap as f64 - mean).powi(2)).sum();
+    // No gaps, or all of them zero: there is no variation to speak of.
+    (mean > 0.0).then(|| (squares / gaps_us.len() as f64).sqrt() / mean)
+}
+
+/// The longest step that (nearly) all gaps between different arrival times are multiples of. Candidates are the
+/// greatest common divisor, which finds an exact clock at any rate, and the most common gap, which finds one that was
+/// rounded.
+fn quantum(gaps_us: &[u64]) -> Option<Micros> {
+    let mut gaps: Vec<u64> = gaps_us.iter().copied().filter(|gap| *gap > 0).collect();
+    gaps.sort_unstable();
+    let divisor = gaps.iter().copied().reduce(greatest_common_divisor)?;
+    let most_common = gaps.chunk_by(|a, b| a == b).max_by_key(|same| same.len()).map(|same| same[0])?;
+    let is_quantum = |quantum: u64| {
+        let is_multiple = |gap: &&u64| {
+            let multiple = (**gap + quantum / 2) / quantum;
+            multiple >= 1 && gap.abs_diff(multiple * quantum) <= QUANTUM_TOLERANCE.0
+        };
+        gaps.iter().filter(is_multiple).count() as f64 >= QUANTUM_SHARE * gaps.len() as f64
+    };
+    let candidates = [most_common, divisor];
+    let found = candidates.into_iter().filter(|quantum| *quantum >= MIN_QUANTUM.0 && is_quantum(*quantum)).max();
+    found.filter(|_| gaps.len() >= QUANTUM_MIN_GAPS).map(Micros)
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// With a cache that forgets nothing, every occurrence of a block but its first is a hit: occurrences less distinct
+/// blocks.
+fn prefix_reuse(mut hashes: Vec<(u32, u64)>, prompt_tokens: u64) -> Option<f64> {
+    let tokens = |hashes: &[(u32, u64)]| hashes.iter().map(|(block_tokens, _)| u64::from(*block_tokens)).sum::<u64>();
+    let hashed = tokens(&hashes);
+    hashes.sort_unstable();
+    hashes.dedup();
+    (!hashes.is_empty()).then(|| (hashed - tokens(&hashes)) as f64 / prompt_tokens as f64)
+}
+
+fn per_minute(arrivals_us: &[u64]) -> Vec<u64> {
+    let minute = |arrival_us: u64| (arrival_us / 60_000_000) as usize;
+    let mut counts = vec![0; arrivals_us.last().map_or(0, |last| minute(*last) + 1)];
+    for arrival_us in arrivals_us {
+        counts[minute(*arrival_us)] += 1;
+    }
+    counts
+}
+
+fn warnings(quantum: Option<Micros>, zero_output_rows: u64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(quantum) = quantum {
+        let step = seconds(quantum.as_secs_f64());
+        warnings.push(format!("arrivals are quantised to {step}: use --jitter {step}"));
+    }
+    if zero_output_rows > 0 {
+        warnings.push(format!("requests that generated 0 tokens, read as 1: {zero_output_rows}"));
+    }
+    warnings
+}
+
+/// `3s`, `0.5s`.
+fn seconds(seconds: f64) -> String {
+    format!("{seconds}s")
+}
+
+impl fmt::Display for TraceStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_none = |value: Option<f64>, decimals: usize, unit: &str| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}{unit}"))
+        };
+        writeln!(f, "{}", self.path.display())?;
+        writeln!(f, "format         {}, {}", self.format, self.compression)?;
+        writeln!(f, "requests       {}", self.requests)?;
+        writeln!(f, "duration       {:.1} s", self.duration_s)?;
+        writeln!(f, "rate           {}", or_none(self.rate_rps, 3, " req/s"))?;
+        let mean = or_none(self.inter_arrival_mean_s, 4, " s");
+        writeln!(f, "inter-arrival  mean {mean}, CV {}", or_none(self.inter_arrival_cv, 2, ""))?;
+        writeln!(f, "tokens         {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}", "mean", "p50", "p90", "p95", "p99", "max")?;
+        for (name, lengths) in [("prompt", &self.prompt_tokens), ("output", &self.output_tokens)] {
+            let Lengths { mean, p50, p90, p95, p99, max, .. } = lengths;
+            writeln!(f, "  {name:<12} {mean:>10.1} {p50:>8.0} {p90:>8.0} {p95:>8.0} {p99:>8.0} {max:>8}")?;
+        }
+        writeln!(f, "total tokens   {}", self.total_tokens)?;
+        writeln!(f, "prefix reuse   {}", or_none(self.prefix_reuse.map(|share| share * 100.0), 1, " %"))?;
+        writeln!(f, "sessions       {}", self.sessions)?;
+        let (bars, minutes) = sparkline(&self.arrivals_per_minute);
+        writeln!(f, "arrivals       {bars}")?;
+        write!(
+            f,
+            "               {minutes} min a bar, at most {:.0} a minute",
+            peak(&self.arrivals_per_minute, minutes)
+        )?;
+        for warning in &self.warnings {
+            write!(f, "\nwarning: {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One bar for every so many minutes, and how many.
+fn sparkline(per_minute: &[u64]) -> (String, usize) {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let minutes = per_minute.len().div_ceil(SPARKLINE_CHARS).max(1);
+    let peak = peak(per_minute, minutes);
+    let mut bars = String::new();
+    for group in per_minute.chunks(minutes) {
+        let level = if peak > 0.0 { mean(group) / peak * (BARS.len() - 1) as f64 } else { 0.0 };
+        // A minute without any arrival is left blank.
+        let empty = group.iter().all(|count| *count == 0);
+        let _ = bars.write_char(if empty { ' ' } else { BARS[level.round() as usize] });
+    }
+    (bars, minutes)
+}
+
+fn peak(per_minute: &[u64], minutes: usize) -> f64 {
+    per_minute.chunks(minutes).map(mean).fold(0.0, f64::max)
+}
+
+fn mean(counts: &[u64]) -> f64 {
+    counts.iter().sum::<u64>() as f64 / counts.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rounded_clock_and_an_exact_one() {
+        let rounded: Vec<u64> =
+            (0..60).map(|index| [3_000_000, 0, 2_999_000, 3_000_000, 3_001_000, 6_000_000][index % 6]).collect();
+        assert_eq!(quantum(&rounded), Some(Micros(3_000_000)));
+        let exact: Vec<u64> = (0..60).map(|index| [7_000_000, 12_000_000, 5_000_000][index % 3]).collect();
+        assert_eq!(quantum(&exact), Some(Micros(1_000_000)));
+    }
+
+    #[test]
+    fn a_continuous_clock_has_no_quantum() {
+        let gaps: Vec<u64> = (1..2_000_u64).map(|index| index * index * 7_919 % 1_000_003).collect();
+        assert_eq!(quantum(&gaps), None);
+        assert_eq!(quantum(&[1_000_000; QUANTUM_MIN_GAPS - 1]), None);
+        assert_eq!(quantum(&[]), None);
+    }
+
+    #[test]
+    fn a_poisson_like_and_a_regular_stream() {
+        assert_eq!(coefficient_of_variation(&[5, 5, 5]), Some(0.0));
+        assert_eq!(coefficient_of_variation(&[0, 10]), Some(1.0));
+        assert_eq!(coefficient_of_variation(&[]), None);
+        assert_eq!(coefficient_of_variation(&[0, 0]), None);
+    }
+
+    #[test]
+    fn bars_are_scaled_to_the_peak() {
+        assert_eq!(sparkline(&[8, 0, 4, 1]), ("█ ▅▂".to_owned(), 1));
+        assert_eq!(sparkline(&[2; 120]), ("█".repeat(60), 2));
+    }
+}

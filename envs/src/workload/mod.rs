@@ -1,0 +1,139 @@
+//! What a simulation is given: an immutable list of requests, shared between as many runs as like.
+//!
+//! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), or from
+//! a [`SyntheticSpec`]. A [`WorkloadSource`] is either, and gives the workload of a seed.
+
+pub mod duration;
+mod error;
+pub mod profile;
+pub mod replay;
+mod spec;
+pub mod synthetic;
+pub mod windows;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use error::WorkloadError;
+pub use profile::Profile;
+pub use replay::{Replay, Scaling};
+pub use synthetic::{Extent, SyntheticSpec};
+pub use windows::Window;
+
+use crate::seed::RunHash;
+use crate::time::Micros;
+use crate::trace::{self, Request, TraceError};
+
+/// Requests in arrival order; a request's id is its index. Cloning shares them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    name: Arc<str>,
+    requests: Arc<[Request]>,
+    span: Micros,
+}
+
+impl Workload {
+    /// A workload of requests in arrival order, from time 0 to `span`; 0 stands for just after the last arrival.
+    ///
+    /// # Errors
+    /// If there are no requests, they are out of order, or one has no prompt or no output.
+    pub fn new(name: &str, requests: Vec<Request>, span: Micros) -> Result<Workload, WorkloadError> {
+        let last = requests.last().ok_or_else(|| WorkloadError::NoRequests { name: name.to_owned() })?.arrival;
+        let span = span.max(last + Micros(1));
+        if let Some(index) =
+            requests.iter().position(|request| request.prompt_tokens == 0 || request.output_tokens == 0)
+        {
+            return Err(WorkloadError::EmptyRequest { name: name.to_owned(), index });
+        }
+        if !requests.is_sorted_by_key(|request| request.arrival) {
+            return Err(WorkloadError::OutOfOrder { name: name.to_owned() });
+        }
+        Ok(Workload { name: name.into(), requests: requests.into(), span })
+    }
+
+    /// A recorded trace as it is, named as its file up to the first dot.
+    ///
+    /// # Errors
+    /// Those of [`trace::TraceReader`].
+    pub fn from_trace(path: impl AsRef<Path>) -> Result<Workload, TraceError> {
+        let path = path.as_ref();
+        let requests = trace::read_all(path)?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = file.split('.').find(|part| !part.is_empty()).unwrap_or("trace").into();
+        // A trace that was read is in order and not empty.
+        let span = requests.last().map_or(Micros::ZERO, |last| last.arrival + Micros(1));
+        Ok(Workload { name, requests: requests.into(), span })
+    }
+
+    /// What it is called in reports.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The requests, in arrival order, at least one.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// The requests, shared.
+    pub fn share(&self) -> Arc<[Request]> {
+        Arc::clone(&self.requests)
+    }
+
+    /// How long requests are offered; every arrival is before it.
+    pub fn span(&self) -> Micros {
+        self.span
+    }
+
+    /// Requests offered a second, over the span.
+    pub fn rate_rps(&self) -> f64 {
+        self.requests.len() as f64 / self.span.as_secs_f64()
+    }
+
+    /// A hash of every arrival, length and prefix hash: workloads with the same fingerprint pose the same work.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = RunHash::default();
+        for request in self.requests.iter() {
+            hash.absorb(request.arrival.0);
+            hash.absorb(u64::from(request.prompt_tokens) << 32 | u64::from(request.output_tokens));
+            hash.absorb(u64::from(request.hash_block_tokens));
+            request.hash_ids.iter().for_each(|hash_id| hash.absorb(*hash_id));
+        }
+        hash.value()
+    }
+}
+
+/// Where an environment takes a workload from, each time it is reset.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WorkloadSource {
+    /// A recorded trace, replayed.
+    Replay {
+        /// The trace.
+        trace: Workload,
+        /// How it is replayed; its seed is replaced.
+        replay: Replay,
+    },
+    /// Drawn from a profile; its seed is replaced.
+    Synthetic(SyntheticSpec),
+}
+
+impl WorkloadSource {
+    /// The workload of a seed.
+    ///
+    /// # Errors
+    /// Those of [`Replay::apply`] and [`SyntheticSpec::generate`].
+    pub fn draw(&self, seed: u64) -> Result<Workload, WorkloadError> {
+        match self {
+            WorkloadSource::Replay { trace, replay } => Replay { seed, ..*replay }.apply(trace),
+            WorkloadSource::Synthetic(spec) => SyntheticSpec { seed, ..*spec }.generate(),
+        }
+    }
+
+    /// Whether different seeds give different workloads.
+    pub fn depends_on_seed(&self) -> bool {
+        match self {
+            WorkloadSource::Replay { replay, .. } => replay.depends_on_seed(),
+            WorkloadSource::Synthetic(spec) => spec.depends_on_seed(),
+        }
+    }
+}

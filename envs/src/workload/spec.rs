@@ -1,0 +1,148 @@
+//! Synthetic workloads as text: `chat:rate=5,duration=600`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::synthetic::{Extent, SyntheticSpec};
+use super::{Profile, WorkloadError, duration};
+
+/// What every profile takes.
+const KEYS: &str = "rate, duration, n, cv, seed";
+
+/// Reads `[synthetic:]PROFILE:key=value,…`.
+///
+/// | key | meaning | default |
+/// |---|---|---|
+/// | `rate` | mean requests per second, or `inf`: everything arrives at time 0 | required |
+/// | `duration` | how long: `600`, `600s`, `10m` | one of the two |
+/// | `n` | how many requests | is required |
+/// | `cv` | coefficient of variation of the time between arrivals | the profile's |
+/// | `seed` | whole number | 0 |
+///
+/// Profiles are `chat`, `code`, `reasoning`, `mix` and `uniform`, which also takes `in` and `out` (mean tokens,
+/// required) and `spread` (default 0): `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`.
+impl FromStr for SyntheticSpec {
+    type Err = WorkloadError;
+
+    fn from_str(text: &str) -> Result<SyntheticSpec, WorkloadError> {
+        let wrong = |reason: String| WorkloadError::spec(text, reason);
+        let body = text.strip_prefix("synthetic:").unwrap_or(text);
+        let (name, settings) = body.split_once(':').unwrap_or((body, ""));
+        let is_uniform = name == "uniform";
+        let mut settings = Settings::parse(text, settings)?;
+
+        let rate_rps = settings.take("rate", "a number of requests per second, or inf")?;
+        let count: Option<u64> = settings.take("n", "a number of requests")?;
+        let duration = settings.take_text("duration").map(|duration| duration::parse(&duration)).transpose()?;
+        let cv = settings.take("cv", "a number")?;
+        let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
+        let profile = match name {
+            "chat" => Profile::Chat,
+            "code" => Profile::Code,
+            "reasoning" => Profile::Reasoning,
+            "mix" => Profile::Mix,
+            "uniform" => {
+                let mean = "a number of tokens";
+                let missing = |key: &str| wrong(format!("{key} is missing: give {key}={mean}"));
+                Profile::Uniform {
+                    prompt_mean: settings.take("in", mean)?.ok_or_else(|| missing("in"))?,
+                    output_mean: settings.take("out", mean)?.ok_or_else(|| missing("out"))?,
+                    spread: settings.take("spread", "a number from 0 to 1")?.unwrap_or(0.0),
+                }
+            }
+            _ => {
+                return Err(wrong(format!("unknown profile `{name}`: known are chat, code, reasoning, mix, uniform")));
+            }
+        };
+        settings.finish(if is_uniform { "in, out, spread, " } else { "" })?;
+
+        let rate_rps = rate_rps.ok_or_else(|| wrong("rate is missing: give rate=REQUESTS_PER_SECOND".to_owned()))?;
+        let extent = match (count, duration) {
+            (Some(count), None) => Extent::Requests(count),
+            (None, Some(duration)) => Extent::Duration(duration),
+            (None, None) => return Err(wrong("has no end: give duration=SECONDS or n=REQUESTS".to_owned())),
+            (Some(_), Some(_)) => return Err(wrong("has two ends: give duration or n, not both".to_owned())),
+        };
+        let spec = SyntheticSpec { profile, rate_rps, extent, cv, seed };
+        match spec.check() {
+            // As it was written, not as it was understood.
+            Err(WorkloadError::Spec { reason, .. }) => Err(WorkloadError::spec(text, reason)),
+            checked => checked.map(|()| spec),
+        }
+    }
+}
+
+/// Writes what [`FromStr`] reads back to the same spec.
+impl fmt::Display for SyntheticSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:rate={}", self.profile, self.rate_rps)?;
+        match self.extent {
+            Extent::Requests(count) => write!(f, ",n={count}")?,
+            Extent::Duration(length) => write!(f, ",duration={}", duration::format(length))?,
+        }
+        if let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile {
+            write!(f, ",in={prompt_mean},out={output_mean},spread={spread}")?;
+        }
+        if let Some(cv) = self.cv {
+            write!(f, ",cv={cv}")?;
+        }
+        write!(f, ",seed={}", self.seed)
+    }
+}
+
+impl TryFrom<String> for SyntheticSpec {
+    type Error = WorkloadError;
+
+    fn try_from(text: String) -> Result<SyntheticSpec, WorkloadError> {
+        text.parse()
+    }
+}
+
+impl From<SyntheticSpec> for String {
+    fn from(spec: SyntheticSpec) -> String {
+        spec.to_string()
+    }
+}
+
+/// The settings that have not been taken yet.
+struct Settings<'a> {
+    text: &'a str,
+    left: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Settings<'a> {
+    fn parse(text: &'a str, settings: &'a str) -> Result<Settings<'a>, WorkloadError> {
+        let mut left: Vec<(&str, &str)> = Vec::new();
+        for setting in settings.split(',').filter(|setting| !setting.trim().is_empty()) {
+            let (key, value) = setting
+                .split_once('=')
+                .ok_or_else(|| WorkloadError::spec(text, format!("`{setting}` is not key=value")))?;
+            if left.iter().any(|(known, _)| *known == key.trim()) {
+                return Err(WorkloadError::spec(text, format!("{} is given twice", key.trim())));
+            }
+            left.push((key.trim(), value.trim()));
+        }
+        Ok(Settings { text, left })
+    }
+
+    fn take_text(&mut self, key: &str) -> Option<String> {
+        let index = self.left.iter().position(|(known, _)| *known == key)?;
+        Some(self.left.remove(index).1.to_owned())
+    }
+
+    fn take<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, WorkloadError> {
+        let Some(value) = self.take_text(key) else { return Ok(None) };
+        let wrong = |_| WorkloadError::spec(self.text, format!("{key} `{value}` is not {expected}"));
+        value.parse().map(Some).map_err(wrong)
+    }
+
+    fn finish(self, extra_keys: &str) -> Result<(), WorkloadError> {
+        match self.left.first() {
+            Some((key, _)) => {
+                let reason = format!("unknown setting `{key}`: known are {extra_keys}{KEYS}");
+                Err(WorkloadError::spec(self.text, reason))
+            }
+            None => Ok(()),
+        }
+    }
+}
