@@ -1,1 +1,5 @@
-fn main(){}
+//! The `kvtide` binary.
+
+fn main() -> std::process::ExitCode {
+    kvtide::cli::run()
+}

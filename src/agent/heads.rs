@@ -1,0 +1,242 @@
+//! Masked categorical heads of a multi-discrete action: sampled and maximised in Rust, differentiated by libtorch.
+//!
+//! Heads are independent given the observation, so log-probabilities and entropies add up over heads (Huang et al. 2022,
+//! "`MultiDiscrete` support"). A forbidden choice has its logit replaced by a large negative number, which gives it
+//! probability and gradient zero (Huang, Ontañón 2022, "A Closer Look at Invalid Action Masking in Policy Gradient
+//! Algorithms"); a head with a single allowed choice then contributes exactly zero to both sums.
+
+use std::ops::Range;
+
+use kvtide_envs::seed::Stream;
+use rand::RngExt;
+use tch::{Kind, Tensor};
+
+/// The logit of a forbidden choice: its exponential is zero in `f32`, and zero times it is zero, not NaN.
+pub const MASKED_LOGIT: f32 = -1.0e8;
+
+/// The heads of an action. A row of logits or of a mask holds the choices of every head one after another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heads {
+    ranges: Vec<Range<usize>>,
+}
+
+impl Heads {
+    /// Heads of these sizes.
+    pub fn new(sizes: &[usize]) -> Heads {
+        let ends = sizes.iter().scan(0, |end, &size| {
+            *end += size;
+            Some(*end - size..*end)
+        });
+        Heads { ranges: ends.collect() }
+    }
+
+    /// Number of heads.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there is no head.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Choices over all heads.
+    pub fn num_choices(&self) -> usize {
+        self.ranges.last().map_or(0, |range| range.end)
+    }
+
+    /// The first head whose choices are all forbidden in a row of a mask.
+    pub fn first_empty(&self, mask: &[bool]) -> Option<usize> {
+        self.ranges.iter().position(|range| !mask[range.clone()].contains(&true))
+    }
+
+    /// Draws a choice of each head into `action`. Takes one number from `stream` per head, whatever the mask.
+    pub fn sample(&self, logits: &[f32], mask: &[bool], stream: &mut Stream, action: &mut [u8]) {
+        for (range, choice) in self.ranges.iter().zip(action) {
+            let draw = stream.random::<f64>();
+            *choice = sample_head(&logits[range.clone()], &mask[range.clone()], draw);
+        }
+    }
+
+    /// The likeliest allowed choice of each head into `action`; the first of equals.
+    pub fn greedy(&self, logits: &[f32], mask: &[bool], action: &mut [u8]) {
+        for (range, choice) in self.ranges.iter().zip(action) {
+            *choice = greedy_head(&logits[range.clone()], &mask[range.clone()]);
+        }
+    }
+
+    /// Replaces the logits of one row by log-probabilities; negative infinity where forbidden.
+    pub fn log_probs(&self, row: &mut [f32], mask: &[bool]) {
+        for range in &self.ranges {
+            let (logits, mask) = (&mut row[range.clone()], &mask[range.clone()]);
+            let largest = allowed(logits, mask).fold(f32::NEG_INFINITY, f32::max);
+            let total: f64 = allowed(logits, mask).map(|logit| f64::from(logit - largest).exp()).sum();
+            for (logit, &allowed) in logits.iter_mut().zip(mask) {
+                let log_prob = (f64::from(*logit - largest) - total.ln()) as f32;
+                *logit = if allowed { log_prob } else { f32::NEG_INFINITY };
+            }
+        }
+    }
+
+    /// Log-probability of the actions taken and entropy, each `[batch]` and summed over heads, from `logits`
+    /// `[batch, num_choices]`, `masks` (bool) of the same shape, and `actions` (int64) `[batch, num_heads]`.
+    pub fn evaluate(&self, logits: &Tensor, masks: &Tensor, actions: &Tensor) -> (Tensor, Tensor) {
+        let masked = logits.masked_fill(&masks.logical_not(), f64::from(MASKED_LOGIT));
+        let mut log_prob = Tensor::zeros([logits.size()[0]], (Kind::Float, logits.device()));
+        let mut entropy = log_prob.zeros_like();
+        for (head, range) in self.ranges.iter().enumerate() {
+            let log_probs = masked.narrow(1, range.start as i64, range.len() as i64).log_softmax(-1, Kind::Float);
+            let taken = actions.narrow(1, head as i64, 1);
+            log_prob += log_probs.gather(1, &taken, false).squeeze_dim(1);
+            entropy -= (log_probs.exp() * log_probs).sum_dim_intlist(-1, false, Kind::Float);
+        }
+        (log_prob, entropy)
+    }
+}
+
+fn allowed<'a>(logits: &'a [f32], mask: &'a [bool]) -> impl Iterator<Item = f32> + 'a {
+    logits.iter().zip(mask).filter(|(_, allowed)| **allowed).map(|(logit, _)| *logit)
+}
+
+/// Inverts the cumulative distribution at `draw` in `0..1`.
+fn sample_head(logits: &[f32], mask: &[bool], draw: f64) -> u8 {
+    let largest = allowed(logits, mask).fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: f32| f64::from((logit - largest).exp());
+    let total: f64 = allowed(logits, mask).map(weight).sum();
+    let mut left = draw * total;
+    let mut last = 0;
+    for (choice, (&logit, &allowed)) in logits.iter().zip(mask).enumerate() {
+        if allowed {
+            last = choice;
+            left -= weight(logit);
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last as u8
+}
+
+fn greedy_head(logits: &[f32], mask: &[bool]) -> u8 {
+    let mut best: Option<(usize, f32)> = None;
+    for (choice, (&logit, &allowed)) in logits.iter().zip(mask).enumerate() {
+        if allowed && best.is_none_or(|(_, largest)| logit > largest) {
+            best = Some((choice, logit));
+        }
+    }
+    best.map_or(0, |(choice, _)| choice as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_envs::seed;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::agent::tensor;
+
+    const SIZES: [usize; 3] = [4, 1, 3];
+
+    /// Logits of eight choices, a mask that leaves every head one of them, and a seed.
+    fn rows() -> impl Strategy<Value = (Vec<f32>, Vec<bool>, u64)> {
+        let logits = prop::collection::vec(-20.0_f32..20.0, 8);
+        let mask = prop::collection::vec(any::<bool>(), 8);
+        (logits, mask, 0..4_usize, 0..3_usize, any::<u64>()).prop_map(|(logits, mut mask, first, third, seed)| {
+            mask[first] = true;
+            mask[4] = true;
+            mask[5 + third] = true;
+            (logits, mask, seed)
+        })
+    }
+
+    fn taken(heads: &Heads, logits: &[f32], mask: &[bool], action: &[u8]) -> (f64, f64) {
+        let actions: Vec<i64> = action.iter().map(|&choice| i64::from(choice)).collect();
+        let (log_prob, entropy) =
+            heads.evaluate(&tensor::of(logits, &[1, 8]), &tensor::of(mask, &[1, 8]), &tensor::of(&actions, &[1, 3]));
+        (log_prob.double_value(&[0]), entropy.double_value(&[0]))
+    }
+
+    proptest! {
+        #[test]
+        fn a_forbidden_choice_is_never_taken((logits, mask, seed) in rows()) {
+            let heads = Heads::new(&SIZES);
+            let mut stream = seed::stream(seed, "test", 0);
+            let mut action = [0; 3];
+            for _ in 0..32 {
+                heads.sample(&logits, &mask, &mut stream, &mut action);
+                for (range, &choice) in heads.ranges.iter().zip(&action) {
+                    prop_assert!(mask[range.start + usize::from(choice)]);
+                }
+            }
+            heads.greedy(&logits, &mask, &mut action);
+            for (range, &choice) in heads.ranges.iter().zip(&action) {
+                let best = logits[range.start + usize::from(choice)];
+                prop_assert!(allowed(&logits[range.clone()], &mask[range.clone()]).all(|logit| logit <= best));
+            }
+        }
+
+        #[test]
+        fn rust_and_libtorch_agree_and_probabilities_sum_to_one((logits, mask, seed) in rows()) {
+            let heads = Heads::new(&SIZES);
+            let mut log_probs = logits.clone();
+            heads.log_probs(&mut log_probs, &mask);
+            let mut entropy = 0.0;
+            for range in &heads.ranges {
+                let probabilities: Vec<f64> = log_probs[range.clone()].iter().map(|&log| f64::from(log).exp()).collect();
+                prop_assert!((probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-5);
+                entropy -= probabilities.iter().filter(|&&p| p > 0.0).map(|p| p * p.ln()).sum::<f64>();
+            }
+            let mut action = [0; 3];
+            heads.sample(&logits, &mask, &mut seed::stream(seed, "test", 0), &mut action);
+            let expected: f32 = heads.ranges.iter().zip(&action).map(|(range, &choice)| log_probs[range.start + usize::from(choice)]).sum();
+            let (log_prob, torch_entropy) = taken(&heads, &logits, &mask, &action);
+            prop_assert!((log_prob - f64::from(expected)).abs() < 1e-4, "{log_prob} {expected}");
+            prop_assert!((torch_entropy - entropy).abs() < 1e-4, "{torch_entropy} {entropy}");
+        }
+    }
+
+    #[test]
+    fn equal_logits_have_the_entropy_of_their_number() {
+        let mask = [true, true, true, true, true, true, false, true];
+        let (log_prob, entropy) = taken(&Heads::new(&SIZES), &[0.3; 8], &mask, &[2, 0, 2]);
+        let expected = 4.0_f64.ln() + 2.0_f64.ln();
+        assert!((log_prob + expected).abs() < 1e-6 && (entropy - expected).abs() < 1e-6, "{log_prob} {entropy}");
+    }
+
+    #[test]
+    fn a_single_allowed_choice_contributes_exactly_nothing() {
+        let mask = [false, true, false, false, true, false, false, true];
+        let logits = [9.0, -3.0, 2.0, 1.0, 4.0, 5.0, 6.0, -7.0];
+        assert_eq!(taken(&Heads::new(&SIZES), &logits, &mask, &[1, 0, 2]), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_forbidden_choice_has_no_gradient() {
+        let logits = tensor::of(&[1.0_f32, 2.0, 3.0], &[1, 3]).set_requires_grad(true);
+        let masks = tensor::of(&[true, false, true], &[1, 3]);
+        let (log_prob, entropy) = Heads::new(&[3]).evaluate(&logits, &masks, &tensor::of(&[2_i64], &[1, 1]));
+        let gradient = Tensor::run_backward(&[(log_prob + entropy).sum(Kind::Float)], &[&logits], false, false);
+        let gradient = tensor::values(&gradient[0]);
+        assert_eq!(gradient[1], 0.0);
+        assert!(gradient[0] != 0.0 && gradient.iter().all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn the_first_of_equals_is_the_likeliest() {
+        assert_eq!(greedy_head(&[1.0, 2.0, 2.0, 2.0], &[true, false, true, true]), 2);
+    }
+
+    #[test]
+    fn sampling_follows_the_probabilities() {
+        let logits = [0.0, 2.0_f32.ln(), 5.0, 3.0_f32.ln()];
+        let mask = [true, true, false, true];
+        let counts = (0..6).map(|draw| sample_head(&logits, &mask, (f64::from(draw) + 0.5) / 6.0)).fold(
+            [0; 4],
+            |mut counts, choice| {
+                counts[usize::from(choice)] += 1;
+                counts
+            },
+        );
+        assert_eq!(counts, [1, 2, 0, 3]);
+    }
+}

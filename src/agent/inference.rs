@@ -1,0 +1,173 @@
+//! The forward pass in plain Rust: what a decision costs in rollouts and evaluation.
+//!
+//! For the few rows of a rollout step libtorch spends its time on dispatch, not on arithmetic; this pass has none, needs
+//! no lock, and does the same operations in the same order on every machine (no fused multiply-add, no library `tanh`),
+//! so a decision does not depend on where it is taken.
+
+/// Outputs summed at a time: eight SSE registers, so that a layer's sums stay out of memory.
+const LANES: usize = 32;
+
+/// A multilayer perceptron with tanh between layers, laid out for the forward pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inference {
+    layers: Vec<Layer>,
+    widest: usize,
+}
+
+/// One layer; its outputs are padded with zeros to whole blocks of [`LANES`].
+#[derive(Debug, Clone, PartialEq)]
+struct Layer {
+    inputs: usize,
+    outputs: usize,
+    /// One block after another, each `[1 + inputs, LANES]`: its biases, then its weights by input.
+    blocks: Vec<[f32; LANES]>,
+}
+
+impl Inference {
+    /// From weights `[outputs, inputs]`, row-major, and biases of each layer.
+    pub fn new<'a>(layers: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> Inference {
+        let layers: Vec<Layer> = layers.map(|(weight, bias)| Layer::new(weight, bias)).collect();
+        let widest = layers.iter().map(|layer| layer.inputs.max(layer.outputs)).max().unwrap_or(0);
+        Inference { layers, widest }
+    }
+
+    /// Number of outputs.
+    pub fn outputs(&self) -> usize {
+        self.layers.last().map_or(0, |layer| layer.outputs)
+    }
+
+    /// Fills `outputs` `[batch, outputs]` from `inputs` `[batch, inputs]`.
+    ///
+    /// # Panics
+    /// If the lengths are not those of as many rows.
+    pub fn forward(&self, inputs: &[f32], outputs: &mut [f32]) {
+        let (Some(first), Some(last)) = (self.layers.first(), self.layers.last()) else { return };
+        let mut current = vec![0.0; self.widest];
+        let mut next = vec![0.0; self.widest];
+        assert_eq!(inputs.len() / first.inputs, outputs.len() / last.outputs, "rows");
+        for (row, output) in inputs.chunks_exact(first.inputs).zip(outputs.chunks_exact_mut(last.outputs)) {
+            current[..first.inputs].copy_from_slice(row);
+            for (index, layer) in self.layers.iter().enumerate() {
+                layer.forward(&current[..layer.inputs], &mut next[..layer.outputs]);
+                if index + 1 < self.layers.len() {
+                    next[..layer.outputs].iter_mut().for_each(|value| *value = tanh(*value));
+                }
+                std::mem::swap(&mut current, &mut next);
+            }
+            output.copy_from_slice(&current[..last.outputs]);
+        }
+    }
+}
+
+impl Layer {
+    fn new(weight: &[f32], bias: &[f32]) -> Layer {
+        let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
+        let entry = |output: usize, row: usize| match (output < outputs, row) {
+            (false, _) => 0.0,
+            (true, 0) => bias[output],
+            (true, _) => weight[output * inputs + row - 1],
+        };
+        let blocks = (0..outputs.div_ceil(LANES))
+            .flat_map(|block| (0..=inputs).map(move |row| (block, row)))
+            .map(|(block, row)| std::array::from_fn(|lane| entry(block * LANES + lane, row)))
+            .collect();
+        Layer { inputs, outputs, blocks }
+    }
+
+    fn forward(&self, inputs: &[f32], outputs: &mut [f32]) {
+        for (block, outputs) in self.blocks.chunks_exact(self.inputs + 1).zip(outputs.chunks_mut(LANES)) {
+            let mut sums = block[0];
+            for (input, weights) in inputs.iter().zip(&block[1..]) {
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum += input * weight;
+                }
+            }
+            outputs.copy_from_slice(&sums[..outputs.len()]);
+        }
+    }
+}
+
+/// tanh to a few units in the last place: a rational minimax approximation, odd polynomial of degree 13 over even of
+/// degree 6, saturating where `f32` does (the coefficients of Eigen's `ptanh_float`).
+fn tanh(x: f32) -> f32 {
+    let x = x.clamp(-7.905_311, 7.905_311);
+    let square = x * x;
+    let odd = horner(
+        square,
+        [
+            -2.760_768_5e-16,
+            2.000_188e-13,
+            -8.604_672e-11,
+            5.122_297_1e-8,
+            1.485_722_4e-5,
+            6.372_619_3e-4,
+            4.893_524_6e-3,
+        ],
+    );
+    let even = horner(square, [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3]);
+    x * odd / even
+}
+
+fn horner<const TERMS: usize>(x: f32, coefficients: [f32; TERMS]) -> f32 {
+    coefficients.into_iter().fold(0.0, |sum, coefficient| sum * x + coefficient)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_envs::seed;
+    use rand::RngExt;
+    use tch::no_grad;
+
+    use super::*;
+    use crate::agent::network::Network;
+    use crate::agent::tensor;
+    use crate::agent::weights::{Architecture, Weights};
+
+    #[test]
+    fn tanh_is_tanh() {
+        for step in -100_000..=100_000 {
+            let x = step as f32 * 1e-4;
+            let error = (f64::from(tanh(x)) - f64::from(x).tanh()).abs();
+            assert!(error < 4e-7, "tanh({x}) off by {error}");
+        }
+    }
+
+    #[test]
+    fn it_agrees_with_libtorch() {
+        for (hidden, head_sizes) in [(vec![64, 64], vec![12, 5, 3, 3]), (vec![], vec![3]), (vec![33], vec![40, 2])] {
+            let architecture = Architecture { observation_size: 28, hidden, head_sizes };
+            let mut stream = seed::stream(5, "test", 0);
+            let observations: Vec<f32> = (0..64 * 28).map(|_| stream.random_range(-10.0..10.0)).collect();
+            // Initial weights have zero biases and a tiny last layer; trained ones have not.
+            let values = Weights::orthogonal(architecture.clone(), 5)
+                .values()
+                .iter()
+                .map(|values| values.iter().map(|value| value + stream.random_range(-0.2..0.2)).collect())
+                .collect();
+            let weights = Weights::new(architecture.clone(), values).unwrap();
+            let network = Network::new(&weights);
+            let rows = tensor::of(&observations, &[64, 28]);
+            for (inference, expected) in [
+                (Inference::new(weights.actor()), no_grad(|| network.logits(&rows))),
+                (Inference::new(weights.critic()), no_grad(|| network.values(&rows))),
+            ] {
+                let mut outputs = vec![0.0; 64 * inference.outputs()];
+                inference.forward(&observations, &mut outputs);
+                for (ours, theirs) in outputs.iter().zip(tensor::values(&expected)) {
+                    assert!((ours - theirs).abs() < 1e-5 * (1.0 + theirs.abs()), "{ours} {theirs}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_do_not_influence_each_other() {
+        let weights =
+            Weights::orthogonal(Architecture { observation_size: 2, hidden: vec![7], head_sizes: vec![3] }, 1);
+        let inference = Inference::new(weights.actor());
+        let (mut both, mut alone) = ([0.0; 6], [0.0; 3]);
+        inference.forward(&[1.0, 2.0, -3.0, 4.0], &mut both);
+        inference.forward(&[-3.0, 4.0], &mut alone);
+        assert_eq!(both[3..], alone);
+    }
+}

@@ -1,0 +1,30 @@
+//! The agent: proximal policy optimisation over several environments at once.
+//!
+//! [`ppo`] holds the whole algorithm and is read top to bottom; the rest are its parts, each of one idea. What leaves
+//! the room is a [`NetworkPolicy`], plain numbers that decide without libtorch, or a [`TrainerState`] from which a run
+//! goes on as if it had never stopped. The agent knows environments only as a
+//! [`VectorEnv`](kvtide_envs::env::VectorEnv); it never sees a block.
+
+pub mod adam;
+pub mod config;
+pub mod error;
+pub mod gae;
+pub mod heads;
+pub mod inference;
+mod loss;
+pub mod network;
+pub mod normalise;
+mod orthogonal;
+pub mod policy;
+pub mod ppo;
+pub mod report;
+pub mod rollout;
+mod tensor;
+pub mod weights;
+
+pub use config::{ConfigError, PpoConfig, Prior, Schedule};
+pub use error::AgentError;
+pub use policy::NetworkPolicy;
+pub use ppo::{Outcome, Trainer, TrainerState};
+pub use report::{EpisodeSummary, IterationReport, Losses};
+pub use weights::{Architecture, Weights};

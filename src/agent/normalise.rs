@@ -1,0 +1,196 @@
+//! Running moments, and what is standardised by them: observations and the scale of rewards.
+
+use serde::{Deserialize, Serialize};
+
+/// Standardised observations and scaled rewards are clipped to `±CLIP` (Huang et al. 2022, "observation clipping").
+pub const CLIP: f64 = 10.0;
+
+/// Added to a variance before its root is taken, as Gymnasium does: a feature that never varied is not blown up to
+/// infinity.
+const EPSILON: f64 = 1e-8;
+
+/// Mean and population variance of each column of everything seen so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moments {
+    /// Rows seen.
+    pub count: f64,
+    /// Mean of each column.
+    pub mean: Vec<f64>,
+    /// Variance of each column; 1 while nothing was seen.
+    pub variance: Vec<f64>,
+}
+
+impl Moments {
+    /// Of nothing yet: mean 0, variance 1.
+    pub fn new(columns: usize) -> Moments {
+        Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns] }
+    }
+
+    /// Merges a batch of rows, two passes over the batch and one merge (Chan, Golub, `LeVeque` 1979, "Updating Formulae
+    /// and a Pairwise Algorithm for Computing Sample Variances", equation 2.1).
+    pub fn update(&mut self, rows: &[f32]) {
+        let columns = self.mean.len();
+        let count = (rows.len() / columns) as f64;
+        if count == 0.0 {
+            return;
+        }
+        let total = self.count + count;
+        for column in 0..columns {
+            let values = || rows[column..].iter().step_by(columns).map(|&value| f64::from(value));
+            let mean = values().sum::<f64>() / count;
+            let squares: f64 = values().map(|value| (value - mean) * (value - mean)).sum();
+            let delta = mean - self.mean[column];
+            let merged = self.variance[column] * self.count + squares + delta * delta * self.count * count / total;
+            self.mean[column] += delta * count / total;
+            self.variance[column] = merged / total;
+        }
+        self.count = total;
+    }
+
+    /// Whether every number is one a run can have produced.
+    pub fn is_sound(&self) -> bool {
+        self.mean.len() == self.variance.len()
+            && self.count.is_finite()
+            && self.count >= 0.0
+            && self.mean.iter().all(|mean| mean.is_finite())
+            && self.variance.iter().all(|variance| variance.is_finite() && *variance >= 0.0)
+    }
+
+    /// The moments frozen for use.
+    pub fn standardiser(&self) -> Standardiser {
+        Standardiser {
+            mean: self.mean.clone(),
+            scale: self.variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt()).collect(),
+        }
+    }
+}
+
+/// Moments frozen: `(x − mean) / √(variance + 1e-8)`, clipped to ±10.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standardiser {
+    mean: Vec<f64>,
+    scale: Vec<f64>,
+}
+
+impl Standardiser {
+    /// Standardises rows in place.
+    pub fn apply(&self, rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(self.mean.len()) {
+            for ((value, mean), scale) in row.iter_mut().zip(&self.mean).zip(&self.scale) {
+                *value = ((f64::from(*value) - mean) * scale).clamp(-CLIP, CLIP) as f32;
+            }
+        }
+    }
+}
+
+/// Divides rewards by the running standard deviation of the discounted return (Engstrom et al. 2020, "Implementation
+/// Matters in Deep Policy Gradients", algorithm 1; the mean is not subtracted, so signs keep their meaning).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RewardScaler {
+    /// Moments of the discounted return, one column.
+    pub moments: Moments,
+    /// Discounted return of each environment's episode so far, `[num_envs]`.
+    pub returns: Vec<f64>,
+}
+
+impl RewardScaler {
+    /// For `num_envs` environments.
+    pub fn new(num_envs: usize) -> RewardScaler {
+        RewardScaler { moments: Moments::new(1), returns: vec![0.0; num_envs] }
+    }
+
+    /// Takes in the rewards of one step and scales them in place; `ended` says whose episode ended with it.
+    pub fn scale(&mut self, rewards: &mut [f32], ended: impl Iterator<Item = bool>, gamma: f64) {
+        for (sum, &reward) in self.returns.iter_mut().zip(&*rewards) {
+            *sum = *sum * gamma + f64::from(reward);
+        }
+        let returns: Vec<f32> = self.returns.iter().map(|&sum| sum as f32).collect();
+        self.moments.update(&returns);
+        let scale = 1.0 / (self.moments.variance[0] + EPSILON).sqrt();
+        for reward in rewards {
+            *reward = (f64::from(*reward) * scale).clamp(-CLIP, CLIP) as f32;
+        }
+        for (sum, ended) in self.returns.iter_mut().zip(ended) {
+            if ended {
+                *sum = 0.0;
+            }
+        }
+    }
+}
+
+/// What is normalised in a run; `None` is passed through.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normalisers {
+    /// Moments of the observations.
+    pub observation: Option<Moments>,
+    /// Scale of the rewards.
+    pub reward: Option<RewardScaler>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn merged_moments_are_those_of_the_whole(
+            rows in prop::collection::vec((-100.0_f32..100.0, -1.0_f32..1.0), 1..60),
+            cut in 0..60_usize,
+        ) {
+            let flat: Vec<f32> = rows.iter().flat_map(|&(a, b)| [a, b]).collect();
+            let cut = 2 * cut.min(rows.len());
+            let mut moments = Moments::new(2);
+            moments.update(&flat[..cut]);
+            moments.update(&flat[cut..]);
+            let count = rows.len() as f64;
+            let mean = rows.iter().map(|row| f64::from(row.0)).sum::<f64>() / count;
+            let variance = rows.iter().map(|row| (f64::from(row.0) - mean).powi(2)).sum::<f64>() / count;
+            prop_assert_eq!(moments.count, count);
+            prop_assert!((moments.mean[0] - mean).abs() < 1e-9);
+            prop_assert!((moments.variance[0] - variance).abs() < 1e-7);
+        }
+    }
+
+    #[test]
+    fn standardised_rows_have_mean_zero_and_variance_one() {
+        let mut rows = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
+        let mut moments = Moments::new(2);
+        moments.update(&rows);
+        moments.standardiser().apply(&mut rows);
+        let mut after = Moments::new(2);
+        after.update(&rows);
+        for column in 0..2 {
+            assert!(after.mean[column].abs() < 1e-6 && (after.variance[column] - 1.0).abs() < 1e-6, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_far_out_is_clipped() {
+        let mut moments = Moments::new(1);
+        moments.update(&[0.0, 1.0]);
+        let mut row = [1e6];
+        moments.standardiser().apply(&mut row);
+        assert_eq!(row, [10.0]);
+    }
+
+    #[test]
+    fn rewards_are_divided_by_the_deviation_of_the_return() {
+        let mut scaler = RewardScaler::new(2);
+        let mut rewards = [1.0, 3.0];
+        scaler.scale(&mut rewards, [false, true].into_iter(), 0.5);
+        // Returns 1 and 3: deviation 1.
+        assert!((rewards[0] - 1.0).abs() < 1e-6 && (rewards[1] - 3.0).abs() < 1e-6);
+        assert_eq!(scaler.returns, [1.0, 0.0]);
+        let mut rewards = [1.0, 5.5];
+        scaler.scale(&mut rewards, [false, false].into_iter(), 0.5);
+        // Returns 1, 3, 1.5 and 5.5.
+        let mut returns = Moments::new(1);
+        returns.update(&[1.0, 3.0, 1.5, 5.5]);
+        assert!((f64::from(rewards[1]) - 5.5 / returns.variance[0].sqrt()).abs() < 1e-6);
+    }
+}

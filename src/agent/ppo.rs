@@ -1,0 +1,381 @@
+//! Proximal policy optimisation (Schulman et al. 2017, "Proximal Policy Optimization Algorithms"), read top to bottom:
+//! [`Trainer::iterate`] is the algorithm. Its details, numbered as they are marked below, follow Huang et al. 2022, "The
+//! 37 Implementation Details of Proximal Policy Optimization" (H), and cleanrl's `ppo.py`:
+//!
+//! 1. several environments, rollouts of fixed length that go on where the last stopped (H core 1);
+//! 2. orthogonal initialisation, a nearly uniform first policy (H core 2, [`Weights::orthogonal`]);
+//! 3. Adam with ε = 1e-5 (H core 3);
+//! 4. the learning rate falls linearly (H core 4);
+//! 5. generalised advantage estimation (Schulman et al. 2016; H core 5), bootstrapped from the final observation of an
+//!    episode that was cut short (Pardo et al. 2018), which cleanrl does not do;
+//! 6. each epoch shuffles the rollout and takes every decision once (H core 6);
+//! 7. advantages are standardised within the minibatch (H core 7);
+//! 8. clipped surrogate objective (Schulman et al. 2017, equation 7; H core 8);
+//! 9. optionally, the value loss is clipped alike (H core 9);
+//! 10. one loss: policy − entropy bonus + weighted value loss (Schulman et al. 2017, equation 9; H core 10);
+//! 11. the gradient's norm over all parameters is limited (H core 11);
+//! 12. `approx_kl` and `clip_fraction` tell whether the step was a small one (H core 12), and optionally end the epochs;
+//! 13. actor and critic share nothing (H core 13);
+//! 14. observations are standardised by running moments and clipped, rewards scaled and clipped (H continuous 5–8),
+//!     [`super::normalise`];
+//! 15. one categorical distribution per head, impossible choices masked (H `MultiDiscrete`, masking), [`super::heads`];
+//! 16. optionally, the first policy favours a given constant choice instead of being nearly uniform
+//!     ([`Weights::favouring`]); this is ours.
+//!
+//! Nothing here reads a clock or keeps a generator: each iteration's draws come from streams named by its number, so the
+//! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvtide_envs::env::VectorEnv;
+use kvtide_envs::seed;
+use ndarray::Array2;
+use rand::seq::SliceRandom;
+use tch::{Kind, Tensor, no_grad};
+
+use super::adam::{Adam, AdamState, clip_norm};
+use super::config::{ConfigError, Plan, PpoConfig};
+use super::gae::{self, Trajectory};
+use super::heads::Heads;
+use super::inference::Inference;
+use super::network::Network;
+use super::normalise::{Moments, Normalisers};
+use super::rollout::{Actor, Rollout};
+use super::weights::{Architecture, Weights};
+use super::{AgentError, IterationReport, Losses, loss, tensor};
+
+/// Everything a run is between two iterations, as plain numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainerState {
+    /// Settings.
+    pub config: PpoConfig,
+    /// Iterations done.
+    pub iteration: u64,
+    /// Decisions taken.
+    pub decisions: u64,
+    /// Actor and critic.
+    pub weights: Weights,
+    /// The optimiser.
+    pub optimiser: AdamState,
+    /// Moments of observations and returns.
+    pub normalisers: Normalisers,
+    /// The environments, as they save themselves.
+    pub env: serde_json::Value,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All iterations are done.
+    Finished,
+    /// It was asked to stop; the iteration under way was completed.
+    Interrupted,
+}
+
+/// A training run.
+pub struct Trainer {
+    config: PpoConfig,
+    plan: Plan,
+    iteration: u64,
+    decisions: u64,
+    actor: Actor,
+    network: Network,
+    adam: Adam,
+    heads: Heads,
+}
+
+impl Trainer {
+    /// A new run.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`] if a setting is out of range for this environment; [`AgentError::Shape`],
+    /// [`AgentError::Environment`] or [`AgentError::EmptyMask`] if nothing can be learned from it.
+    pub fn new(config: PpoConfig, env: Box<dyn VectorEnv>) -> Result<Trainer, AgentError> {
+        let architecture = architecture(&config, &*env)?;
+        let plan = config.plan(env.num_envs())?;
+        let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
+        if let Some(prior) = &config.prior {
+            weights = weights.favouring(prior).ok_or_else(|| ConfigError {
+                field: "prior.choices",
+                value: format!("{:?}", prior.choices),
+                range: "one choice for each head, within its range",
+            })?; // 16.
+        }
+        let optimiser = AdamState::new(weights.values().iter().map(Vec::len));
+        let actor = Actor::start(env, &architecture, &config)?;
+        Ok(Trainer::assemble(config, plan, (0, 0), actor, &weights, &optimiser))
+    }
+
+    /// Goes on from a saved state, in an environment made as the one it was saved from.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], and [`AgentError::Resume`] if the state is not of this environment or these settings.
+    pub fn resume(state: TrainerState, env: Box<dyn VectorEnv>) -> Result<Trainer, AgentError> {
+        let TrainerState { config, iteration, decisions, weights, optimiser, normalisers, env: saved } = state;
+        let architecture = architecture(&config, &*env)?;
+        let plan = config.plan(env.num_envs())?;
+        if architecture != *weights.architecture() {
+            let found = weights.architecture();
+            return Err(AgentError::Resume(format!("saved networks are {found:?}, asked for are {architecture:?}")));
+        }
+        if !fits(&normalisers, &config, &architecture, env.num_envs()) {
+            return Err(AgentError::Resume("saved normalisers do not fit the settings or the environment".to_owned()));
+        }
+        let actor = Actor::resume(env, &architecture, normalisers, &saved, iteration + 1)?;
+        Ok(Trainer::assemble(config, plan, (iteration, decisions), actor, &weights, &optimiser))
+    }
+
+    fn assemble(
+        config: PpoConfig,
+        plan: Plan,
+        (iteration, decisions): (u64, u64),
+        actor: Actor,
+        weights: &Weights,
+        optimiser: &AdamState,
+    ) -> Trainer {
+        let shapes: Vec<Vec<usize>> = weights.architecture().parameters().into_iter().map(|(_, shape)| shape).collect();
+        Trainer {
+            network: Network::new(weights),
+            adam: Adam::new(optimiser, &shapes), // 3.
+            heads: Heads::new(&weights.architecture().head_sizes),
+            config,
+            plan,
+            iteration,
+            decisions,
+            actor,
+        }
+    }
+
+    /// Iterates until done or until `stop` is set, which is looked at between iterations. `observe` is called after each
+    /// and may save [`Trainer::state`].
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`]; and whatever `observe` gives, which ends the run.
+    pub fn run<E: From<AgentError>>(
+        &mut self,
+        stop: &AtomicBool,
+        mut observe: impl FnMut(&Trainer, &IterationReport) -> Result<(), E>,
+    ) -> Result<Outcome, E> {
+        while !self.is_finished() {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Outcome::Interrupted);
+            }
+            let report = self.iterate()?;
+            observe(self, &report)?;
+        }
+        Ok(Outcome::Finished)
+    }
+
+    /// One iteration: act, estimate advantages, improve.
+    ///
+    /// # Errors
+    /// [`AgentError::Environment`] or [`AgentError::EmptyMask`] if the environment gave something nobody can learn from,
+    /// [`AgentError::NonFinite`] if the optimisation diverged. The run cannot go on after an error.
+    pub fn iterate(&mut self) -> Result<IterationReport, AgentError> {
+        // libtorch keeps this per thread, and we may have been moved to another.
+        tch::set_num_threads(self.config.num_threads as i32);
+        let progress = self.iteration as f64 / self.plan.iterations as f64;
+        let learning_rate = self.config.learning_rate * if self.config.anneal { 1.0 - progress.min(1.0) } else { 1.0 }; // 4.
+        let entropy_coef = self.config.entropy_coef.at(progress.min(1.0));
+        self.iteration += 1;
+
+        let actor = Inference::new(self.network.weights().actor());
+        let mut rollout = self.actor.collect(&actor, &self.config, self.iteration)?; // 1., 14.
+        self.decisions += self.plan.batch as u64;
+        let episodes = std::mem::take(&mut rollout.episodes);
+        let losses = self.update(&rollout, learning_rate, entropy_coef)?;
+
+        Ok(IterationReport {
+            iteration: self.iteration,
+            decisions: self.decisions,
+            learning_rate,
+            entropy_coef,
+            losses,
+            episodes,
+        })
+    }
+
+    fn update(&mut self, rollout: &Rollout, learning_rate: f64, entropy_coef: f64) -> Result<Losses, AgentError> {
+        let Trainer { config, plan, network, adam, heads, .. } = self;
+        let batch = plan.batch;
+        let (num_steps, num_envs) = rollout.rewards.dim();
+        let size = rollout.observations.len() / batch;
+        let observations = tensor::of(&rollout.observations, &[batch, size]);
+        let masks = tensor::of(&rollout.masks, &[batch, heads.num_choices()]);
+        let actions = tensor::of(&rollout.actions, &[batch, heads.len()]);
+
+        // Log-probabilities and values of the rollout, by the network that is about to change: taken here rather than
+        // while acting, so that the ratio starts at one to the last bits and the critic runs once, on everything.
+        let cuts = rollout.bootstrap_observations.len() / size;
+        let bootstrap = tensor::of(&rollout.bootstrap_observations, &[cuts, size]);
+        let (old_log_probs, old_values, bootstrap) = no_grad(|| {
+            let (log_probs, _) = heads.evaluate(&network.logits(&observations), &masks, &actions);
+            (log_probs, network.values(&observations), tensor::values(&network.values(&bootstrap)))
+        });
+        let values = Array2::from_shape_vec((num_steps, num_envs), tensor::values(&old_values)).expect("one per row");
+
+        let advantages = gae::advantages(
+            &Trajectory {
+                rewards: rollout.rewards.view(),
+                values: values.view(),
+                next_values: rollout.next_values(&values, &bootstrap).view(),
+                terminated: rollout.terminated.view(),
+                truncated: rollout.truncated.view(),
+            },
+            config.gamma as f32,
+            config.gae_lambda as f32,
+        ); // 5.
+        let returns = &advantages + &values;
+        let mut losses = Losses { explained_variance: explained_variance(&advantages, &returns), ..Losses::default() };
+        let advantages = tensor::of(advantages.as_slice().expect("row-major"), &[batch]);
+        let returns = tensor::of(returns.as_slice().expect("row-major"), &[batch]);
+
+        let mut order: Vec<i64> = (0..batch as i64).collect();
+        let mut stream = seed::stream(config.seed, "ppo.shuffle", self.iteration);
+        let mut clip_fractions = 0.0;
+        let mut updates = 0.0;
+        for epoch in 0..config.num_epochs {
+            order.shuffle(&mut stream); // 6.
+            for (minibatch, rows) in order.chunks_exact(plan.minibatch).enumerate() {
+                let rows = tensor::of(rows, &[rows.len()]);
+                let of = |all: &Tensor| all.index_select(0, &rows);
+                let observations = of(&observations);
+
+                let (log_probs, entropy) = heads.evaluate(&network.logits(&observations), &of(&masks), &of(&actions)); // 13., 15.
+                let entropy = entropy.mean(Kind::Float);
+                let log_ratio = log_probs - of(&old_log_probs);
+                let ratio = log_ratio.exp();
+
+                let advantages = of(&advantages);
+                let advantages = (&advantages - advantages.mean(Kind::Float)) / (advantages.std(true) + 1e-8); // 7.
+                let policy_loss = loss::policy(&ratio, &advantages, config.clip); // 8.
+                let values = network.values(&observations);
+                let value_loss = loss::value(&values, &of(&old_values), &of(&returns), config.value_clip); // 9.
+                let loss = &policy_loss - &entropy * entropy_coef + &value_loss * config.value_coef; // 10.
+                let mut gradients = Tensor::run_backward(&[&loss], network.parameters(), false, false);
+                let grad_norm = clip_norm(&mut gradients, config.max_grad_norm); // 11.
+                for (what, value) in [("the loss", number(&loss)), ("the norm of the gradient", grad_norm)] {
+                    if !value.is_finite() {
+                        let (epoch, minibatch) = (epoch + 1, minibatch + 1);
+                        return Err(AgentError::NonFinite { iteration: self.iteration, epoch, minibatch, what, value });
+                    }
+                }
+                adam.step(network.parameters_mut(), &gradients, learning_rate);
+
+                let (ratio, log_ratio) = (ratio.detach(), log_ratio.detach());
+                losses.old_approx_kl = -number(&log_ratio.mean(Kind::Float));
+                losses.approx_kl = number(&(&ratio - 1.0 - &log_ratio).mean(Kind::Float)); // 12.
+                clip_fractions += number(&(&ratio - 1.0).abs().gt(config.clip).to_kind(Kind::Float).mean(Kind::Float));
+                losses.policy_loss = number(&policy_loss);
+                losses.value_loss = number(&value_loss);
+                losses.entropy = number(&entropy);
+                losses.grad_norm = grad_norm;
+                updates += 1.0;
+            }
+            losses.epochs = epoch + 1;
+            if config.target_kl.is_some_and(|target| losses.approx_kl > target) {
+                break;
+            }
+        }
+        losses.clip_fraction = clip_fractions / updates;
+        Ok(losses)
+    }
+
+    /// Everything needed to go on from here. To be taken between iterations.
+    pub fn state(&self) -> TrainerState {
+        TrainerState {
+            config: self.config.clone(),
+            iteration: self.iteration,
+            decisions: self.decisions,
+            weights: self.network.weights(),
+            optimiser: self.adam.state(),
+            normalisers: self.actor.normalisers.clone(),
+            env: self.actor.save(),
+        }
+    }
+
+    /// Settings.
+    pub fn config(&self) -> &PpoConfig {
+        &self.config
+    }
+
+    /// How the run divides its decisions.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> u64 {
+        self.iteration
+    }
+
+    /// Decisions taken.
+    pub fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    /// Whether all iterations are done.
+    pub fn is_finished(&self) -> bool {
+        self.iteration >= self.plan.iterations
+    }
+
+    /// The current actor and critic.
+    pub fn weights(&self) -> Weights {
+        self.network.weights()
+    }
+
+    /// Moments of the observations so far, if they are standardised.
+    pub fn observation_moments(&self) -> Option<&Moments> {
+        self.actor.normalisers.observation.as_ref()
+    }
+}
+
+fn number(scalar: &Tensor) -> f64 {
+    scalar.double_value(&[])
+}
+
+/// `1 − Var(returns − values) / Var(returns)`, where `returns − values` are the advantages.
+fn explained_variance(advantages: &Array2<f32>, returns: &Array2<f32>) -> Option<f64> {
+    let variance = |values: &Array2<f32>| values.mapv(f64::from).var(0.0);
+    let total = variance(returns);
+    (total > 0.0).then(|| 1.0 - variance(advantages) / total)
+}
+
+fn architecture(config: &PpoConfig, env: &dyn VectorEnv) -> Result<Architecture, AgentError> {
+    let (num_envs, observation_size, head_sizes) = (env.num_envs(), env.observation_size(), env.head_sizes().to_vec());
+    let learnable = num_envs > 0
+        && observation_size > 0
+        && !head_sizes.is_empty()
+        && head_sizes.iter().all(|size| (1..=256).contains(size));
+    if !learnable {
+        return Err(AgentError::Shape { num_envs, observation_size, head_sizes });
+    }
+    Ok(Architecture { observation_size, hidden: config.hidden.clone(), head_sizes })
+}
+
+fn fits(normalisers: &Normalisers, config: &PpoConfig, architecture: &Architecture, num_envs: usize) -> bool {
+    let observation = match &normalisers.observation {
+        Some(moments) => config.normalise_observations && moments.mean.len() == architecture.observation_size,
+        None => !config.normalise_observations,
+    };
+    let reward = match &normalisers.reward {
+        Some(scaler) => config.normalise_rewards && scaler.returns.len() == num_envs,
+        None => !config.normalise_rewards,
+    };
+    observation && reward
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::arr2;
+
+    use super::*;
+
+    #[test]
+    fn explained_variance_is_one_for_perfect_values_and_zero_for_constant_ones() {
+        let returns = arr2(&[[1.0, 2.0], [3.0, 4.0]]);
+        assert_eq!(explained_variance(&Array2::zeros((2, 2)), &returns), Some(1.0));
+        assert_eq!(explained_variance(&(&returns - 7.0), &returns), Some(0.0));
+        assert_eq!(explained_variance(&returns, &Array2::ones((2, 2))), None);
+    }
+}

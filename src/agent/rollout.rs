@@ -1,0 +1,227 @@
+//! Acting: the environments stepped under the current actor, and what is kept of it.
+
+use kvtide_envs::env::{Batch, Episode, VectorEnv};
+use kvtide_envs::seed;
+use ndarray::Array2;
+
+use super::AgentError;
+use super::config::PpoConfig;
+use super::heads::Heads;
+use super::inference::Inference;
+use super::normalise::{Moments, Normalisers, RewardScaler};
+use super::weights::Architecture;
+
+/// What was seen and done in one iteration. Rows are `[num_steps, num_envs]`; observations are standardised and rewards
+/// scaled as they were when decided on.
+#[derive(Debug, Clone)]
+pub struct Rollout {
+    /// `[num_steps, num_envs, observation_size]`.
+    pub observations: Vec<f32>,
+    /// `[num_steps, num_envs, num_choices]`.
+    pub masks: Vec<bool>,
+    /// `[num_steps, num_envs, num_heads]`.
+    pub actions: Vec<i64>,
+    /// `[num_steps, num_envs]`.
+    pub rewards: Array2<f32>,
+    /// `[num_steps, num_envs]`.
+    pub terminated: Array2<bool>,
+    /// `[num_steps, num_envs]`.
+    pub truncated: Array2<bool>,
+    /// `[num_envs + cuts, observation_size]`: the observation after the last step of each environment, then the final
+    /// observation of each cut.
+    pub bootstrap_observations: Vec<f32>,
+    /// `[step, env]` of each episode that was truncated and not terminated.
+    pub cuts: Vec<[usize; 2]>,
+    /// Episodes that ended.
+    pub episodes: Vec<Episode>,
+}
+
+impl Rollout {
+    fn new(num_steps: usize, num_envs: usize, architecture: &Architecture) -> Rollout {
+        let rows = num_steps * num_envs;
+        Rollout {
+            observations: Vec::with_capacity(rows * architecture.observation_size),
+            masks: Vec::with_capacity(rows * architecture.num_choices()),
+            actions: Vec::with_capacity(rows * architecture.head_sizes.len()),
+            rewards: Array2::zeros((num_steps, num_envs)),
+            terminated: Array2::default((num_steps, num_envs)),
+            truncated: Array2::default((num_steps, num_envs)),
+            bootstrap_observations: Vec::new(),
+            cuts: Vec::new(),
+            episodes: Vec::new(),
+        }
+    }
+
+    /// V(s′) of every row, given V(s) of every row and of the bootstrap observations.
+    pub fn next_values(&self, values: &Array2<f32>, bootstrap: &[f32]) -> Array2<f32> {
+        let (num_steps, num_envs) = values.dim();
+        let mut next = Array2::from_shape_fn((num_steps, num_envs), |(step, env)| {
+            if step + 1 < num_steps { values[[step + 1, env]] } else { bootstrap[env] }
+        });
+        for (&cut, &value) in self.cuts.iter().zip(&bootstrap[num_envs..]) {
+            next[cut] = value;
+        }
+        next
+    }
+}
+
+/// The environments, where they stand, and what is normalised by what they showed so far.
+pub(crate) struct Actor {
+    env: Box<dyn VectorEnv>,
+    batch: Batch,
+    /// The current observations, standardised.
+    observations: Vec<f32>,
+    pub(crate) normalisers: Normalisers,
+    heads: Heads,
+    architecture: Architecture,
+}
+
+impl Actor {
+    /// Environments started anew.
+    pub(crate) fn start(
+        env: Box<dyn VectorEnv>,
+        architecture: &Architecture,
+        config: &PpoConfig,
+    ) -> Result<Actor, AgentError> {
+        let normalisers = Normalisers {
+            observation: config.normalise_observations.then(|| Moments::new(architecture.observation_size)),
+            reward: config.normalise_rewards.then(|| RewardScaler::new(env.num_envs())),
+        };
+        let mut actor = Actor::at_rest(env, architecture, normalisers);
+        actor.env.reset(seed::derive(config.seed, "ppo.env", 0), &mut actor.batch);
+        actor.look(1, true)?;
+        Ok(actor)
+    }
+
+    /// Environments and normalisers as they were saved.
+    pub(crate) fn resume(
+        env: Box<dyn VectorEnv>,
+        architecture: &Architecture,
+        normalisers: Normalisers,
+        saved: &serde_json::Value,
+        iteration: u64,
+    ) -> Result<Actor, AgentError> {
+        let mut actor = Actor::at_rest(env, architecture, normalisers);
+        actor.env.restore(saved, &mut actor.batch).map_err(AgentError::Resume)?;
+        // These observations were counted before they were saved.
+        actor.look(iteration, false)?;
+        Ok(actor)
+    }
+
+    fn at_rest(env: Box<dyn VectorEnv>, architecture: &Architecture, normalisers: Normalisers) -> Actor {
+        let batch = Batch::new(env.num_envs(), architecture.observation_size, architecture.num_choices());
+        let heads = Heads::new(&architecture.head_sizes);
+        let observations = vec![0.0; batch.observations.len()];
+        Actor { env, batch, observations, normalisers, heads, architecture: architecture.clone() }
+    }
+
+    pub(crate) fn num_envs(&self) -> usize {
+        self.env.num_envs()
+    }
+
+    /// State of the environments, to be saved between iterations.
+    pub(crate) fn save(&self) -> serde_json::Value {
+        self.env.save()
+    }
+
+    /// Takes `config.num_steps` decisions in every environment, sampled from the stream `ppo.sample` of `iteration`.
+    pub(crate) fn collect(
+        &mut self,
+        actor: &Inference,
+        config: &PpoConfig,
+        iteration: u64,
+    ) -> Result<Rollout, AgentError> {
+        let num_envs = self.num_envs();
+        let (num_heads, num_choices) = (self.heads.len(), self.heads.num_choices());
+        let mut stream = seed::stream(config.seed, "ppo.sample", iteration);
+        let mut logits = vec![0.0; num_envs * num_choices];
+        let mut actions = vec![0_u8; num_envs * num_heads];
+        let mut cut_observations = Vec::new();
+        let mut rollout = Rollout::new(config.num_steps, num_envs, &self.architecture);
+
+        for step in 0..config.num_steps {
+            actor.forward(&self.observations, &mut logits);
+            let rows = logits.chunks_exact(num_choices).zip(self.batch.masks.chunks_exact(num_choices));
+            for ((logits, mask), action) in rows.zip(actions.chunks_exact_mut(num_heads)) {
+                self.heads.sample(logits, mask, &mut stream, action);
+            }
+            rollout.observations.extend_from_slice(&self.observations);
+            rollout.masks.extend_from_slice(&self.batch.masks);
+            rollout.actions.extend(actions.iter().map(|&choice| i64::from(choice)));
+
+            self.env.step(&actions, &mut self.batch);
+            self.look(iteration, true)?;
+            self.reward(iteration, config.gamma)?;
+            let mut rewards = rollout.rewards.row_mut(step);
+            rewards.iter_mut().zip(&self.batch.rewards).for_each(|(kept, &reward)| *kept = reward);
+            for env in 0..num_envs {
+                let (terminated, truncated) = (self.batch.terminated[env], self.batch.truncated[env]);
+                rollout.terminated[[step, env]] = terminated;
+                rollout.truncated[[step, env]] = truncated;
+                if truncated && !terminated {
+                    rollout.cuts.push([step, env]);
+                    cut_observations.extend(self.final_observation(iteration, env)?);
+                }
+            }
+            rollout.episodes.append(&mut self.batch.episodes);
+        }
+        rollout.bootstrap_observations.clone_from(&self.observations);
+        rollout.bootstrap_observations.append(&mut cut_observations);
+        Ok(rollout)
+    }
+
+    /// Takes in the batch's observations and masks; `count`s the observations among those seen.
+    fn look(&mut self, iteration: u64, count: bool) -> Result<(), AgentError> {
+        let size = self.architecture.observation_size;
+        if let Some(index) = self.batch.observations.iter().position(|value| !value.is_finite()) {
+            let what = format!("feature {} of the observation", index % size);
+            return Err(AgentError::Environment {
+                iteration,
+                env: index / size,
+                what,
+                value: self.batch.observations[index],
+            });
+        }
+        for (env, mask) in self.batch.masks.chunks_exact(self.heads.num_choices()).enumerate() {
+            if let Some(head) = self.heads.first_empty(mask) {
+                return Err(AgentError::EmptyMask { iteration, env, head });
+            }
+        }
+        self.observations.copy_from_slice(&self.batch.observations);
+        if let Some(moments) = &mut self.normalisers.observation {
+            if count {
+                moments.update(&self.batch.observations);
+            }
+            moments.standardiser().apply(&mut self.observations);
+        }
+        Ok(())
+    }
+
+    /// Scales the batch's rewards in place.
+    fn reward(&mut self, iteration: u64, gamma: f64) -> Result<(), AgentError> {
+        let Batch { rewards, terminated, truncated, .. } = &mut self.batch;
+        if let Some(env) = rewards.iter().position(|reward| !reward.is_finite()) {
+            return Err(AgentError::Environment { iteration, env, what: "the reward".to_owned(), value: rewards[env] });
+        }
+        if let Some(scaler) = &mut self.normalisers.reward {
+            let ended =
+                terminated.iter().zip(truncated.iter()).map(|(&terminated, &truncated)| terminated || truncated);
+            scaler.scale(rewards, ended, gamma);
+        }
+        Ok(())
+    }
+
+    /// The last observation of the episode that just ended in `env`, standardised.
+    fn final_observation(&self, iteration: u64, env: usize) -> Result<Vec<f32>, AgentError> {
+        let size = self.architecture.observation_size;
+        let mut row = self.batch.final_observations[env * size..][..size].to_vec();
+        if let Some(feature) = row.iter().position(|value| !value.is_finite()) {
+            let what = format!("feature {feature} of the final observation");
+            return Err(AgentError::Environment { iteration, env, what, value: row[feature] });
+        }
+        if let Some(moments) = &self.normalisers.observation {
+            moments.standardiser().apply(&mut row);
+        }
+        Ok(row)
+    }
+}

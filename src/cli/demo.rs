@@ -1,0 +1,244 @@
+//! `kvtide demo`: the whole way from a workload to a decision, small.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use kvtide_envs::env::{Node, RewardWeights, mask, snapshot};
+use kvtide_envs::metrics::Collector;
+use kvtide_envs::workload::Window;
+use kvtide_runtime::{Action, ActionProfile, Observer, Policy, Table};
+
+use super::output::Output;
+use super::progress::Runs;
+use super::train::{checkpoint_of, train};
+use super::{Exit, export, prior, stop};
+use crate::agent::{Outcome, PpoConfig, Schedule};
+use crate::distil::DistilConfig;
+use crate::evaluate::{Comparison, Matrix, PolicySpec, Subject, compare, knee, render, run_matrix};
+use crate::experiment::{Episodes, Experiment};
+use crate::world::{Draw, World, WorldSpec};
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    #[command(flatten)]
+    world: WorldSpec,
+    /// Folder for the checkpoint, the table and the results. It is made anew.
+    #[arg(long, value_name = "DIR", default_value = "runs/demo")]
+    out: PathBuf,
+    /// Decisions to learn from.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    decisions: u64,
+    /// Seed of the training run.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Traffic of the demo when none is given: chat, at about twice what the demo's card can serve.
+const TRAFFIC: &str = "chat:rate=5,duration=2400,seed=7";
+/// Share of requests the default attains at the load the demo is about.
+const TARGET: f64 = 0.7;
+/// Share of the traffic, by time, that is trained on; judged is the rest.
+const FIT: f64 = 0.7;
+/// Loads judged, as factors of the load found.
+const LOADS: [f64; 3] = [0.9, 1.0, 1.1];
+/// Loads trained on, likewise.
+const TRAINED: (f64, f64) = (0.75, 1.3);
+/// Fixed watermarks shown.
+const WATERMARKS: [&str; 4] = ["fixed:0", "fixed:0.05", "fixed:0.12", "fixed:0.25"];
+/// Longest episode, seconds.
+const EPISODE_S: f64 = 300.0;
+
+/// A file in the folder of a demo says that the folder is one and may be replaced.
+const MARK: &str = "demo.txt";
+
+pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
+    let stop = stop::on_interrupt();
+    let mut spec = args.world.clone();
+    if spec.trace.is_none() && spec.workload.is_none() {
+        spec.workload = Some(TRAFFIC.to_owned());
+    }
+    let world = spec.world()?;
+    make_folder(&args.out)?;
+    eprintln!(
+        "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
+        world.trace,
+        world.deployment.name(),
+        world.engine.num_gpu_blocks,
+        world.engine.block_size,
+        world.slo
+    );
+
+    let experiment = experiment(args, spec, &world)?;
+    let (fit, test) = cut(&experiment, &world)?;
+    let load = middle(&experiment);
+    eprintln!("1. at load {load:.2} the engine's default attains about {:.0} % of {fit}", TARGET * 100.0);
+
+    eprintln!("2. training on {fit} at loads {:.2} to {:.2}", experiment.episodes.load.0, experiment.episodes.load.1);
+    let Some(experiment) = prior::resolve(experiment, &world, stop)? else { return Ok(Exit::Interrupted) };
+    if train(&experiment, &world, &args.out, false, u64::MAX, stop)? == Outcome::Interrupted {
+        return Ok(Exit::Interrupted);
+    }
+    let checkpoint = checkpoint_of(&args.out);
+
+    eprintln!("3. distilling into a decision table");
+    let table = args.out.join("policy.kvt");
+    let Some(exported) = export::distil_into(&checkpoint, &world, &DistilConfig::default(), &table, None, stop)? else {
+        return Ok(Exit::Interrupted);
+    };
+    eprintln!("   {exported}");
+
+    eprintln!("4. judging on {test}, which nobody has seen, at {} loads with 3 seeds", LOADS.len());
+    let matrix = Matrix {
+        policies: policies(&checkpoint, &table)?,
+        windows: vec![Some(test)],
+        loads: LOADS.iter().map(|factor| round(factor * load)).collect(),
+        seeds: vec![1, 2, 3],
+    };
+    let (bar, mut rows) = (Runs::new(), Vec::new());
+    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |cell| rows.extend_from_slice(cell))?;
+    bar.finish();
+    if cells < matrix.loads.len() {
+        return Ok(Exit::Interrupted);
+    }
+    let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
+    let results = args.out.join("results.jsonl");
+    fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;
+    let comparisons = compare(&rows, "best-fixed");
+
+    let mut output = Output::new();
+    output.text(&render(&comparisons))?;
+    output.text(&in_words(&comparisons))?;
+    output.text(&decide(&world, test, load, &table)?)?;
+    output.line(&format!(
+        "\nKept in {}: checkpoint/, policy.kvt, results.jsonl. Next: kvtide inspect {}",
+        args.out.display(),
+        table.display()
+    ))?;
+    Ok(Exit::Done)
+}
+
+/// Replaces the folder of an earlier demo; any other folder that is not empty is left alone.
+fn make_folder(out: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot prepare {}", out.display());
+    if out.exists() {
+        let empty = fs::read_dir(out).with_context(cannot)?.next().is_none();
+        let ours = out.join(MARK).exists();
+        ensure!(empty || ours, "{} exists and is no demo's folder; take another --out", out.display());
+        fs::remove_dir_all(out).with_context(cannot)?;
+    }
+    fs::create_dir_all(out).with_context(cannot)?;
+    fs::write(out.join(MARK), "Made by kvtide demo, and replaced by the next.\n").with_context(cannot)
+}
+
+fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result<Experiment> {
+    let span = world.span()?;
+    let fit_s = span.as_secs_f64() * FIT;
+    let mut experiment = Experiment {
+        name: "demo".to_owned(),
+        profile: ActionProfile::Full.name().to_owned(),
+        num_envs: 32,
+        world: spec,
+        episodes: Episodes { fit: FIT, length_s: EPISODE_S.min(fit_s), load: (1.0, 1.0) },
+        reward: RewardWeights::default(),
+        prior: Some("search".to_owned()),
+        ppo: PpoConfig {
+            total_decisions: args.decisions,
+            num_steps: 128,
+            num_minibatches: 8,
+            learning_rate: 5e-4,
+            entropy_coef: Schedule { start: 0.001, end: 0.0 },
+            seed: args.seed,
+            ..PpoConfig::default()
+        },
+    };
+    let load = knee(world, Some(experiment.fit_range(world)?), TARGET)?;
+    experiment.episodes.load = (round(TRAINED.0 * load), round(TRAINED.1 * load));
+    Ok(experiment)
+}
+
+/// What is trained on, and what is judged on.
+fn cut(experiment: &Experiment, world: &World) -> anyhow::Result<(Window, Window)> {
+    let fit = experiment.fit_range(world)?;
+    Ok((fit, Window { start: fit.end, end: world.span()? }))
+}
+
+fn middle(experiment: &Experiment) -> f64 {
+    round(experiment.episodes.load.0 / TRAINED.0)
+}
+
+/// Loads are given to people, so to three digits.
+fn round(load: f64) -> f64 {
+    let unit = 10f64.powf(load.log10().floor() - 2.0);
+    (load / unit).round() * unit
+}
+
+fn policies(checkpoint: &Path, table: &Path) -> anyhow::Result<Vec<(String, Subject)>> {
+    let constants = ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed", "best-static"]);
+    let mut policies = Vec::new();
+    for text in constants {
+        let spec: PolicySpec = text.parse()?;
+        policies.push((text.to_owned(), Subject::load(&spec)?));
+    }
+    policies.push(("agent".to_owned(), Subject::load(&PolicySpec::Checkpoint(checkpoint.to_owned()))?));
+    policies.push(("table".to_owned(), Subject::load(&PolicySpec::Table(table.to_owned()))?));
+    Ok(policies)
+}
+
+/// The comparison in two sentences.
+fn in_words(comparisons: &[Comparison]) -> String {
+    let attained = |policy: &str| {
+        comparisons.iter().find(|line| line.policy == policy).map_or(0.0, |line| line.slo_attainment * 100.0)
+    };
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\nOn unseen traffic the table met all targets for {:.1} % of requests (the agent it was made from: {:.1} %).",
+        attained("table"),
+        attained("agent")
+    );
+    let _ = writeln!(
+        text,
+        "The best fixed watermark, chosen in hindsight, met them for {:.1} %; the best constant choice of everything, \
+         also in hindsight, for {:.1} %.",
+        attained("best-fixed"),
+        attained("best-static")
+    );
+    text
+}
+
+/// Steers a node into pressure by the default and asks the table what it would do there.
+fn decide(world: &World, test: Window, load: f64, path: &Path) -> anyhow::Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let table = Table::parse(&bytes).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    let workload = world.draw(&Draw { window: Some(test), load, seed: 1 })?;
+    let mut node =
+        Node::new(world.engine.clone(), world.cost.clone(), workload.share(), world.slo, Collector::default())?;
+    let mut observer = Observer::new();
+    let default = Action::ENGINE_DEFAULT.controls();
+    let mut observation = observer.observe(&snapshot(&node));
+    while node.collector().preemptions == 0 && node.collector().refused_steps == 0 {
+        if node.advance(&default, world.decision_interval)? != kvtide_envs::env::Progress::Stepped {
+            break;
+        }
+        observation = observer.observe(&snapshot(&node));
+    }
+    let controls = table.decide(&observation, mask(&node, table.profile())).controls();
+    let shot = snapshot(&node);
+    Ok(format!(
+        "\nThe first time a request is refused ({:.0} s in; {} of {} blocks free, {} running, {} waiting) the table says:\n  \
+         watermark {}, victim {}, preemption {}, admission {}, after {} comparisons\n",
+        node.now().as_secs_f64(),
+        shot.free_gpu_blocks,
+        shot.num_gpu_blocks,
+        shot.running,
+        shot.waiting,
+        controls.watermark,
+        controls.victim.name(),
+        controls.preemption.name(),
+        controls.admission.name(),
+        table.path(&observation).count()
+    ))
+}

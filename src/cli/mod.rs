@@ -1,0 +1,94 @@
+//! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
+
+mod args;
+mod demo;
+mod evaluate;
+mod export;
+mod inspect;
+mod output;
+mod prior;
+mod progress;
+mod replay;
+mod simulate;
+mod stop;
+mod trace;
+mod train;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
+#[derive(Debug, Parser)]
+#[command(name = "kvtide", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a small agent, judge it on unseen traffic, export it and decide with it: the whole way in minutes.
+    Demo(demo::DemoArgs),
+    /// Look at a recorded workload, convert it, or generate one.
+    Trace(trace::TraceArgs),
+    /// Serve a workload under one or more policies and print what came of it.
+    Simulate(simulate::SimulateArgs),
+    /// Train an agent from an experiment file.
+    Train(train::TrainArgs),
+    /// Judge policies against each other: the same windows, loads and seeds for each.
+    Evaluate(evaluate::EvaluateArgs),
+    /// Distil a checkpoint into a decision table.
+    Export(export::ExportArgs),
+    /// Show what a decision table or a checkpoint holds.
+    Inspect(inspect::InspectArgs),
+    /// Replay decision logs of real engines and compare every field of every step.
+    Replay(replay::ReplayArgs),
+}
+
+/// How a command ended, if not by an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    /// What was asked for is done.
+    Done,
+    /// Done, and the answer is no.
+    GateFailed,
+    /// Ctrl-C; what was finished is kept.
+    Interrupted,
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Train(args) => train::run(&args),
+        Command::Evaluate(args) => evaluate::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Replay(args) => replay::run(&args),
+    };
+    match result {
+        Ok(Exit::Done) => ExitCode::SUCCESS,
+        Ok(Exit::GateFailed) => ExitCode::from(1),
+        Ok(Exit::Interrupted) => ExitCode::from(130),
+        // Whoever reads stdout has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", one_line(&format!("{error:#}")));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}

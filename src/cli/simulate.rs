@@ -1,0 +1,109 @@
+//! `kvtide simulate`.
+
+use std::fmt::Write;
+
+use clap::Args;
+use kvtide_envs::metrics::Percentiles;
+
+use super::args::{DrawArgs, load_policies};
+use super::output::Output;
+use super::progress::Runs;
+use super::{Exit, stop};
+use crate::evaluate::{Matrix, Row, run_matrix};
+use crate::world::WorldSpec;
+
+#[derive(Debug, Args)]
+pub(super) struct SimulateArgs {
+    #[command(flatten)]
+    world: WorldSpec,
+    #[command(flatten)]
+    draw: DrawArgs,
+    /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T, checkpoint:PATH,
+    /// table:PATH, best-fixed, best-static[:PROFILE].
+    #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
+    policies: Vec<String>,
+    /// One JSON object a line on stdout: {"type":"run","data":{…}}.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
+    let policies = load_policies(&args.policies)?;
+    let world = args.world.world()?;
+    let matrix = Matrix {
+        policies,
+        windows: args.draw.windows(&world, None)?,
+        loads: args.draw.loads()?,
+        seeds: args.draw.seeds()?,
+    };
+    warn_of_idle_seeds(&world, &matrix);
+    let mut output = Output::new();
+    let mut written = Ok(());
+    let bar = Runs::new();
+    let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |rows| {
+        if written.is_ok() {
+            written = rows.iter().try_for_each(|row| print(&mut output, row, args.json));
+        }
+    })?;
+    bar.finish();
+    written?;
+    let all = matrix.windows.len() * matrix.loads.len();
+    Ok(if cells < all { Exit::Interrupted } else { Exit::Done })
+}
+
+/// Several seeds of traffic that does not depend on the seed are one run counted several times.
+pub(super) fn warn_of_idle_seeds(world: &crate::world::World, matrix: &Matrix) {
+    if matrix.seeds.len() > 1 {
+        for load in matrix.loads.iter().filter(|load| !world.depends_on_seed(**load)) {
+            eprintln!(
+                "warning: at load {load} the traffic is the same for every seed; use another load with --scale thin, \
+                 --jitter, or more --windows"
+            );
+        }
+    }
+}
+
+fn print(output: &mut Output, row: &Row, json: bool) -> anyhow::Result<()> {
+    if json { output.json("run", row) } else { output.text(&render(row)) }
+}
+
+/// A run for people.
+fn render(row: &Row) -> String {
+    let summary = &row.summary;
+    let mut text = String::new();
+    let chosen = row.chosen.as_ref().map_or_else(String::new, |chosen| format!(" = {chosen}"));
+    let _ = writeln!(text, "{}{chosen}", row.policy);
+    let _ =
+        writeln!(text, "  {} on {}, window {}, load {}, seed {}", row.trace, row.env, row.window, row.load, row.seed);
+    let _ = writeln!(
+        text,
+        "  attained {:.1} % of {} requests ({}), {} completed, {} rejected, goodput {:.2} req/s",
+        summary.slo_attainment * 100.0,
+        summary.requests,
+        row.slo,
+        summary.completed,
+        summary.rejected,
+        summary.goodput_rps
+    );
+    let _ = writeln!(
+        text,
+        "  {:.0} output tokens/s over {:.1} s in {} steps, KV usage {:.1} %",
+        summary.output_tok_s,
+        summary.makespan_s,
+        summary.scheduler_steps,
+        summary.kv_usage_mean * 100.0
+    );
+    let times =
+        [("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms), ("ITL", summary.itl_ms), ("E2E", summary.e2e_ms)];
+    for (name, time) in times {
+        if let Some(Percentiles { p50, p90, p95, p99 }) = time {
+            let _ = writeln!(text, "  {name:4} p50 {p50:>9.1}  p90 {p90:>9.1}  p95 {p95:>9.1}  p99 {p99:>9.1} ms");
+        }
+    }
+    let _ = writeln!(
+        text,
+        "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed, hash {}",
+        summary.preemptions, summary.swap_out_blocks, summary.swap_in_blocks, summary.recomputed_tokens, summary.hash
+    );
+    text
+}

@@ -1,0 +1,155 @@
+//! `kvtide train`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kvtide_envs::env::VecEnv;
+
+use super::{Exit, prior, stop};
+use crate::agent::{AgentError, Outcome, Trainer};
+use crate::checkpoint::{self, Provenance};
+use crate::experiment::Experiment;
+use crate::record::Recorder;
+use crate::world::World;
+
+#[derive(Debug, Args)]
+pub(super) struct TrainArgs {
+    /// Experiment file (TOML). With --resume it may be left out: the checkpoint knows it.
+    #[arg(long, value_name = "FILE", required_unless_present = "resume")]
+    experiment: Option<PathBuf>,
+    /// Folder of the run: checkpoint/, train.jsonl, tensorboard/.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Go on from the run's checkpoint; the result is the one of a run that never stopped.
+    #[arg(long)]
+    resume: bool,
+    /// Iterations between checkpoints.
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    checkpoint_every: u64,
+    /// Learn from so many decisions instead of the experiment's.
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    decisions: Option<u64>,
+    /// Another seed than the experiment's.
+    #[arg(long, value_name = "SEED", conflicts_with = "resume")]
+    seed: Option<u64>,
+}
+
+/// Where a run's checkpoint is.
+pub(super) fn checkpoint_of(out: &Path) -> PathBuf {
+    out.join("checkpoint")
+}
+
+pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
+    let folder = checkpoint_of(&args.out);
+    let given = args.experiment.as_deref().map(Experiment::load).transpose()?;
+    let experiment = if args.resume {
+        let manifest = checkpoint::inspect(&folder)?;
+        let saved = Experiment::parse(&manifest.experiment)
+            .map_err(|reason| anyhow::anyhow!("{}: its experiment: {reason}", folder.display()))?;
+        // The prior was filled in when training started.
+        let same = |given: Experiment| {
+            let prior = saved.ppo.prior.clone();
+            saved == Experiment { ppo: crate::agent::PpoConfig { prior, ..given.ppo.clone() }, ..given }
+        };
+        if given.is_some_and(|given| !same(given)) {
+            bail!("{} was trained with another experiment; leave --experiment out", folder.display());
+        }
+        saved
+    } else {
+        if folder.exists() {
+            bail!("{} exists; go on with --resume, or take another --out", folder.display());
+        }
+        let mut experiment = given.context("--experiment is needed")?;
+        experiment.ppo.total_decisions = args.decisions.unwrap_or(experiment.ppo.total_decisions);
+        experiment.ppo.seed = args.seed.unwrap_or(experiment.ppo.seed);
+        experiment
+    };
+    let world = experiment.world.world()?;
+    let experiment = if args.resume {
+        experiment
+    } else {
+        let Some(experiment) = prior::resolve(experiment, &world, stop::on_interrupt())? else {
+            return Ok(Exit::Interrupted);
+        };
+        experiment
+    };
+    let outcome = train(&experiment, &world, &args.out, args.resume, args.checkpoint_every, stop::on_interrupt())?;
+    match outcome {
+        Outcome::Finished => {
+            eprintln!("trained: {}", folder.display());
+            Ok(Exit::Done)
+        }
+        Outcome::Interrupted => {
+            eprintln!("interrupted; go on with: kvtide train --resume --out {}", args.out.display());
+            Ok(Exit::Interrupted)
+        }
+    }
+}
+
+/// Trains into `out` until done or `stop` is set; either way a checkpoint is left.
+pub(super) fn train(
+    experiment: &Experiment,
+    world: &World,
+    out: &Path,
+    resume: bool,
+    checkpoint_every: u64,
+    stop: &AtomicBool,
+) -> anyhow::Result<Outcome> {
+    experiment.validate()?;
+    let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
+    fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+    let folder = checkpoint_of(out);
+    let mut trainer =
+        if resume { checkpoint::load_trainer(&folder, env)?.0 } else { Trainer::new(experiment.ppo.clone(), env)? };
+    let provenance = provenance(experiment, world)?;
+    let plan = trainer.plan();
+    let total = plan.iterations * plan.batch as u64;
+    let log = || format!("cannot write logs into {}", out.display());
+    let mut recorder = Recorder::new(out, trainer.decisions(), total).with_context(log)?;
+    let outcome = trainer.run(stop, |trainer, report| -> Result<(), TrainError> {
+        recorder.iteration(report)?;
+        if report.iteration.is_multiple_of(checkpoint_every.max(1)) {
+            checkpoint::save(&folder, &trainer.state(), &provenance)?;
+        }
+        Ok(())
+    });
+    recorder.finish();
+    let outcome = outcome.with_context(|| format!("training into {}", out.display()))?;
+    checkpoint::save(&folder, &trainer.state(), &provenance)?;
+    Ok(outcome)
+}
+
+/// What can end a run between two iterations.
+#[derive(Debug, thiserror::Error)]
+enum TrainError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Log(#[from] std::io::Error),
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::CheckpointError),
+}
+
+fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
+    let mut metadata = BTreeMap::from([
+        ("name".to_owned(), experiment.name.clone()),
+        ("env".to_owned(), world.deployment.name()),
+        ("slo".to_owned(), world.slo.to_string()),
+        ("trace".to_owned(), world.trace.clone()),
+    ]);
+    // Of a recorded trace, what was seen; a generator never gives the same traffic twice.
+    if let Some(fingerprint) = world.fingerprint() {
+        metadata.insert("traffic".to_owned(), format!("{fingerprint:016x}"));
+        metadata.insert("fit_range".to_owned(), experiment.fit_range(world)?.to_string());
+    }
+    Ok(Provenance {
+        profile: experiment.profile(),
+        commit: option_env!("KVTIDE_COMMIT").map(str::to_owned),
+        experiment: experiment.to_toml(),
+        metadata,
+    })
+}

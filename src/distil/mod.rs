@@ -1,0 +1,147 @@
+//! From a trained network to a decision tree of a few KiB.
+//!
+//! A [`Teacher`] is imitated where the student will be: the teacher drives first, then the student drives and is
+//! corrected ([`dagger`]); samples carry how much the teacher minds ([`dataset`]); a [`Tree`] is grown from all of them;
+//! [`Fidelity`] is measured on further episodes the student drives. The whole is VIPER (Bastani, Pu, Solar-Lezama 2018,
+//! "Verifiable Reinforcement Learning via Policy Extraction") with two differences: samples are weighted instead of drawn
+//! by their weight, which adds no noise, and the last student is taken, which has seen the most, instead of the best of all.
+//! Same seed, same bytes, at any number of threads.
+
+mod bins;
+mod config;
+mod dagger;
+pub mod dataset;
+mod fidelity;
+mod grow;
+mod split;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvtide_envs::env::EnvConfig;
+use kvtide_envs::seed;
+use kvtide_runtime::action::NUM_CHOICES;
+use kvtide_runtime::format::FeatureRange;
+use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observation, Policy};
+
+pub use config::{DistilConfig, DistilError};
+pub use fidelity::{Fidelity, HeadFidelity};
+pub use tree::Tree;
+
+use dagger::Plan;
+use dataset::Sample;
+
+use crate::agent::NetworkPolicy;
+
+/// Who is imitated: a policy that can say how sure it is.
+pub trait Teacher: Policy + Sync {
+    /// An opinion on every choice, head after head, `[NUM_CHOICES]`, in nats: within a head, differences are those of
+    /// log-probabilities. Forbidden choices are not looked at.
+    fn logits(&self, observation: &Observation, mask: ActionMask) -> [f32; NUM_CHOICES];
+}
+
+impl Teacher for NetworkPolicy {
+    fn logits(&self, observation: &Observation, mask: ActionMask) -> [f32; NUM_CHOICES] {
+        NetworkPolicy::logits(self, observation, mask)
+    }
+}
+
+/// A tree that imitates its teacher, and how well.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Student {
+    /// The tree.
+    pub tree: Tree,
+    /// The heads it decides.
+    pub profile: ActionProfile,
+    /// Smallest and largest value of every feature over the training samples.
+    pub ranges: [FeatureRange; NUM_FEATURES],
+    /// Number of training samples.
+    pub samples: usize,
+    /// Agreement with its teacher.
+    pub fidelity: Fidelity,
+}
+
+impl Policy for Student {
+    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
+        self.tree.decide(observation, mask)
+    }
+}
+
+/// An iteration is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// Which, from 1.
+    pub iteration: u64,
+    /// Of how many.
+    pub iterations: u64,
+    /// Training samples so far.
+    pub samples: usize,
+    /// Leaves of the new student.
+    pub leaves: usize,
+    /// How far the student that drove agreed with its teacher, before it was corrected; `None` where the teacher drove.
+    pub driver: Option<Fidelity>,
+}
+
+/// Distils `teacher` on episodes of `env_config`, whose profile says which heads the student decides.
+///
+/// # Errors
+/// A setting is out of range, an episode cannot be played, the teacher's answer is not a number, or `stop` was set.
+pub fn distil(
+    teacher: &dyn Teacher,
+    env_config: &Arc<EnvConfig>,
+    config: &DistilConfig,
+    progress: &mut dyn FnMut(Progress),
+    stop: &AtomicBool,
+) -> Result<Student, DistilError> {
+    config.validate()?;
+    let profile = env_config.profile;
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut student: Option<Tree> = None;
+    for iteration in 0..config.iterations() {
+        let plan = Plan {
+            seed: seed::derive(config.seed, "distil.iteration", iteration),
+            episodes: config.episodes_per_iteration.into(),
+            samples: config.samples_per_iteration as usize,
+        };
+        let visits = match &student {
+            None => dagger::play(env_config, &Driver(teacher), plan, stop)?,
+            Some(student) => dagger::play(env_config, student, plan, stop)?,
+        };
+        let labelled = dagger::label(teacher, &visits)?;
+        let driver = student.as_ref().map(|student| Fidelity::of(student, &labelled, profile));
+        samples.extend(labelled);
+        if stop.load(Ordering::Relaxed) {
+            return Err(DistilError::Stopped);
+        }
+        let grown = Tree::grow(&samples, config);
+        progress(Progress {
+            iteration: iteration + 1,
+            iterations: config.iterations(),
+            samples: samples.len(),
+            leaves: grown.leaves(),
+            driver,
+        });
+        student = Some(grown);
+    }
+    let tree = student.expect("there is an iteration in which the teacher drives");
+    let plan = Plan {
+        seed: seed::derive(config.seed, "distil.holdout", 0),
+        episodes: config.episodes_per_iteration.into(),
+        samples: config.holdout_samples(),
+    };
+    let held_out = dagger::label(teacher, &dagger::play(env_config, &tree, plan, stop)?)?;
+    let fidelity = Fidelity::of(&tree, &held_out, profile);
+    Ok(Student { tree, profile, ranges: dataset::ranges(&samples), samples: samples.len(), fidelity })
+}
+
+/// A teacher at the wheel.
+struct Driver<'a>(&'a dyn Teacher);
+
+impl Policy for Driver<'_> {
+    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
+        self.0.decide(observation, mask)
+    }
+}

@@ -1,0 +1,180 @@
+//! The whole way: episodes, students that drive, fidelity.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kvtide_envs::sched::DeadEnds;
+use kvtide_runtime::action::NUM_CHOICES;
+use kvtide_runtime::{Action, ActionMask, ActionProfile, FEATURES, Head, Observation, Policy};
+use rayon::ThreadPoolBuilder;
+
+use super::{Rules, cautious, crowded, quick};
+use crate::distil::dagger::{self, Plan};
+use crate::distil::dataset::Visit;
+use crate::distil::{DistilConfig, DistilError, Progress, Student, Teacher, distil};
+
+fn distilled(teacher: &dyn Teacher, profile: ActionProfile, config: &DistilConfig) -> (Student, Vec<Progress>) {
+    let mut seen = Vec::new();
+    let stop = AtomicBool::new(false);
+    let student = distil(teacher, &crowded(profile), config, &mut |progress| seen.push(progress), &stop).unwrap();
+    (student, seen)
+}
+
+#[test]
+fn rules_are_recovered() {
+    let (student, progress) = distilled(&Rules(cautious), ActionProfile::Full, &quick());
+    let fidelity = &student.fidelity;
+    assert!(fidelity.joint >= 0.99, "{fidelity:?}");
+    assert!(fidelity.heads.iter().all(|head| head.by_visits >= 0.99 && head.by_regret >= 0.99), "{fidelity:?}");
+    assert_eq!((fidelity.heads.len(), fidelity.samples, student.samples), (4, 2700, 9000));
+    assert_eq!(student.profile, ActionProfile::Full);
+    // Every rule was in play, or the numbers above say nothing.
+    for (head, least) in [(Head::Watermark, 3), (Head::Preemption, 2), (Head::Admission, 2)] {
+        let mut said: Vec<u8> = student
+            .tree
+            .nodes
+            .iter()
+            .filter_map(|node| match node {
+                kvtide_runtime::Node::Leaf { choices } => Some(choices[head as usize]),
+                kvtide_runtime::Node::Split { .. } => None,
+            })
+            .collect();
+        said.sort_unstable();
+        said.dedup();
+        assert!(said.len() >= least, "{head:?} {said:?}");
+    }
+    for (range, spec) in student.ranges.iter().zip(&FEATURES) {
+        assert!(spec.min <= range.min && range.min <= range.max && range.max <= spec.max, "{}", spec.name);
+    }
+    assert_eq!(
+        progress.iter().map(|p| (p.iteration, p.iterations, p.samples)).collect::<Vec<_>>(),
+        [(1, 3, 3000), (2, 3, 6000), (3, 3, 9000)]
+    );
+    assert_eq!(progress[2].leaves, student.tree.leaves());
+    assert!(progress[0].driver.is_none() && progress[1].driver.as_ref().is_some_and(|driver| driver.samples == 3000));
+}
+
+#[test]
+fn heads_outside_the_profile_stay_at_the_default() {
+    let (student, _) = distilled(&Rules(cautious), ActionProfile::Watermark, &quick());
+    assert!(student.fidelity.joint >= 0.99, "{:?}", student.fidelity);
+    assert_eq!(student.fidelity.heads.iter().map(|head| head.head).collect::<Vec<_>>(), ["watermark"]);
+    for waiting in 0..20 {
+        let mut observation = Observation::ZERO;
+        observation.values.fill(waiting as f32 * 0.05);
+        let action = student.decide(&observation, ActionMask::ALL);
+        assert_eq!(action.indices()[1..], Action::ENGINE_DEFAULT.indices()[1..]);
+    }
+}
+
+#[test]
+fn threads_do_not_matter_and_the_seed_does() {
+    let config = DistilConfig { max_leaves: 64, samples_per_iteration: 1500, ..quick() };
+    let at = |threads: usize, config: &DistilConfig| {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| distilled(&Rules(cautious), ActionProfile::Full, config))
+    };
+    let one = at(1, &config);
+    assert_eq!(at(2, &config), one);
+    assert_eq!(at(8, &config), one);
+    assert_ne!(at(2, &DistilConfig { seed: 8, ..config }).0.ranges, one.0.ranges);
+}
+
+/// Counts what it is asked.
+struct Counting {
+    decisions: AtomicU64,
+    opinions: AtomicU64,
+}
+
+impl Policy for Counting {
+    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        Rules(cautious).decide(observation, mask)
+    }
+}
+
+impl Teacher for Counting {
+    fn logits(&self, observation: &Observation, mask: ActionMask) -> [f32; NUM_CHOICES] {
+        self.opinions.fetch_add(1, Ordering::Relaxed);
+        Rules(cautious).logits(observation, mask)
+    }
+}
+
+#[test]
+fn the_teacher_drives_once_and_the_student_ever_after() {
+    let driven = |dagger_iterations: u32| {
+        let teacher = Counting { decisions: AtomicU64::new(0), opinions: AtomicU64::new(0) };
+        let (student, _) = distilled(&teacher, ActionProfile::Full, &DistilConfig { dagger_iterations, ..quick() });
+        let (decisions, opinions) = (teacher.decisions.into_inner(), teacher.opinions.into_inner());
+        assert_eq!(opinions, (student.samples + student.fidelity.samples) as u64);
+        // Correcting takes one decision for each opinion; the rest is driving.
+        decisions - opinions
+    };
+    assert!(driven(0) >= 3000);
+    assert_eq!(driven(2), driven(0));
+}
+
+#[test]
+fn no_two_episodes_are_alike() {
+    let stop = AtomicBool::new(false);
+    let env = crowded(ActionProfile::Full);
+    let play = |seed: u64, samples: usize| {
+        let plan = Plan { seed, episodes: 2, samples };
+        dagger::play(&env, &Rules(cautious), plan, &stop)
+    };
+    let visits = play(1, 200).unwrap();
+    let repeated = |visit: &&Visit| visits.iter().filter(|other| other == visit).count() > 1;
+    // An idle node may look the same twice; most of the time it does not.
+    assert!(visits.iter().filter(repeated).count() < 50);
+    let other = play(2, 200).unwrap();
+    assert!(visits.iter().filter(|visit| other.contains(visit)).count() < 50);
+    stop.store(true, Ordering::Relaxed);
+    assert!(matches!(play(1, 200), Err(DistilError::Stopped)));
+}
+
+#[test]
+fn short_episodes_are_played_until_there_are_enough() {
+    let mut env = (*crowded(ActionProfile::Core)).clone();
+    env.episodes.length = kvtide_envs::time::Micros::from_millis(3000);
+    let config =
+        DistilConfig { dagger_iterations: 0, episodes_per_iteration: 2, samples_per_iteration: 400, ..quick() };
+    let stop = AtomicBool::new(false);
+    let student = distil(&Rules(cautious), &Arc::new(env), &config, &mut |_| {}, &stop).unwrap();
+    assert_eq!((student.samples, student.fidelity.samples), (400, 120));
+}
+
+#[test]
+fn it_stops_when_asked_and_says_what_is_wrong() {
+    let stop = AtomicBool::new(true);
+    let outcome = distil(&Rules(cautious), &crowded(ActionProfile::Full), &quick(), &mut |_| {}, &stop);
+    assert!(matches!(outcome, Err(DistilError::Stopped)));
+    // In the middle: after the first student.
+    stop.store(false, Ordering::Relaxed);
+    let mut iterations = 0;
+    let mut interrupt = |_| {
+        iterations += 1;
+        stop.store(true, Ordering::Relaxed);
+    };
+    let outcome = distil(&Rules(cautious), &crowded(ActionProfile::Full), &quick(), &mut interrupt, &stop);
+    assert!(matches!(outcome, Err(DistilError::Stopped)) && iterations == 1);
+
+    let stop = AtomicBool::new(false);
+    let config = DistilConfig { max_leaves: 9000, ..quick() };
+    let outcome = distil(&Rules(cautious), &crowded(ActionProfile::Full), &config, &mut |_| {}, &stop);
+    assert!(matches!(outcome, Err(DistilError::Config { field: "max_leaves", .. })));
+    let mut env = (*crowded(ActionProfile::Full)).clone();
+    env.engine.num_gpu_blocks = 0;
+    let outcome = distil(&Rules(cautious), &Arc::new(env), &quick(), &mut |_| {}, &stop);
+    assert!(matches!(outcome, Err(DistilError::Env(_))));
+}
+
+#[test]
+fn an_engine_that_dies_is_an_error() {
+    let mut env = (*crowded(ActionProfile::Full)).clone();
+    env.engine.dead_ends = DeadEnds::Faithful;
+    env.engine.num_cpu_blocks = 1;
+    let stop = AtomicBool::new(false);
+    let swaps = Rules(|_| [0, 0, 0, 0]);
+    let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);
+    assert!(matches!(outcome, Err(DistilError::Env(kvtide_envs::env::EnvError::Engine(_)))), "{outcome:?}");
+}

@@ -1,0 +1,230 @@
+//! Policies × windows × loads × seeds.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use kvtide_envs::env::{Controller, RunError};
+use kvtide_envs::metrics::Summary;
+use kvtide_envs::workload::{Window, Workload, WorkloadError};
+use kvtide_runtime::{ActionProfile, Controls};
+use rayon::prelude::*;
+
+use super::hindsight;
+use super::row::Row;
+use super::spec::{Subject, fixed_name};
+use crate::world::{Draw, World};
+
+/// Everything to be run on one world.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    /// Policies with the names they are reported under.
+    pub policies: Vec<(String, Subject)>,
+    /// Parts of the traffic; `None` is all of it.
+    pub windows: Vec<Option<Window>>,
+    /// Load factors.
+    pub loads: Vec<f64>,
+    /// Seeds; every policy serves the same draws.
+    pub seeds: Vec<u64>,
+}
+
+/// One window at one load: what is run together and reported together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cell {
+    /// The part of the traffic.
+    pub window: Option<Window>,
+    /// Load factor.
+    pub load: f64,
+}
+
+/// Why a matrix cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum MatrixError {
+    /// The draw is impossible.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A run has no result.
+    #[error("policy {policy}, window {window}, load {load}, seed {seed}: {error}")]
+    Run {
+        /// Which policy.
+        policy: String,
+        /// Which window.
+        window: String,
+        /// Which load.
+        load: f64,
+        /// Which seed.
+        seed: u64,
+        /// Why.
+        error: RunError,
+    },
+}
+
+/// Told of what goes on while a matrix runs.
+pub trait Watch: Sync {
+    /// `runs` more runs are planned.
+    fn planned(&self, runs: usize);
+    /// A run is done.
+    fn done(&self);
+}
+
+/// A cell being run.
+struct Job<'a> {
+    world: &'a World,
+    cell: Cell,
+    draws: Vec<(u64, Workload)>,
+    watch: &'a dyn Watch,
+    stop: &'a AtomicBool,
+    /// Constant controls already run, with a summary per seed.
+    known: Vec<(Controls, Vec<Summary>)>,
+}
+
+/// Runs every cell, in parallel within a cell, and hands its rows over in the order of policies, then seeds. Returns
+/// how many cells were finished: all of them unless `stop` was set meanwhile.
+///
+/// # Errors
+/// A draw is impossible, or a run has no result; rows of finished cells have been handed over.
+pub fn run_matrix(
+    world: &World,
+    matrix: &Matrix,
+    watch: &dyn Watch,
+    stop: &AtomicBool,
+    on_cell: &mut dyn FnMut(&[Row]),
+) -> Result<usize, MatrixError> {
+    let cells = matrix.windows.iter().flat_map(|&window| matrix.loads.iter().map(move |&load| Cell { window, load }));
+    let mut finished = 0;
+    for cell in cells {
+        let Cell { window, load } = cell;
+        let draws: Result<Vec<_>, WorkloadError> =
+            matrix.seeds.iter().map(|&seed| Ok((seed, world.draw(&Draw { window, load, seed })?))).collect();
+        let mut job = Job { world, cell, draws: draws?, watch, stop, known: Vec::new() };
+        let mut rows = Vec::new();
+        for (name, subject) in &matrix.policies {
+            let Some((chosen, summaries)) = job.run(name, subject)? else { return Ok(finished) };
+            rows.extend(job.rows(name, chosen.as_ref(), summaries));
+        }
+        on_cell(&rows);
+        finished += 1;
+    }
+    Ok(finished)
+}
+
+type Judged = (Option<Controls>, Vec<Summary>);
+
+impl Job<'_> {
+    /// A summary per seed; `None` if interrupted.
+    fn run(&mut self, name: &str, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
+        match subject {
+            Subject::Hindsight(profile) => {
+                Ok(self.hindsight(name, *profile)?.map(|(controls, summaries)| (Some(controls), summaries)))
+            }
+            Subject::Controls(controls) => {
+                Ok(self.constants(name, &[*controls])?.map(|()| (None, self.summaries(controls).to_vec())))
+            }
+            other => {
+                let controllers = self.draws.iter().filter_map(|_| other.controller()).collect();
+                Ok(self.serve(name, controllers)?.map(|summaries| (None, summaries)))
+            }
+        }
+    }
+
+    fn hindsight(
+        &mut self,
+        name: &str,
+        profile: ActionProfile,
+    ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
+        let coarse = hindsight::coarse(profile);
+        if self.constants(name, &coarse)?.is_none() {
+            return Ok(None);
+        }
+        let host_pool = self.world.engine.num_cpu_blocks > 0;
+        let preempted = |controls: &&Controls| self.summaries(controls).iter().any(|summary| summary.preemptions > 0);
+        let fine: Vec<Controls> = coarse
+            .iter()
+            .filter(preempted)
+            .flat_map(|controls| hindsight::refine(profile, controls, host_pool))
+            .collect();
+        if self.constants(name, &fine)?.is_none() {
+            return Ok(None);
+        }
+        let candidates = coarse.iter().chain(&fine).map(|controls| (*controls, self.summaries(controls).to_vec()));
+        Ok(hindsight::best(candidates))
+    }
+
+    /// Runs those constants that are not known yet; `None` if interrupted.
+    fn constants(&mut self, name: &str, wanted: &[Controls]) -> Result<Option<()>, MatrixError> {
+        let mut missing: Vec<Controls> = Vec::new();
+        for controls in wanted {
+            if !missing.contains(controls) && self.known.iter().all(|(known, _)| known != controls) {
+                missing.push(*controls);
+            }
+        }
+        let seeds = self.draws.len();
+        let boxed = |controls: &Controls| Box::new(*controls) as Box<dyn Controller + Send>;
+        let controllers = missing.iter().flat_map(|controls| (0..seeds).map(move |_| boxed(controls))).collect();
+        let Some(summaries) = self.serve(name, controllers)? else { return Ok(None) };
+        let by_controls = summaries.chunks_exact(seeds.max(1)).map(<[Summary]>::to_vec);
+        self.known.extend(missing.into_iter().zip(by_controls));
+        Ok(Some(()))
+    }
+
+    fn summaries(&self, controls: &Controls) -> &[Summary] {
+        self.known.iter().find(|(known, _)| known == controls).map_or(&[], |(_, summaries)| summaries)
+    }
+
+    /// Runs controllers in parallel, the i-th on draw `i % seeds`; `None` if interrupted.
+    fn serve(
+        &self,
+        name: &str,
+        controllers: Vec<Box<dyn Controller + Send>>,
+    ) -> Result<Option<Vec<Summary>>, MatrixError> {
+        let seeds = self.draws.len();
+        self.watch.planned(controllers.len());
+        let skipped = AtomicUsize::new(0);
+        let indices: Vec<usize> = (0..controllers.len()).collect();
+        let results: Vec<Option<Result<Summary, MatrixError>>> = controllers
+            .into_par_iter()
+            .zip(indices)
+            .map(|(mut controller, index)| {
+                if self.stop.load(Ordering::Relaxed) {
+                    skipped.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                let (seed, workload) = &self.draws[index % seeds];
+                let summary = self.world.serve(workload, controller.as_mut());
+                self.watch.done();
+                Some(summary.map_err(|error| MatrixError::Run {
+                    policy: name.to_owned(),
+                    window: window_name(self.cell.window),
+                    load: self.cell.load,
+                    seed: *seed,
+                    error,
+                }))
+            })
+            .collect();
+        if skipped.into_inner() > 0 {
+            return Ok(None);
+        }
+        results.into_iter().flatten().collect::<Result<Vec<Summary>, MatrixError>>().map(Some)
+    }
+
+    fn rows<'b>(
+        &'b self,
+        name: &'b str,
+        chosen: Option<&'b Controls>,
+        summaries: Vec<Summary>,
+    ) -> impl Iterator<Item = Row> + 'b {
+        self.draws.iter().zip(summaries).map(move |((seed, _), summary)| Row {
+            policy: name.to_owned(),
+            chosen: chosen.map(fixed_name),
+            trace: self.world.trace.clone(),
+            env: self.world.deployment.name(),
+            window: window_name(self.cell.window),
+            load: self.cell.load,
+            seed: *seed,
+            slo: self.world.slo.to_string(),
+            summary,
+        })
+    }
+}
+
+fn window_name(window: Option<Window>) -> String {
+    window.map_or_else(|| "all".to_owned(), |window| window.to_string())
+}

@@ -1,0 +1,275 @@
+//! Policies as text: `fixed:0.05,victim=most-blocks`, `checkpoint:PATH`, `best-fixed`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use kvtide_envs::baseline::{AverageBlocks, OptFactor};
+use kvtide_envs::env::{Controller, PolicyController};
+use kvtide_runtime::{
+    Action, ActionMask, ActionProfile, Admission, Controls, Observation, Policy, Preemption, Table, Victim,
+};
+
+use crate::checkpoint::{self, CheckpointError, NetworkPolicy};
+use crate::export::{self, ExportError};
+
+/// A policy named on the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PolicySpec {
+    /// The engine as it comes.
+    Default,
+    /// One set of controls.
+    Fixed(Controls),
+    /// See [`OptFactor`].
+    OptFactor(f64),
+    /// See [`AverageBlocks`].
+    AverageBlocks(f64),
+    /// The network of a checkpoint.
+    Checkpoint(PathBuf),
+    /// An exported table.
+    Table(PathBuf),
+    /// The best watermark in hindsight, the other heads at the engine's defaults.
+    BestFixed,
+    /// The best constant choice over every head of a profile, in hindsight.
+    BestStatic(ActionProfile),
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    /// No such kind.
+    #[error(
+        "unknown policy {0:?}; known: default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T, \
+         checkpoint:PATH, table:PATH, best-fixed, best-static[:watermark|core|full]"
+    )]
+    Unknown(String),
+    /// A value that does not fit.
+    #[error("policy {text:?}: {part:?} is not {expected}")]
+    Value {
+        /// The whole policy.
+        text: String,
+        /// The part that is wrong.
+        part: String,
+        /// What would do.
+        expected: String,
+    },
+    /// A part given twice.
+    #[error("policy {text:?} names {key} twice")]
+    Twice {
+        /// The whole policy.
+        text: String,
+        /// Which part.
+        key: String,
+    },
+    /// The checkpoint cannot be loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The table cannot be loaded.
+    #[error(transparent)]
+    Table(#[from] ExportError),
+}
+
+impl FromStr for PolicySpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<PolicySpec, SpecError> {
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (text, None),
+        };
+        let number = |rest: &str, expected: &str| {
+            let valid = rest.parse::<f64>().ok().filter(|value| (0.0..=1e6).contains(value));
+            valid.ok_or_else(|| value(text, rest, expected))
+        };
+        let path = |rest: &str| {
+            if rest.is_empty() { Err(value(text, rest, "a path")) } else { Ok(PathBuf::from(rest)) }
+        };
+        match (kind, rest) {
+            ("default", None) => Ok(PolicySpec::Default),
+            ("fixed", Some(rest)) => fixed(text, rest).map(PolicySpec::Fixed),
+            ("opt-factor", Some(rest)) => number(rest, "a number of steps from 0").map(PolicySpec::OptFactor),
+            ("avg-blocks", Some(rest)) => number(rest, "a number of blocks from 0").map(PolicySpec::AverageBlocks),
+            ("checkpoint", Some(rest)) => path(rest).map(PolicySpec::Checkpoint),
+            ("table", Some(rest)) => path(rest).map(PolicySpec::Table),
+            ("best-fixed", None) => Ok(PolicySpec::BestFixed),
+            ("best-static", None) => Ok(PolicySpec::BestStatic(ActionProfile::Full)),
+            ("best-static", Some(rest)) => ActionProfile::from_name(rest)
+                .map(PolicySpec::BestStatic)
+                .ok_or_else(|| value(text, rest, "watermark, core or full")),
+            _ => Err(SpecError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+fn value(text: &str, part: &str, expected: &str) -> SpecError {
+    SpecError::Value { text: text.to_owned(), part: part.to_owned(), expected: expected.to_owned() }
+}
+
+/// `0.05,victim=most-blocks,mode=swap,admission=fcfs`; what is left out is the engine's default.
+fn fixed(text: &str, rest: &str) -> Result<Controls, SpecError> {
+    let mut parts = rest.split(',');
+    let first = parts.next().unwrap_or_default();
+    let watermark = first.parse().ok().filter(|value| (0.0..=1.0).contains(value));
+    let watermark = watermark.ok_or_else(|| value(text, first, "a watermark from 0 to 1"))?;
+    let mut controls = Controls { watermark, ..Action::ENGINE_DEFAULT.controls() };
+    let mut seen = Vec::new();
+    for part in parts {
+        let (key, choice) = part.split_once('=').ok_or_else(|| value(text, part, "KEY=VALUE"))?;
+        if seen.contains(&key) {
+            return Err(SpecError::Twice { text: text.to_owned(), key: key.to_owned() });
+        }
+        seen.push(key);
+        match key {
+            "victim" => controls.victim = choose(text, part, choice, Victim::ALL, Victim::name)?,
+            "mode" => controls.preemption = choose(text, part, choice, Preemption::ALL, Preemption::name)?,
+            "admission" => controls.admission = choose(text, part, choice, Admission::ALL, Admission::name)?,
+            _ => return Err(value(text, part, "victim=…, mode=… or admission=…")),
+        }
+    }
+    Ok(controls)
+}
+
+fn choose<T: Copy>(
+    text: &str,
+    part: &str,
+    choice: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, SpecError> {
+    let names = || all.iter().map(|&one| name(one)).collect::<Vec<_>>().join(", ");
+    let found = all.iter().copied().find(|&one| name(one) == choice);
+    found.ok_or_else(|| value(text, part, &format!("one of {}", names())))
+}
+
+/// Controls as a `fixed:` policy; only what differs from the engine's default is named.
+pub(super) fn fixed_name(controls: &Controls) -> String {
+    let default = Action::ENGINE_DEFAULT.controls();
+    let mut name = format!("fixed:{}", controls.watermark);
+    if controls.victim != default.victim {
+        name += &format!(",victim={}", controls.victim.name());
+    }
+    if controls.preemption != default.preemption {
+        name += &format!(",mode={}", controls.preemption.name());
+    }
+    if controls.admission != default.admission {
+        name += &format!(",admission={}", controls.admission.name());
+    }
+    name
+}
+
+impl fmt::Display for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicySpec::Default => f.write_str("default"),
+            PolicySpec::Fixed(controls) => f.write_str(&fixed_name(controls)),
+            PolicySpec::OptFactor(factor) => write!(f, "opt-factor:{factor}"),
+            PolicySpec::AverageBlocks(blocks) => write!(f, "avg-blocks:{blocks}"),
+            PolicySpec::Checkpoint(path) => write!(f, "checkpoint:{}", path.display()),
+            PolicySpec::Table(path) => write!(f, "table:{}", path.display()),
+            PolicySpec::BestFixed => f.write_str("best-fixed"),
+            PolicySpec::BestStatic(profile) => write!(f, "best-static:{}", profile.name()),
+        }
+    }
+}
+
+/// A policy ready to be judged: files are loaded, hindsight is still to come.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    /// One set of controls.
+    Controls(Controls),
+    /// See [`OptFactor`].
+    OptFactor(OptFactor),
+    /// See [`AverageBlocks`].
+    AverageBlocks(AverageBlocks),
+    /// A network with its profile.
+    Network(Arc<NetworkPolicy>, ActionProfile),
+    /// A table.
+    Table(Table<'static>),
+    /// The best constant choice over the heads of a profile, chosen after the fact.
+    Hindsight(ActionProfile),
+}
+
+/// A network used by many runs at once.
+struct Shared(Arc<NetworkPolicy>);
+
+impl Policy for Shared {
+    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
+        self.0.decide(observation, mask)
+    }
+}
+
+impl Subject {
+    /// Loads what the policy needs.
+    ///
+    /// # Errors
+    /// A checkpoint or table cannot be loaded.
+    pub fn load(spec: &PolicySpec) -> Result<Subject, SpecError> {
+        Ok(match spec {
+            PolicySpec::Default => Subject::Controls(Action::ENGINE_DEFAULT.controls()),
+            PolicySpec::Fixed(controls) => Subject::Controls(*controls),
+            PolicySpec::OptFactor(factor) => Subject::OptFactor(OptFactor { factor: *factor }),
+            PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
+            PolicySpec::Checkpoint(path) => {
+                let policy = checkpoint::load_policy(path)?;
+                let profile = policy.profile();
+                Subject::Network(Arc::new(policy), profile)
+            }
+            PolicySpec::Table(path) => Subject::Table(export::load_table(path)?),
+            PolicySpec::BestFixed => Subject::Hindsight(ActionProfile::Watermark),
+            PolicySpec::BestStatic(profile) => Subject::Hindsight(*profile),
+        })
+    }
+
+    /// A fresh controller for one run; `None` for hindsight, which is many runs.
+    pub fn controller(&self) -> Option<Box<dyn Controller + Send>> {
+        Some(match self {
+            Subject::Controls(controls) => Box::new(*controls),
+            Subject::OptFactor(rule) => Box::new(*rule),
+            Subject::AverageBlocks(rule) => Box::new(*rule),
+            Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
+            Subject::Table(table) => Box::new(PolicyController::new(*table, table.profile())),
+            Subject::Hindsight(_) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_read_and_written_back() {
+        for text in [
+            "default",
+            "fixed:0.05",
+            "fixed:0.05,victim=most-blocks,mode=swap",
+            "fixed:1,admission=on-time-first",
+            "opt-factor:6",
+            "avg-blocks:7.5",
+            "checkpoint:a/b",
+            "table:policy.kvt",
+            "best-fixed",
+            "best-static:core",
+        ] {
+            assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
+        }
+        assert_eq!("best-static".parse::<PolicySpec>().unwrap(), PolicySpec::BestStatic(ActionProfile::Full));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<PolicySpec>().unwrap_err().to_string();
+        assert!(error("lru").starts_with("unknown policy \"lru\"; known: default"));
+        assert_eq!(error("fixed:1.5"), "policy \"fixed:1.5\": \"1.5\" is not a watermark from 0 to 1");
+        assert_eq!(error("fixed:nan"), "policy \"fixed:nan\": \"nan\" is not a watermark from 0 to 1");
+        assert!(
+            error("fixed:0,victim=me")
+                .ends_with("one of newest, fewest-blocks, most-blocks, least-progress, most-slack")
+        );
+        assert_eq!(error("fixed:0,mode=swap,mode=swap"), "policy \"fixed:0,mode=swap,mode=swap\" names mode twice");
+        assert!(error("opt-factor:-1").contains("\"-1\" is not a number of steps"));
+        assert!(error("best-static:all").contains("watermark, core or full"));
+        assert!(error("table:").contains("a path"));
+    }
+}

@@ -1,0 +1,180 @@
+//! Experiment files: one TOML says everything a training run depends on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvtide_envs::env::{EnvConfig, RewardWeights};
+use kvtide_envs::time::Micros;
+use kvtide_envs::workload::{Window, WorkloadError};
+use kvtide_runtime::ActionProfile;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::PpoConfig;
+use crate::world::{World, WorldError, WorldSpec};
+
+/// A training run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// What it is called.
+    pub name: String,
+    /// Heads the agent decides: `watermark`, `core` or `full`.
+    pub profile: String,
+    /// Environments stepped in parallel.
+    pub num_envs: usize,
+    /// Traffic, node and targets.
+    pub world: WorldSpec,
+    /// How episodes are cut from the traffic.
+    pub episodes: Episodes,
+    /// What is rewarded.
+    #[serde(default)]
+    pub reward: RewardWeights,
+    /// Where learning starts: a `fixed:` policy, or `search` for the best constant choice on the traffic that is trained
+    /// on. `None`: from a nearly uniform policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<String>,
+    /// The agent. Its own `prior` is filled in from the one above when training starts.
+    #[serde(default)]
+    pub ppo: PpoConfig,
+}
+
+/// How episodes are cut from the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Episodes {
+    /// The first so much of the traffic, by time, is trained on; the rest is never seen. In `(0, 1]`.
+    pub fit: f64,
+    /// Length of an episode, seconds.
+    pub length_s: f64,
+    /// Lowest and highest load factor, drawn log-uniformly.
+    pub load: (f64, f64),
+}
+
+/// Why an experiment cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no experiment.
+    #[error("{}: {reason}", path.display())]
+    Toml {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, with its line.
+        reason: String,
+    },
+    /// A value out of range.
+    #[error("{field} = {value}: expected {expected}")]
+    Range {
+        /// Which.
+        field: &'static str,
+        /// What stood there.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// The world cannot be set up.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// The traffic cannot be cut.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+}
+
+/// Most environments.
+const MAX_ENVS: usize = 4096;
+
+impl Experiment {
+    /// Reads an experiment file; paths in it are relative to its folder.
+    ///
+    /// # Errors
+    /// The file cannot be read or a value is out of range.
+    pub fn load(path: &Path) -> Result<Experiment, ExperimentError> {
+        let text = fs::read_to_string(path).map_err(|source| ExperimentError::Io { path: path.to_owned(), source })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut experiment =
+            Experiment::parse(&text).map_err(|reason| ExperimentError::Toml { path: path.to_owned(), reason })?;
+        experiment.world = experiment.world.relative_to(folder);
+        experiment.validate()?;
+        Ok(experiment)
+    }
+
+    /// Reads an experiment as [`to_toml`](Self::to_toml) writes it.
+    ///
+    /// # Errors
+    /// What is wrong, in one line.
+    pub fn parse(text: &str) -> Result<Experiment, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            format!("line {line}: {}", error.message())
+        })
+    }
+
+    /// The experiment as a file.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("an experiment is plain tables and values")
+    }
+
+    /// Checks every range that needs no trace.
+    ///
+    /// # Errors
+    /// The first value out of range.
+    pub fn validate(&self) -> Result<(), ExperimentError> {
+        let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
+        let Episodes { fit, length_s, load: (low, high) } = self.episodes;
+        if ActionProfile::from_name(&self.profile).is_none() {
+            return range("profile", self.profile.clone(), "watermark, core or full");
+        }
+        if !(1..=MAX_ENVS).contains(&self.num_envs) {
+            return range("num_envs", self.num_envs.to_string(), "1 to 4096");
+        }
+        if !(fit > 0.0 && fit <= 1.0) {
+            return range("episodes.fit", fit.to_string(), "above 0, at most 1");
+        }
+        if !(length_s >= 1.0 && length_s <= 1e7) {
+            return range("episodes.length_s", length_s.to_string(), "1 to 10000000 seconds");
+        }
+        if !(low > 0.0 && low <= high && high.is_finite()) {
+            return range("episodes.load", format!("[{low}, {high}]"), "0 < lowest <= highest");
+        }
+        Ok(())
+    }
+
+    /// The heads the agent decides.
+    pub fn profile(&self) -> ActionProfile {
+        ActionProfile::from_name(&self.profile).unwrap_or(ActionProfile::Full)
+    }
+
+    /// The part of the traffic that is trained on.
+    ///
+    /// # Errors
+    /// The traffic has no length.
+    pub fn fit_range(&self, world: &World) -> Result<Window, WorkloadError> {
+        let span = world.span()?;
+        Ok(Window { start: Micros::ZERO, end: Micros((span.0 as f64 * self.episodes.fit) as u64) })
+    }
+
+    /// The environment it trains in.
+    ///
+    /// # Errors
+    /// The part that is trained on is shorter than an episode.
+    pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
+        let range = self.fit_range(world)?;
+        let length = Micros::from_secs_f64(self.episodes.length_s);
+        if range.length() < length {
+            return Err(ExperimentError::Range {
+                field: "episodes.length_s",
+                value: self.episodes.length_s.to_string(),
+                expected: "at most the part of the traffic that is trained on (episodes.fit)",
+            });
+        }
+        Ok(world.env_config(self.profile(), self.reward, range, length, self.episodes.load))
+    }
+}

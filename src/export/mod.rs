@@ -1,0 +1,168 @@
+//! From a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
+//! and back for people ([`Inspection`]) and for evaluation ([`load_table`]).
+//!
+//! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
+
+mod inspect;
+mod rules;
+mod rust;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec, encoded_len};
+use kvtide_runtime::{ACTION_SET_HASH, SCHEMA_HASH, Table};
+use thiserror::Error;
+
+pub use inspect::Inspection;
+pub use rust::rust_source;
+
+use crate::distil::Student;
+
+/// Why a table was not written or not loaded. One line, with the path where there is one.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not a table for this build.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: FormatError,
+    },
+    /// The table cannot be written down.
+    #[error("{}", match .0 { EncodeError::Format(error) => error.to_string(), error => error.to_string() })]
+    Encode(#[source] EncodeError),
+}
+
+/// Where a table comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Provenance {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Commit of kvtide.
+    pub commit: String,
+    /// Seed of the experiment.
+    pub seed: u64,
+    /// Hash of the checkpoint.
+    pub checkpoint: String,
+    /// What was distilled, in words: `ppo, 1000000 decisions`.
+    pub teacher: String,
+}
+
+/// The student as a `.kvt` file, which a reader of this build accepts.
+///
+/// Metadata says where it comes from, what it was measured at, and how large it is:
+///
+/// | key | value |
+/// |---|---|
+/// | `checkpoint`, `commit`, `experiment`, `seed`, `teacher` | as in [`Provenance`] |
+/// | `fidelity` | share of decisions in which every head agrees with the teacher |
+/// | `fidelity.HEAD.regret`, `fidelity.HEAD.visits` | agreement of one head |
+/// | `fidelity.samples` | decisions these were measured on |
+/// | `kvtide` | version that wrote it |
+/// | `leaves`, `samples` | leaves, and decisions it was grown from |
+///
+/// # Errors
+/// [`ExportError::Encode`] if the metadata is too long.
+pub fn encode(student: &Student, provenance: &Provenance) -> Result<Vec<u8>, ExportError> {
+    let metadata = metadata(student, provenance);
+    let pairs: Vec<(&str, &str)> = metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let spec = TableSpec {
+        profile: student.profile,
+        schema_hash: SCHEMA_HASH,
+        action_set_hash: ACTION_SET_HASH,
+        ranges: &student.ranges,
+        nodes: &student.tree.nodes,
+        metadata: &pairs,
+        extensions: &[],
+    };
+    let mut bytes = vec![0; encoded_len(&spec)];
+    kvtide_runtime::format::encode(&spec, &mut bytes).map_err(ExportError::Encode)?;
+    Ok(bytes)
+}
+
+/// In the order of a file: by the bytes of the key.
+fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, String> {
+    let fidelity = &student.fidelity;
+    let mut pairs = BTreeMap::from(
+        [
+            ("checkpoint", provenance.checkpoint.clone()),
+            ("commit", provenance.commit.clone()),
+            ("experiment", provenance.experiment.clone()),
+            ("fidelity", format!("{:.4}", fidelity.joint)),
+            ("fidelity.samples", fidelity.samples.to_string()),
+            ("kvtide", env!("CARGO_PKG_VERSION").to_owned()),
+            ("leaves", student.tree.leaves().to_string()),
+            ("samples", student.samples.to_string()),
+            ("seed", provenance.seed.to_string()),
+            ("teacher", provenance.teacher.clone()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value)),
+    );
+    for head in &fidelity.heads {
+        pairs.insert(format!("fidelity.{}.regret", head.head), format!("{:.4}", head.by_regret));
+        pairs.insert(format!("fidelity.{}.visits", head.head), format!("{:.4}", head.by_visits));
+    }
+    pairs
+}
+
+/// Writes `bytes` beside `path` and renames: whoever reads `path` meanwhile finds the old file or the new one, whole.
+///
+/// # Errors
+/// The folder does not exist or cannot be written to; `path` is then as it was.
+pub fn save(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
+    let mut beside = OsString::from(path);
+    beside.push(".tmp");
+    let beside = PathBuf::from(beside);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(|source| {
+        // Best effort: the first error is the one to report.
+        let _ = fs::remove_file(&beside);
+        ExportError::Io { path: path.to_owned(), source }
+    })
+}
+
+/// The bytes of a file, not more than a table can have and one.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn load(path: &Path) -> Result<Vec<u8>, ExportError> {
+    let read = || {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|source| ExportError::Io { path: path.to_owned(), source })
+}
+
+/// The table in a file. Its bytes, at most 256 KiB, live as long as the process: a table borrows them, and a program loads
+/// few.
+///
+/// # Errors
+/// The file cannot be read, or is not a table for this build.
+pub fn load_table(path: &Path) -> Result<Table<'static>, ExportError> {
+    let bytes = load(path)?;
+    let refused = |source| ExportError::Format { path: path.to_owned(), source };
+    // Refused bytes are freed, only accepted ones stay.
+    Table::parse(&bytes).map_err(refused)?;
+    Table::parse(bytes.leak()).map_err(refused)
+}

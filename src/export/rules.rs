@@ -1,0 +1,119 @@
+//! A table's tree as nested rules.
+
+use kvtide_runtime::action::{Admission, NUM_HEADS, Preemption, Victim, WATERMARK_LEVELS};
+use kvtide_runtime::format::TableFile;
+use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, Node, SCHEMA_HASH};
+
+/// What the numbers in a file are called, as far as this build knows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    pub(super) schema: bool,
+    pub(super) actions: bool,
+}
+
+impl Names {
+    pub(super) fn of(file: &TableFile<'_>) -> Names {
+        Names { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
+    }
+
+    /// What a feature means, if its schema is this build's.
+    pub(super) fn spec(self, feature: u8) -> Option<&'static FeatureSpec> {
+        FEATURES.get(usize::from(feature)).filter(|_| self.schema)
+    }
+
+    /// A feature's name, or its number.
+    pub(super) fn feature(self, feature: u8) -> String {
+        self.spec(feature).map_or_else(|| format!("feature_{feature}"), |spec| spec.name.to_owned())
+    }
+
+    /// A choice's name, or its number.
+    pub(super) fn choice(self, head: Head, choice: u8) -> String {
+        let index = usize::from(choice);
+        let name = match head {
+            Head::Watermark => WATERMARK_LEVELS.get(index).map(f64::to_string),
+            Head::Victim => Victim::ALL.get(index).map(|choice| choice.name().to_owned()),
+            Head::Preemption => Preemption::ALL.get(index).map(|choice| choice.name().to_owned()),
+            Head::Admission => Admission::ALL.get(index).map(|choice| choice.name().to_owned()),
+        };
+        name.filter(|_| self.actions).unwrap_or_else(|| format!("#{choice}"))
+    }
+}
+
+/// The tree of `file` as indented text, its first `limit` lines, and the number of lines there are.
+///
+/// ```text
+/// if growth_32 <= 0.183
+///   if waiting <= 0.02: watermark 0.05, victim newest
+///   else: watermark 0.01, victim newest
+/// else: watermark 0.25, victim most-blocks
+/// ```
+pub(super) fn render(file: &TableFile<'_>, limit: usize) -> (Vec<String>, usize) {
+    let nodes: Vec<Node> = file.nodes().collect();
+    let (heads, names) = (file.profile().heads(), Names::of(file));
+    let mut rules = Rules { nodes: &nodes, heads, names, lines: Vec::new(), total: 0, limit };
+    rules.walk(0, 0, "always");
+    (rules.lines, rules.total)
+}
+
+struct Rules<'a> {
+    nodes: &'a [Node],
+    heads: &'a [Head],
+    names: Names,
+    lines: Vec<String>,
+    total: usize,
+    limit: usize,
+}
+
+impl Rules<'_> {
+    /// A node and what is below it. The format bounds the depth.
+    fn walk(&mut self, node: usize, depth: usize, condition: &str) {
+        match self.nodes[node] {
+            Node::Leaf { choices } => self.line(depth, &format!("{condition}: {}", self.action(choices))),
+            Node::Split { feature, left, threshold } => {
+                let mut below = 0;
+                // The root has no condition.
+                if node != 0 {
+                    self.line(depth, condition);
+                    below = depth + 1;
+                }
+                let test = format!("if {} <= {}", self.names.feature(feature), short(threshold));
+                self.walk(usize::from(left), below, &test);
+                self.walk(usize::from(left) + 1, below, "else");
+            }
+        }
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        self.total += 1;
+        if self.lines.len() < self.limit {
+            self.lines.push(format!("{}{text}", "  ".repeat(depth)));
+        }
+    }
+
+    /// The choices of the heads the table decides.
+    fn action(&self, choices: [u8; NUM_HEADS]) -> String {
+        let choice = |&head: &Head| format!("{} {}", head.name(), self.names.choice(head, choices[head as usize]));
+        self.heads.iter().map(choice).collect::<Vec<String>>().join(", ")
+    }
+}
+
+/// `1 leaf`, `2 leaves`.
+pub(super) fn leaves(count: u16) -> String {
+    format!("{count} {}", if count == 1 { "leaf" } else { "leaves" })
+}
+
+/// Four significant digits.
+pub(super) fn short(value: f32) -> String {
+    format!("{value:.3e}").parse::<f64>().map_or_else(|_| value.to_string(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn four_digits_are_shown() {
+        let shown = [0.021_484_375, 8.0, -1.369_226_9, 123_456.0, 0.0, 0.1].map(short);
+        assert_eq!(shown, ["0.02148", "8", "-1.369", "123500", "0", "0.1"]);
+    }
+}

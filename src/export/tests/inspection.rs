@@ -1,0 +1,116 @@
+//! What people and programs are shown of a file.
+
+use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Node, SCHEMA_HASH};
+
+use super::{provenance, student};
+use crate::distil::Student;
+use crate::export::{Inspection, encode};
+
+/// Splits on features 5 and 8, three leaves.
+fn small() -> Student {
+    let mut student = student(0, 1);
+    student.tree.nodes = vec![
+        Node::Split { feature: 5, left: 1, threshold: 0.183_456_7 },
+        Node::Split { feature: 8, left: 3, threshold: 0.02 },
+        Node::Leaf { choices: [4, 0, 0, 1] },
+        Node::Leaf { choices: [1, 0, 1, 0] },
+        Node::Leaf { choices: [11, 4, 2, 2] },
+    ];
+    student
+}
+
+#[test]
+fn people_are_shown_rules_with_names() {
+    let bytes = encode(&small(), &provenance()).unwrap();
+    let inspection = Inspection::of(&bytes).unwrap();
+    assert!(inspection.is_usable());
+    let text = inspection.text(usize::MAX);
+    let rules = "\nrules
+  if growth_32 <= 0.1835
+    if waiting <= 0.02: watermark 0.01, victim newest, preemption recompute, admission fcfs
+    else: watermark 1, victim most-slack, preemption cheaper, admission shortest-on-time-first
+  else: watermark 0.05, victim newest, preemption swap, admission on-time-first
+";
+    assert!(text.ends_with(rules), "{text}");
+    assert!(text.starts_with(&format!("size        {} bytes, 3 leaves, depth 2\n", bytes.len())), "{text}");
+    assert!(text.contains("profile     full (watermark, victim, preemption, admission)\n"), "{text}");
+    assert!(text.contains(&format!("schema      this build's ({SCHEMA_HASH:016x})\n")), "{text}");
+    assert!(text.contains("\n  growth_32                    0         4       1  pool\n"), "{text}");
+    assert!(text.contains("\n  mean_slack                  -8         8       0  TTFT targets\n"), "{text}");
+    assert!(text.contains("  teacher                     ppo `x`\\u{a}#![evil]\n"), "{text}");
+
+    let short = inspection.text(2);
+    assert!(short.ends_with("admission fcfs\n  ... 2 more lines\n"), "{short}");
+    assert!(!inspection.text(0).contains("rules"));
+}
+
+#[test]
+fn a_profile_shows_only_its_heads_and_a_lone_leaf_is_a_rule() {
+    let mut student = student(0, 1);
+    student.profile = ActionProfile::Watermark;
+    student.tree.nodes = vec![Node::Leaf { choices: [5, 1, 1, 1] }];
+    let bytes = encode(&student, &provenance()).unwrap();
+    let text = Inspection::of(&bytes).unwrap().text(9);
+    assert!(text.ends_with("\nrules\n  always: watermark 0.08\n"), "{text}");
+}
+
+#[test]
+fn programs_are_given_exact_numbers() {
+    let bytes = encode(&small(), &provenance()).unwrap();
+    let json = Inspection::of(&bytes).unwrap().json();
+    assert_eq!(json["nodes"][0]["feature"], "growth_32");
+    assert_eq!(json["nodes"][0]["threshold"].as_f64().unwrap() as f32, 0.183_456_7);
+    assert_eq!(json["nodes"][0]["threshold"].to_string(), "0.1834567");
+    assert_eq!(json["nodes"][2]["leaf"]["watermark"], 0.05);
+    assert_eq!(json["nodes"][4]["leaf"]["victim"], "most-slack");
+    assert_eq!(json["features"][24]["min"], -8.0);
+    assert_eq!(json["features"][8]["splits"], 1);
+    assert_eq!(json["metadata"]["experiment"], "chat");
+    assert_eq!((&json["schema"]["known"], &json["leaves"], &json["depth"]), (&true.into(), &3.into(), &2.into()));
+}
+
+#[test]
+fn a_foreign_schema_is_shown_in_numbers() {
+    let ranges = [FeatureRange { min: 0.0, max: 1.0 }; 3];
+    let nodes = [
+        Node::Split { feature: 2, left: 1, threshold: 0.5 },
+        Node::Leaf { choices: [200, 0, 0, 0] },
+        Node::Leaf { choices: [1, 0, 0, 0] },
+    ];
+    let foreign = |schema_hash: u64, action_set_hash: u64| {
+        let profile = ActionProfile::Watermark;
+        let spec = TableSpec {
+            profile,
+            schema_hash,
+            action_set_hash,
+            ranges: &ranges,
+            nodes: &nodes,
+            metadata: &[],
+            extensions: &[],
+        };
+        let mut bytes = vec![0; encoded_len(&spec)];
+        kvtide_runtime::format::encode(&spec, &mut bytes).map(|_| bytes)
+    };
+    let bytes = foreign(1, 2).unwrap();
+    let inspection = Inspection::of(&bytes).unwrap();
+    assert!(!inspection.is_usable());
+    let text = inspection.text(9);
+    assert!(text.ends_with("rules\n  if feature_2 <= 0.5: watermark #200\n  else: watermark #1\n"), "{text}");
+    assert!(text.contains("schema      unknown (0000000000000001; this build's is "), "{text}");
+    assert!(text.contains("features are shown as numbers") && text.contains("choices are shown as numbers"), "{text}");
+    assert_eq!(inspection.json()["features"][0]["unit"], serde_json::Value::Null);
+
+    // Known actions, and a choice that does not exist among them.
+    let bytes = foreign(1, ACTION_SET_HASH).unwrap();
+    let text = Inspection::of(&bytes).unwrap().text(9);
+    assert!(text.ends_with("watermark #200\n  else: watermark 0.01\n"), "{text}");
+    // What claims to be this build's is held to it.
+    assert!(foreign(SCHEMA_HASH, ACTION_SET_HASH).is_err());
+    let mut claims = foreign(1, ACTION_SET_HASH).unwrap();
+    claims[16..24].copy_from_slice(&SCHEMA_HASH.to_le_bytes());
+    let end = claims.len() - 4;
+    let crc = kvtide_runtime::format::crc32(&claims[..end]);
+    claims[end..].copy_from_slice(&crc.to_le_bytes());
+    assert!(TableFile::parse(&claims).is_ok() && Inspection::of(&claims).is_err());
+}

@@ -1,0 +1,126 @@
+//! Files, generated source and what people are shown.
+
+mod inspection;
+mod source;
+
+use std::fs;
+
+use kvtide_envs::seed;
+use kvtide_runtime::format::FeatureRange;
+use kvtide_runtime::{ActionMask, ActionProfile, FEATURES, Head, NUM_FEATURES, Node, Observation, Policy, Table};
+use rand::RngExt;
+
+use super::{ExportError, Provenance, encode, load, load_table, save};
+use crate::distil::{Fidelity, HeadFidelity, Student, Tree};
+
+/// A student with a random tree of about `splits` splits, thresholds within the range of each feature.
+fn student(splits: usize, seed: u64) -> Student {
+    let mut stream = seed::stream(seed, "test", 0);
+    let mut nodes: Vec<Option<Node>> = vec![None];
+    let mut done = 0;
+    while let Some(next) = nodes.iter().position(Option::is_none) {
+        nodes[next] = Some(if done < splits {
+            done += 1;
+            let feature = stream.random_range(0..NUM_FEATURES as u8);
+            let spec = &FEATURES[usize::from(feature)];
+            let left = nodes.len() as u16;
+            nodes.extend([None, None]);
+            Node::Split { feature, left, threshold: stream.random_range(spec.min..spec.max) }
+        } else {
+            Node::Leaf { choices: Head::ALL.map(|head| stream.random_range(0..head.size() as u8)) }
+        });
+    }
+    let nodes = nodes.into_iter().flatten().collect();
+    let head = |head: &Head| HeadFidelity { head: head.name(), by_visits: 0.9, by_regret: 0.987_65 };
+    Student {
+        tree: Tree { nodes },
+        profile: ActionProfile::Full,
+        ranges: FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max }),
+        samples: 1000,
+        fidelity: Fidelity { heads: Head::ALL.iter().map(head).collect(), joint: 0.95, samples: 200 },
+    }
+}
+
+fn provenance() -> Provenance {
+    Provenance {
+        experiment: "chat".to_owned(),
+        commit: "0123abc".to_owned(),
+        seed: 7,
+        checkpoint: "b3:00ff".to_owned(),
+        teacher: "ppo `x`\n#![evil]".to_owned(),
+    }
+}
+
+fn observations(count: usize) -> impl Iterator<Item = Observation> {
+    let mut stream = seed::stream(3, "test.observations", 0);
+    (0..count).map(move |_| Observation { values: FEATURES.map(|spec| stream.random_range(spec.min..=spec.max)) })
+}
+
+#[test]
+fn the_file_decides_as_the_student_does() {
+    let mut mask = ActionMask::ALL;
+    for (splits, seed) in [(0, 1), (1, 2), (255, 3), (1000, 4)] {
+        let student = student(splits, seed);
+        let bytes = encode(&student, &provenance()).unwrap();
+        let table = Table::parse(&bytes).unwrap();
+        assert_eq!(usize::from(table.leaves()), student.tree.leaves());
+        for observation in observations(10_000) {
+            assert_eq!(table.decide(&observation, mask), student.decide(&observation, mask));
+        }
+        mask = mask.forbid(Head::Preemption, 0).forbid(Head::Watermark, 3);
+    }
+}
+
+#[test]
+fn metadata_is_sorted_and_says_where_it_comes_from() {
+    let bytes = encode(&student(3, 1), &provenance()).unwrap();
+    let table = Table::parse(&bytes).unwrap();
+    let pairs: Vec<(&str, &str)> = table.metadata().collect();
+    assert!(pairs.is_sorted());
+    let value = |key: &str| pairs.iter().find(|(found, _)| *found == key).unwrap().1;
+    assert_eq!((value("experiment"), value("commit"), value("seed")), ("chat", "0123abc", "7"));
+    assert_eq!((value("fidelity"), value("fidelity.victim.regret")), ("0.9500", "0.9877"));
+    assert_eq!((value("leaves"), value("samples"), value("checkpoint")), ("4", "1000", "b3:00ff"));
+    assert_eq!(pairs.len(), 18);
+    assert_eq!(encode(&student(3, 1), &provenance()).unwrap(), bytes);
+}
+
+#[test]
+fn too_long_metadata_is_an_error_of_one_line() {
+    let long = Provenance { teacher: "x".repeat(20_000), ..provenance() };
+    let error = encode(&student(1, 1), &long).unwrap_err().to_string();
+    assert!(error.contains("bytes of metadata, the limit is 16384"), "{error}");
+}
+
+#[test]
+fn files_are_written_whole_and_refused_with_their_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.kvt");
+    let bytes = encode(&student(30, 1), &provenance()).unwrap();
+    save(&path, b"old").unwrap();
+    save(&path, &bytes).unwrap();
+    assert_eq!(load(&path).unwrap(), bytes);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    let table = load_table(&path).unwrap();
+    assert_eq!(table, Table::parse(&bytes).unwrap());
+
+    let mut damaged = bytes.clone();
+    damaged[100] ^= 1;
+    save(&path, &damaged).unwrap();
+    let error = load_table(&path).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}: damaged: CRC-32", path.display())), "{error}");
+    fs::write(&path, vec![0x8b; 300_000]).unwrap();
+    let error = load_table(&path).unwrap_err().to_string();
+    assert!(error.ends_with("file has 262145 bytes, the limit is 262144"), "{error}");
+
+    let missing = folder.path().join("no/such.kvt");
+    for error in [load_table(&missing).unwrap_err(), save(&missing, &bytes).unwrap_err()] {
+        assert!(matches!(error, ExportError::Io { .. }));
+        assert!(error.to_string().starts_with(&format!("{}: ", missing.display())), "{error}");
+    }
+    // A path that cannot be replaced leaves nothing beside it.
+    let directory = folder.path().join("folder");
+    fs::create_dir(&directory).unwrap();
+    assert!(save(&directory, &bytes).is_err());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+}

@@ -1,0 +1,177 @@
+//! The commands that need no training, end to end.
+
+mod common;
+
+use std::fs;
+
+use common::{done, kvtide, lines, refused, shared};
+use tempfile::tempdir;
+
+/// Overload on a small pool: preemptions, refusals and missed targets all occur.
+const BUSY: [&str; 6] =
+    ["--workload", "chat:rate=3.2,duration=60,seed=3", "--set", "num_gpu_blocks=1500", "--set", "num_cpu_blocks=64"];
+
+#[test]
+fn simulate_gives_the_same_bytes_twice() {
+    let folder = tempdir().unwrap();
+    let mut arguments = vec!["simulate", "--policy", "default", "--policy", "fixed:0.05", "--seeds", "1..2", "--json"];
+    arguments.extend(BUSY);
+    let first = done(folder.path(), &arguments);
+    assert_eq!(first.stdout, done(folder.path(), &arguments).stdout);
+    let rows = lines(&first.stdout, "run");
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        for key in [
+            "policy",
+            "trace",
+            "window",
+            "load",
+            "seed",
+            "requests",
+            "completed",
+            "rejected",
+            "slo_attainment",
+            "goodput_rps",
+            "output_tok_s",
+            "preemptions",
+            "swap_out_blocks",
+            "swap_in_blocks",
+            "recomputed_tokens",
+            "kv_usage_mean",
+            "makespan_s",
+            "scheduler_steps",
+            "hash",
+        ] {
+            assert!(!row[key].is_null(), "{key} is missing in {row}");
+        }
+        for time in ["ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"] {
+            let at = |p: &str| row[time][p].as_f64().unwrap();
+            assert!(at("p50") <= at("p90") && at("p90") <= at("p95") && at("p95") <= at("p99"), "{row}");
+        }
+        assert_eq!(row["requests"], row["completed"], "{row}");
+    }
+    // Same seed, same traffic; other seed, other traffic; other watermark, other course.
+    assert_eq!(rows[0]["requests"], rows[2]["requests"]);
+    assert_ne!(rows[0]["hash"], rows[1]["hash"]);
+    assert_ne!(rows[0]["hash"], rows[2]["hash"]);
+    assert!(rows[0]["preemptions"].as_u64() > rows[2]["preemptions"].as_u64());
+}
+
+#[test]
+fn hindsight_is_at_least_as_good_as_every_watermark_it_chose_from() {
+    let folder = tempdir().unwrap();
+    let mut arguments =
+        vec!["evaluate", "--policy", "default", "--policy", "best-fixed", "--policy", "best-static:core"];
+    let fixed = ["fixed:0", "fixed:0.02", "fixed:0.05", "fixed:0.12", "fixed:0.5"];
+    fixed.iter().for_each(|policy| arguments.extend(["--policy", policy]));
+    arguments.extend(["--seeds", "1..3", "--json"]);
+    arguments.extend(BUSY);
+    let run = done(folder.path(), &arguments);
+    let comparisons = lines(&run.stdout, "comparison");
+    let attained = |policy: &str| {
+        let found = comparisons.iter().find(|line| line["policy"] == policy);
+        found.unwrap_or_else(|| panic!("no {policy}"))["slo_attainment"].as_f64().unwrap()
+    };
+    for policy in fixed {
+        assert!(attained("best-fixed") >= attained(policy), "{policy}");
+    }
+    assert!(attained("best-static:core") >= attained("best-fixed"));
+    assert_eq!(lines(&run.stdout, "run").len(), 3 * comparisons.len());
+    assert!(comparisons[1]["chosen"][0].as_str().unwrap().starts_with("fixed:"));
+}
+
+#[test]
+fn mistakes_are_one_line_and_exit_2() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    fs::write(
+        path.join("cut.csv"),
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.99",
+    )
+    .unwrap();
+    fs::write(path.join("policy.kvt"), b"not a table at all, whatever its name says").unwrap();
+    let cut = refused(path, &["simulate", "--trace", "cut.csv"]);
+    assert!(cut.starts_with("error: cut.csv:3: "), "{cut}");
+    let unknown = refused(path, &["simulate", "--workload", "chat:rate=1,n=9", "--policy", "lru"]);
+    assert!(unknown.starts_with("error: unknown policy \"lru\"; known: default"), "{unknown}");
+    let missing = refused(path, &["trace", "stats", "nowhere.csv"]);
+    assert!(missing.contains("nowhere.csv") && missing.contains("No such file"), "{missing}");
+    for command in [
+        vec!["inspect", "policy.kvt"],
+        vec!["simulate", "--workload", "chat:rate=1,n=9", "--policy", "table:policy.kvt"],
+    ] {
+        let corrupt = refused(path, &command);
+        assert!(corrupt.contains("policy.kvt"), "{corrupt}");
+    }
+    for (arguments, part) in [
+        (vec!["simulate"], "no traffic"),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--env", "gpt@h100"], "unknown model \"gpt\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--env", "llama-3-70b@h100"], "takes more"),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "0"], "--load \"0\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--seeds", "5..1"], "--seeds"),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--slo", "ttft:0"], "ttft:\"0\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--set", "blocks=9"], "unknown setting \"blocks\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--policy", "checkpoint:nowhere"], "nowhere"),
+        (
+            vec!["evaluate", "--workload", "chat:rate=1,n=9", "--policy", "default", "--reference", "fixed:0"],
+            "--reference",
+        ),
+        (vec!["replay", "--golden", "nowhere"], "nowhere"),
+        (vec!["train", "--experiment", "nowhere.toml", "--out", "x"], "nowhere.toml"),
+        (vec!["export", "--checkpoint", "nowhere", "--out", "x.kvt"], "nowhere"),
+    ] {
+        let error = refused(path, &arguments);
+        assert!(error.contains(part) || part == "takes more" && error.contains("take more"), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_generated_trace_is_served_like_its_generator() {
+    let folder = tempdir().unwrap();
+    let spec = "chat:rate=2,duration=120,seed=4";
+    done(folder.path(), &["trace", "generate", spec, "chat.jsonl.zst"]);
+    done(folder.path(), &["trace", "convert", "chat.jsonl.zst", "again.jsonl"]);
+    let stats = done(folder.path(), &["trace", "stats", "again.jsonl", "--json"]);
+    let stats = &lines(&stats.stdout, "trace")[0];
+    let served = |traffic: [&str; 2]| {
+        let run = done(folder.path(), &["simulate", traffic[0], traffic[1], "--seeds", "4", "--json"]);
+        lines(&run.stdout, "run").remove(0)
+    };
+    let (file, generator) = (served(["--trace", "again.jsonl"]), served(["--workload", spec]));
+    assert_eq!(file["hash"], generator["hash"]);
+    assert_eq!(stats["requests"], file["requests"]);
+    let text = done(folder.path(), &["trace", "stats", "again.jsonl"]).stdout;
+    assert!(text.contains("requests") && text.contains("prompt"), "{text}");
+}
+
+#[test]
+fn recorded_decision_logs_are_reproduced() {
+    let Some(golden) = shared("golden/vllm-v0") else { return };
+    let run = done(&golden, &["replay", "--golden", ".", "--json"]);
+    assert_eq!(lines(&run.stdout, "replay").len(), 57);
+    assert_eq!(lines(&run.stdout, "summary")[0]["agree"], 57);
+}
+
+#[test]
+fn a_recorded_trace_is_served() {
+    let Some(trace) = shared("traces/azure2023_conv_first40min.csv.zst") else { return };
+    let trace = trace.to_str().unwrap();
+    let folder = tempdir().unwrap();
+    let arguments = ["simulate", "--trace", trace, "--load", "0.25", "--window", "0s..300s", "--json"];
+    let first = done(folder.path(), &arguments);
+    assert_eq!(first.stdout, done(folder.path(), &arguments).stdout);
+    let row = &lines(&first.stdout, "run")[0];
+    assert_eq!(row["trace"], "azure2023_conv_first40min.csv.zst");
+    assert!(row["slo_attainment"].as_f64().unwrap() > 0.9, "{row}");
+}
+
+#[test]
+fn help_names_every_command() {
+    let folder = tempdir().unwrap();
+    let help = done(folder.path(), &["--help"]).stdout;
+    for command in ["demo", "trace", "simulate", "train", "evaluate", "export", "inspect", "replay"] {
+        assert!(help.contains(command), "{help}");
+        assert!(done(folder.path(), &[command, "--help"]).stdout.contains("Usage: kvtide"));
+    }
+    assert_eq!(kvtide(folder.path(), &["frobnicate"]).code, 2);
+}
