@@ -138,7 +138,7 @@ impl Experiment {
         if !(fit > 0.0 && fit <= 1.0) {
             return range("episodes.fit", fit.to_string(), "above 0, at most 1");
         }
-        if !(length_s >= 1.0 && length_s <= 1e7) {
+        if !(1.0..=1e7).contains(&length_s) {
             return range("episodes.length_s", length_s.to_string(), "1 to 10000000 seconds");
         }
         if !(low > 0.0 && low <= high && high.is_finite()) {

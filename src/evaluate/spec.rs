@@ -145,17 +145,17 @@ fn choose<T: Copy>(
 /// Controls as a `fixed:` policy; only what differs from the engine's default is named.
 pub(super) fn fixed_name(controls: &Controls) -> String {
     let default = Action::ENGINE_DEFAULT.controls();
-    let mut name = format!("fixed:{}", controls.watermark);
+    let mut parts = vec![format!("fixed:{}", controls.watermark)];
     if controls.victim != default.victim {
-        name += &format!(",victim={}", controls.victim.name());
+        parts.push(format!("victim={}", controls.victim.name()));
     }
     if controls.preemption != default.preemption {
-        name += &format!(",mode={}", controls.preemption.name());
+        parts.push(format!("mode={}", controls.preemption.name()));
     }
     if controls.admission != default.admission {
-        name += &format!(",admission={}", controls.admission.name());
+        parts.push(format!("admission={}", controls.admission.name()));
     }
-    name
+    parts.join(",")
 }
 
 impl fmt::Display for PolicySpec {

@@ -151,7 +151,7 @@ impl World {
     pub fn draw(&self, draw: &Draw) -> Result<Workload, WorkloadError> {
         let Draw { window, load, seed } = *draw;
         match &self.source {
-            WorkloadSource::Replay { trace, replay } => Replay { window, load, seed, ..*replay }.apply(trace),
+            WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
             WorkloadSource::Synthetic(spec) => {
                 let rate_rps = spec.rate_rps * load;
                 let workload = SyntheticSpec { rate_rps, seed, ..*spec }.generate()?;

@@ -27,7 +27,7 @@ pub struct WorldSpec {
     /// Targets: ttft:MS,tpot:MS,stall:MS, or a class: chat, agent, document, batch, real-time.
     #[arg(long, default_value = "ttft:2000,tpot:100,stall:3000")]
     pub slo: String,
-    /// Engine setting under vLLM's name, such as num_gpu_blocks=2000. Repeatable.
+    /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000`. Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,

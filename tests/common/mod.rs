@@ -1,6 +1,6 @@
 //! Running the binary as a user would.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// What a run of the binary came to.
@@ -35,17 +35,6 @@ pub fn refused(folder: &Path, arguments: &[&str]) -> String {
     assert_eq!(run.stdout, "", "kvtide {arguments:?}");
     assert_eq!(run.stderr.lines().count(), 1, "kvtide {arguments:?}\n{}", run.stderr);
     run.stderr.trim().to_owned()
-}
-
-/// A file or folder beside the checkout, if it is there.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    use std::io::Write;
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(path);
-    if path.exists() {
-        return Some(path);
-    }
-    let _ = writeln!(std::io::stderr(), "skipped: {} is not here", path.display());
-    None
 }
 
 /// Lines of JSON Lines output of one type, their `data`.

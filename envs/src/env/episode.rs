@@ -87,7 +87,7 @@ impl EpisodeSource {
         let workload = match &self.source {
             WorkloadSource::Replay { trace, replay } => {
                 let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
-                Replay { window, load, seed, ..*replay }.apply(trace)?
+                Replay { load, window, seed, ..*replay }.apply(trace)?
             }
             WorkloadSource::Synthetic(spec) => {
                 let extent = Extent::Duration(self.length);

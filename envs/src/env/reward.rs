@@ -68,7 +68,8 @@ impl Reward {
         let tokens_per_ns = cost.decode_tokens_per_s(batch, NOMINAL_CONTEXT) * 1e-9;
         Reward {
             weights,
-            interval_tokens: f64::from(batch) * f64::from(interval),
+            // A node takes an interval of 0 for one of 1.
+            interval_tokens: f64::from(batch) * f64::from(interval.max(1)),
             mean_output,
             tokens_per_recomputed: engine.pricing.prefill_ns_per_token * tokens_per_ns,
             tokens_per_swapped: engine.pricing.swap_ns_per_block * tokens_per_ns,

@@ -159,7 +159,9 @@ impl ServingEnv {
         if running.mask.repair(action) != action {
             return Err(EnvError::Forbidden { action, mask: running.mask });
         }
-        let progress = running.node.advance(&action.controls(), self.config.decision_interval)?;
+        let progress = running.node.advance(&action.controls(), self.config.decision_interval);
+        // A dead engine has lost a request: there is no going on with it.
+        let progress = progress.inspect_err(|_| running.done = true)?;
         let observation = running.observer.observe(&snapshot(&running.node));
         let reward = running.reward.take(running.node.collector());
         running.mask = mask(&running.node, self.config.profile);

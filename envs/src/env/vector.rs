@@ -116,7 +116,9 @@ impl VectorEnv for VecEnv {
             .par_iter_mut()
             .zip(rows)
             .zip(chosen)
-            .map(|((slot, row), action)| slot.step(seed, action, row))
+            .map(|((slot, row), action)| {
+                slot.step(seed, action, row).expect("agents obey the mask, and training engines are safe")
+            })
             .collect();
         batch.episodes.clear();
         batch.episodes.extend(ended.into_iter().flatten());
@@ -150,7 +152,7 @@ impl VectorEnv for VecEnv {
             .par_iter_mut()
             .zip(rows)
             .zip(saved.envs.into_par_iter())
-            .map(|((slot, row), saved)| slot.restore(seed, saved, row))
+            .map(|((slot, row), saved)| slot.restore(seed, &saved, row))
             .collect();
         if restored.is_err() {
             self.reset(seed, batch);
@@ -172,10 +174,12 @@ impl Slot {
         row.write(&observation, info.mask);
     }
 
-    fn step(&mut self, seed: u64, action: &[u8], row: Row<'_>) -> Option<Episode> {
+    /// # Errors
+    /// The action is forbidden.
+    fn step(&mut self, seed: u64, action: &[u8], row: Row<'_>) -> Result<Option<Episode>, EnvError> {
         let choices: [u8; NUM_HEADS] = action.try_into().expect("one choice per head");
         let action = Action::new(choices).expect("choices are in range");
-        let step = self.env.step(action).expect("agents obey the mask, and training engines are safe");
+        let step = self.env.step(action)?;
         self.actions.push(choices);
         *row.reward = step.reward;
         *row.terminated = step.terminated;
@@ -184,19 +188,20 @@ impl Slot {
             row.final_observation.copy_from_slice(&step.observation.values);
             let episode = self.env.episode(self.index);
             self.begin(seed, row);
-            episode
+            Ok(episode)
         } else {
             row.write(&step.observation, step.info.mask);
-            None
+            Ok(None)
         }
     }
 
     /// Begins the saved episode and takes the saved actions again.
-    fn restore(&mut self, seed: u64, saved: SavedSlot, mut row: Row<'_>) -> Result<(), String> {
+    fn restore(&mut self, seed: u64, saved: &SavedSlot, mut row: Row<'_>) -> Result<(), String> {
         self.episodes = saved.episodes.checked_sub(1).ok_or("saved before the first reset")?;
         self.begin(seed, row.reborrow());
         for choices in &saved.actions {
-            if self.step(seed, choices, row.reborrow()).is_some() {
+            let ended = self.step(seed, choices, row.reborrow());
+            if ended.map_err(|error| format!("environment {}: {error}", self.index))?.is_some() {
                 return Err(format!("environment {} ended its episode earlier than when it was saved", self.index));
             }
         }

@@ -80,7 +80,7 @@ pub fn find_logs(folder: &Path) -> Result<Vec<PathBuf>, GoldenError> {
     for entry in fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if (name.ends_with(".json") || name.ends_with(".json.gz")) && name != "INDEX.json" {
+        if [".json", ".json.gz"].iter().any(|ending| name.ends_with(ending)) && name != "INDEX.json" {
             logs.push(path);
         }
     }

@@ -55,7 +55,8 @@ pub(super) struct Request {
 /// A step in the log's form. Ids of the log are our ids: requests are submitted in id order.
 #[derive(Debug, Default, Serialize)]
 struct Step {
-    step: usize,
+    #[serde(rename = "step")]
+    index: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     prefill: Vec<(RequestId, u32, &'static str)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -201,7 +202,7 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     let scheduled = plan.prefills.iter().map(|prefill| prefill.id).chain(plan.decodes.iter().copied());
     let tables = scheduled.flat_map(|id| &scheduler.request(id).blocks).map(|block| block.0);
     Step {
-        step: index,
+        index,
         prefill: plan.prefills.iter().map(|prefill| (prefill.id, prefill.tokens, source(prefill.source))).collect(),
         decode: plan.decodes.clone(),
         preempted: preempted(plan),
@@ -259,7 +260,10 @@ fn end_of(
     })));
     let mut theirs = log.end.clone();
     theirs.retain(|key, _| key != "type" && key != "message");
-    first_difference(None, &theirs, &ours)
+    let left = log.steps.len() > steps;
+    let extra =
+        || Divergence { step: None, field: "steps".to_owned(), theirs: log.steps.len().into(), ours: steps.into() };
+    first_difference(None, &theirs, &ours).or_else(|| left.then(extra))
 }
 
 fn count(copies: &[BlockCopy]) -> Option<usize> {

@@ -22,7 +22,7 @@ pub enum DeadEnds {
 /// [`Preemption::Cheaper`](kvtide_runtime::Preemption::Cheaper) and behind "can still meet its target".
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Pricing {
-    /// One block over PCIe in one direction, nanoseconds.
+    /// One block over `PCIe` in one direction, nanoseconds.
     pub swap_ns_per_block: f64,
     /// Prefill, nanoseconds per token.
     pub prefill_ns_per_token: f64,

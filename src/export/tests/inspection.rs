@@ -67,6 +67,10 @@ fn programs_are_given_exact_numbers() {
     assert_eq!(json["features"][24]["min"], -8.0);
     assert_eq!(json["features"][8]["splits"], 1);
     assert_eq!(json["metadata"]["experiment"], "chat");
+    let large = encode(&student(255, 1), &provenance()).unwrap();
+    let large = Inspection::of(&large).unwrap().json();
+    let splits = large["features"].as_array().unwrap().iter().map(|feature| feature["splits"].as_u64().unwrap());
+    assert_eq!((splits.sum::<u64>(), large["leaves"].as_u64()), (255, Some(256)));
     assert_eq!((&json["schema"]["known"], &json["leaves"], &json["depth"]), (&true.into(), &3.into(), &2.into()));
 }
 

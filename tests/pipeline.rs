@@ -1,0 +1,171 @@
+//! Train, interrupt, resume, export, inspect, evaluate: the whole way with a very small agent.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{done, kvtide, lines, refused};
+use tempfile::tempdir;
+
+/// Twelve iterations of 128 decisions.
+const EXPERIMENT: &str = r#"
+name = "small"
+profile = "core"
+num_envs = 4
+
+[world]
+workload = "chat:rate=3,duration=300,seed=2"
+set = ["num_gpu_blocks=1500"]
+
+[episodes]
+fit = 0.7
+length_s = 60.0
+load = [0.8, 1.2]
+
+[ppo]
+total_decisions = 1536
+num_steps = 32
+num_minibatches = 2
+hidden = [16]
+"#;
+
+fn write_experiment(folder: &Path) {
+    fs::write(folder.join("small.toml"), EXPERIMENT).unwrap();
+}
+
+fn checkpoint(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(folder.join(run).join("checkpoint"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn an_interrupted_run_resumes_to_the_same_bytes() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    write_experiment(path);
+    done(path, &["train", "--experiment", "small.toml", "--out", "whole"]);
+
+    // Interrupted at whatever moment the signal meets it; at the latest it has finished, which must also resume.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kvtide"))
+        .args(["train", "--experiment", "small.toml", "--out", "cut", "--checkpoint-every", "1"])
+        .current_dir(path)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !path.join("cut/checkpoint/manifest.json").exists() {
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let code = child.wait().unwrap().code();
+    assert!(code == Some(130) || code == Some(0), "{code:?}");
+    done(path, &["train", "--resume", "--out", "cut"]);
+    let (whole, cut) = (checkpoint(path, "whole"), checkpoint(path, "cut"));
+    assert_eq!(
+        whole.iter().map(|file| &file.0).collect::<Vec<_>>(),
+        cut.iter().map(|file| &file.0).collect::<Vec<_>>()
+    );
+    for (whole, cut) in whole.iter().zip(&cut) {
+        assert!(whole == cut, "{} differs", whole.0);
+    }
+
+    // Nothing is overwritten, and another experiment is not mistaken for this one.
+    assert!(refused(path, &["train", "--experiment", "small.toml", "--out", "cut"]).contains("--resume"));
+    fs::write(path.join("other.toml"), EXPERIMENT.replace("[16]", "[17]")).unwrap();
+    let other = refused(path, &["train", "--experiment", "other.toml", "--resume", "--out", "cut"]);
+    assert!(other.contains("another experiment"), "{other}");
+    // The same one is.
+    done(path, &["train", "--experiment", "small.toml", "--resume", "--out", "cut"]);
+}
+
+#[test]
+fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    write_experiment(path);
+    done(path, &["train", "--experiment", "small.toml", "--out", "run"]);
+    let export = |out: &str| {
+        let arguments =
+            ["export", "--checkpoint", "run/checkpoint", "--out", out, "--rust", "policy.rs", "--leaves", "32"];
+        done(path, &arguments).stderr
+    };
+    assert!(export("policy.kvt").contains("agrees with its teacher"));
+    export("again.kvt");
+    assert_eq!(fs::read(path.join("policy.kvt")).unwrap(), fs::read(path.join("again.kvt")).unwrap());
+    assert!(fs::read_to_string(path.join("policy.rs")).unwrap().contains("pub static POLICY: Table<'static>"));
+
+    let text = done(path, &["inspect", "policy.kvt"]).stdout;
+    assert!(text.contains("core") && text.contains("free_fraction") && text.contains("small"), "{text}");
+    let json = lines(&done(path, &["inspect", "policy.kvt", "--json"]).stdout, "table");
+    assert_eq!(json.len(), 1);
+    assert!(done(path, &["inspect", "run/checkpoint"]).stdout.contains("1536 decisions in 12 iterations"));
+
+    let judged = done(
+        path,
+        &[
+            "evaluate",
+            "--workload",
+            "chat:rate=3,duration=120",
+            "--set",
+            "num_gpu_blocks=1500",
+            "--seeds",
+            "11..12",
+            "--policy",
+            "default",
+            "--policy",
+            "checkpoint:run/checkpoint",
+            "--policy",
+            "table:policy.kvt",
+            "--json",
+        ],
+    );
+    assert_eq!(lines(&judged.stdout, "run").len(), 6);
+    let comparisons = lines(&judged.stdout, "comparison");
+    assert_eq!(comparisons[2]["policy"], "table:policy.kvt");
+    assert_eq!(comparisons[0]["reference"], "default");
+
+    // One flipped byte anywhere, and neither is believed.
+    let mut bytes = fs::read(path.join("policy.kvt")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path.join("bad.kvt"), &bytes).unwrap();
+    assert!(refused(path, &["inspect", "bad.kvt"]).contains("bad.kvt"));
+    let weights = path.join("run/checkpoint/weights.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&weights, &bytes).unwrap();
+    assert!(refused(path, &["inspect", "run/checkpoint"]).contains("weights.safetensors"));
+}
+
+#[test]
+fn a_wrong_experiment_is_refused_with_its_line() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    for (from, to, part) in [
+        ("num_envs = 4", "num_envs = 0", "num_envs = 0: expected 1 to 4096"),
+        ("length_s = 60.0", "length_s = 1e6", "episodes.length_s = 1000000"),
+        ("hidden = [16]", "hiden = [16]", "bad.toml: line 20: unknown field `hiden`"),
+        ("profile = \"core\"", "profile = \"all\"", "watermark, core or full"),
+        ("num_minibatches = 2", "num_minibatches = 5", "num_minibatches"),
+        ("num_envs = 4", "num_envs = 4\nprior = \"fixed:0.07\"", "0.07 is none of"),
+        ("num_envs = 4", "num_envs = 4\nprior = \"default\"", "search or a fixed: policy"),
+        ("\"num_gpu_blocks=1500\"", "\"dead_ends=faithful\"", "train with dead_ends=safe"),
+    ] {
+        assert!(EXPERIMENT.contains(from), "{from}");
+        fs::write(path.join("bad.toml"), EXPERIMENT.replace(from, to)).unwrap();
+        let error = refused(path, &["train", "--experiment", "bad.toml", "--out", "run"]);
+        assert!(error.contains(part), "{to}: {error}");
+        assert!(!path.join("run/checkpoint").exists());
+    }
+    assert_eq!(kvtide(path, &["train", "--resume", "--out", "run"]).code, 2);
+}
