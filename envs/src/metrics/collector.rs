@@ -68,7 +68,7 @@ const MAX_GAP_US: u64 = 3_600_000_000;
 #[derive(Debug, Clone, Default)]
 pub struct Collector {
     records: Vec<Record>,
-    /// Requests without a token, by TTFT deadline.
+    /// Requests without a token by TTFT deadline, and victims by the end of the longest stall they may have.
     expiring: BinaryHeap<Reverse<(Micros, RequestId)>>,
     /// Gaps between tokens, microseconds, to three digits; `None` where nobody will ask.
     gaps: Option<Histogram<u64>>,
@@ -144,6 +144,10 @@ impl Collector {
         self.refused_steps += u64::from(!plan.admissions_refused.is_empty());
         self.preemptions += plan.preempted.len() as u64;
         for victim in &plan.preempted {
+            let record = &self.records[victim.id.index()];
+            if record.first_token.is_some() {
+                self.expiring.push(Reverse((record.last_token + record.slo.stall, victim.id)));
+            }
             if victim.how == PreemptedAs::Recompute {
                 self.recomputed_tokens += u64::from(victim.lost_tokens);
             }
@@ -192,7 +196,8 @@ impl Collector {
         }
     }
 
-    /// Counts requests whose TTFT target passed before `now` without a token.
+    /// Counts requests whose TTFT target passed before `now` without a token, and victims whose stall target did, so that
+    /// nobody gains by keeping a victim away until the episode is over.
     pub fn expire(&mut self, now: Micros) {
         while let Some(&Reverse((deadline, id))) = self.expiring.peek() {
             if deadline >= now {
@@ -200,7 +205,8 @@ impl Collector {
             }
             self.expiring.pop();
             let record = &self.records[id.index()];
-            if record.first_token.is_none() && record.phase == Phase::Waiting {
+            let missed = record.first_token.is_none() || record.last_token + record.slo.stall < now;
+            if missed && record.phase == Phase::Waiting {
                 self.violate(id);
             }
         }

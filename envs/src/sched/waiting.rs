@@ -9,7 +9,7 @@ use crate::time::Micros;
 
 /// What admission order needs of a waiting request; constant while it waits, and kept in the queue so that a scan
 /// reads memory in order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) id: RequestId,
     /// Tokens to compute.
@@ -48,6 +48,10 @@ impl WaitingQueue {
     /// If there is none: `position` comes from [`next`](Self::next).
     pub(super) fn remove(&mut self, position: usize) -> RequestId {
         self.entries.remove(position).expect("a position of this queue").id
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {

@@ -105,11 +105,11 @@ fn the_budget_goes_where_most_is_to_be_gained() {
         }
         all
     };
-    let all = [said(2, 0.1, 90), said(3, 0.3, 10), said(8, 0.7, 60), said(9, 0.9, 40)].concat();
+    let all = [said(3, 0.125, 10), said(2, 0.25, 90), said(8, 0.75, 60), said(9, 1.0, 40)].concat();
     let tree = Tree::grow(&all, &config(3));
     assert_eq!(tree.nodes[0], Node::Split { feature: 0, left: 1, threshold: 0.5 });
     assert_eq!(tree.nodes[1], Node::Leaf { choices: [2, 0, 0, 0] });
-    assert!(matches!(tree.nodes[2], Node::Split { threshold: 0.8, .. }), "{:?}", tree.nodes);
+    assert!(matches!(tree.nodes[2], Node::Split { threshold: 0.875, .. }), "{:?}", tree.nodes);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod admission;
 mod preemption;
 mod running;
 mod swap_in;
+mod validate;
 
 use std::collections::VecDeque;
 

@@ -23,8 +23,9 @@ impl V0 {
             }
             let mut tokens = if request.stage == Stage::Decode { 1 } else { request.len() - request.computed };
             if self.is_safe() {
-                // Repair: vLLM never chunks here, so a rest above the budget could not come back.
-                tokens = tokens.min(budget - step.tokens);
+                // Repair: vLLM never chunks here, so a rest above the budget could not come back. Without chunks nothing
+                // ties decodes to the budget, so it may be overspent already.
+                tokens = tokens.min(budget.saturating_sub(step.tokens));
             }
             if tokens == 0 || step.tokens + tokens > budget || step.slots >= self.config.max_num_seqs {
                 break;
