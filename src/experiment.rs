@@ -112,7 +112,8 @@ impl Experiment {
     /// What is wrong, in one line.
     pub fn parse(text: &str) -> Result<Experiment, String> {
         toml::from_str(text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
+            let line = before.matches('\n').count() + 1;
             format!("line {line}: {}", error.message())
         })
     }
