@@ -88,6 +88,8 @@ pub enum ExperimentError {
     Workload(#[from] WorkloadError),
 }
 
+/// Microseconds.
+const SECOND: u64 = 1_000_000;
 /// Most environments.
 const MAX_ENVS: usize = 4096;
 
@@ -153,13 +155,15 @@ impl Experiment {
         ActionProfile::from_name(&self.profile).unwrap_or(ActionProfile::Full)
     }
 
-    /// The part of the traffic that is trained on.
+    /// The part of the traffic that is trained on, to the whole second where that leaves any.
     ///
     /// # Errors
     /// The traffic has no length.
     pub fn fit_range(&self, world: &World) -> Result<Window, WorkloadError> {
         let span = world.span()?;
-        Ok(Window { start: Micros::ZERO, end: Micros((span.0 as f64 * self.episodes.fit) as u64) })
+        let end = Micros((span.0 as f64 * self.episodes.fit) as u64);
+        let whole = Micros(end.0 - end.0 % SECOND);
+        Ok(Window { start: Micros::ZERO, end: if whole == Micros::ZERO { end } else { whole } })
     }
 
     /// The environment it trains in.

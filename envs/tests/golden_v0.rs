@@ -1,5 +1,6 @@
 //! Every decision log of vLLM's V0 scheduler is reproduced, field by field.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use kvtide_envs::golden;
@@ -8,7 +9,7 @@ use kvtide_envs::golden;
 fn every_log_agrees() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden/vllm-v0");
     if !folder.is_dir() {
-        eprintln!("skipped: {} is not here", folder.display());
+        let _ = writeln!(io::stderr(), "skipped: {} is not here", folder.display());
         return;
     }
     let logs = golden::find_logs(&folder).unwrap();

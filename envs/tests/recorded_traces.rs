@@ -2,6 +2,7 @@
 //!
 //! They are never part of the project, so without them these tests say `skipped` and pass no judgement.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kvtide_envs::time::Micros;
@@ -12,7 +13,7 @@ use kvtide_envs::workload::{Replay, Workload};
 fn recorded(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces").join(name);
     if !path.exists() {
-        eprintln!("skipped: no ../shared/traces/{name}");
+        let _ = writeln!(io::stderr(), "skipped: no ../shared/traces/{name}");
         return None;
     }
     Some(path)

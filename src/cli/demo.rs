@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use kvtide_envs::env::{Node, RewardWeights, mask, snapshot};
 use kvtide_envs::metrics::Collector;
+use kvtide_envs::time::Micros;
 use kvtide_envs::workload::Window;
 use kvtide_runtime::{Action, ActionProfile, Observer, Policy, Table};
 
@@ -36,7 +37,7 @@ pub(super) struct DemoArgs {
     seed: u64,
 }
 
-/// Traffic of the demo when none is given: chat, at about twice what the demo's card can serve.
+/// Traffic of the demo when none is given: chat, at about twice what the card can serve.
 const TRAFFIC: &str = "chat:rate=5,duration=2400,seed=7";
 /// Share of requests the default attains at the load the demo is about.
 const TARGET: f64 = 0.7;
@@ -162,7 +163,9 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
 /// What is trained on, and what is judged on.
 fn cut(experiment: &Experiment, world: &World) -> anyhow::Result<(Window, Window)> {
     let fit = experiment.fit_range(world)?;
-    Ok((fit, Window { start: fit.end, end: world.span()? }))
+    // A window may end up to a second after the traffic, so that people can be told whole seconds.
+    let end = Micros(world.span()?.0.next_multiple_of(1_000_000));
+    Ok((fit, Window { start: fit.end, end }))
 }
 
 fn middle(experiment: &Experiment) -> f64 {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, duration};
 
 use super::args::{DrawArgs, load_policies};
@@ -116,7 +117,7 @@ fn warn_of_seen_traffic(world: &World, matrix: &Matrix, policies: &[String]) -> 
                 "warning: {name} was trained on {seen} of this trace, and a window judged overlaps it; judge what \
                  comes after with --window {}..{}",
                 duration::format(seen.end),
-                duration::format(world.span()?)
+                duration::format(Micros(world.span()?.0.next_multiple_of(1_000_000)))
             );
         }
     }

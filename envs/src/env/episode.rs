@@ -58,6 +58,10 @@ impl EpisodeSource {
         if self.length == Micros::ZERO || self.range.length() == Micros::ZERO {
             return Err(WorkloadError::EmptyWindow(self.range));
         }
+        // A draw looks at one window only; any other must be within the trace as well.
+        if let WorkloadSource::Replay { trace, .. } = &self.source {
+            trace.window(self.range)?;
+        }
         let options = ResetOptions { load: Some(high), ..ResetOptions::default() };
         self.draw(0, &options).map(drop)
     }
@@ -69,7 +73,11 @@ impl EpisodeSource {
     pub fn draw(&self, seed: u64, options: &ResetOptions) -> Result<Drawn, WorkloadError> {
         for attempt in 0..TRIES {
             match self.attempt(seed::derive(seed, "episode", attempt), options) {
-                Err(WorkloadError::IdleWindow(_) | WorkloadError::ThinnedToNothing { .. }) => {}
+                Err(
+                    WorkloadError::IdleWindow(_)
+                    | WorkloadError::ThinnedToNothing { .. }
+                    | WorkloadError::NoRequests { .. },
+                ) => {}
                 other => return other,
             }
         }

@@ -1,6 +1,7 @@
 //! Generated source, before rustfmt and the compiler.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -18,7 +19,7 @@ fn generated_source_is_refused_for_a_foreign_table() {
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("skipped: {tool} is not installed");
+        let _ = writeln!(io::stderr(), "skipped: {tool} is not installed");
     }
     found
 }
