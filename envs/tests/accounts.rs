@@ -1,0 +1,322 @@
+//! Times and counts of a node: a tiny run by hand, and longer ones against a slow recount of every token.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::sim::any_controls;
+use common::{controls, engine};
+use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
+use kvtide_envs::env::{Node, Progress};
+use kvtide_envs::metrics::{Collector, Percentiles, Summary};
+use kvtide_envs::sched::{EngineConfig, Phase, Slo};
+use kvtide_envs::seed;
+use kvtide_envs::time::Micros;
+use kvtide_envs::trace::Request;
+use kvtide_envs::workload::SyntheticSpec;
+use kvtide_runtime::{Controls, Preemption};
+use rand::RngExt;
+
+/// Every step takes 10 ms, whatever it does.
+fn metronome() -> CostModel {
+    let hardware = Hardware {
+        name: "metronome".to_owned(),
+        peak_flops: 1e30,
+        peak_bandwidth: 1e30,
+        memory_bytes: 1e12,
+        pcie_bandwidth: 1e30,
+        link_bandwidth: 1e30,
+        compute_efficiency: 1.0,
+        bandwidth_efficiency: 1.0,
+        step_overhead: 0.01,
+        sequence_overhead: 0.0,
+        swap_overhead: 0.0,
+    };
+    CostModel::new(&Deployment { model: Model::named("llama-3-8b").unwrap(), hardware, devices: 1 }, 4)
+}
+
+/// `(arrival in ms, prompt, output)`.
+fn node(engine: EngineConfig, slo: Slo, requests: &[(u64, u32, u32)]) -> Node {
+    let requests: Vec<Request> =
+        requests.iter().map(|&(at, prompt, output)| Request::new(Micros::from_millis(at), prompt, output)).collect();
+    Node::new(engine, metronome(), requests.into(), slo, Collector::with_gaps()).unwrap()
+}
+
+fn run(node: &mut Node, controls: &Controls) -> Summary {
+    while node.step(controls).unwrap() == Progress::Stepped {}
+    node.summary().unwrap()
+}
+
+/// Every percentile of a list of one value.
+fn all(value: f64) -> Percentiles {
+    Percentiles { p50: value, p90: value, p95: value, p99: value }
+}
+
+#[test]
+fn two_requests_by_hand() {
+    // 0..10 prefill 0; 10..20 prefill 1; 20..30 both decode, 1 is done; 30..40 0 decodes and is done.
+    let mut node = node(engine(4, 10, 0), Slo::from_millis(25, 10, 15), &[(0, 4, 3), (5, 4, 2)]);
+    let summary = run(&mut node, &controls());
+    let records = node.collector().records();
+
+    // Request 0: tokens at 10, 30, 40, deadlines 25, 35, 45; but a gap of 20 > 15, and 15 a token > 10.
+    assert_eq!(records[0].ttft(), Some(Micros::from_millis(10)));
+    assert_eq!(records[0].tpot(), Some(0.015));
+    assert_eq!((records[0].longest_stall, records[0].e2e()), (Micros::from_millis(20), Micros::from_millis(40)));
+    assert!(!records[0].attained());
+    // Request 1: tokens at 20 and 30, arrived at 5.
+    assert_eq!(records[1].ttft(), Some(Micros::from_millis(15)));
+    assert_eq!(records[1].tpot(), Some(0.01));
+    assert!(records[1].attained());
+
+    assert_eq!((summary.requests, summary.completed, summary.rejected), (2, 2, 0));
+    assert_eq!((summary.slo_attainment, summary.goodput_rps), (0.5, 25.0));
+    assert_eq!((summary.makespan_s, summary.output_tok_s, summary.on_time_tokens), (0.04, 125.0, 1.0));
+    assert_eq!(summary.ttft_ms, Some(Percentiles { p50: 12.5, p90: 14.5, p95: 14.75, p99: 14.95 }));
+    assert_eq!((summary.longest_wait_ms, summary.longest_stall_ms), (Some(15.0), Some(20.0)));
+    assert_eq!(summary.e2e_ms.unwrap().p50, 32.5);
+    // Blocks in use: 1, 2, 4, 2 of 10.
+    assert!((summary.kv_usage_mean - 0.225).abs() < 1e-12);
+    assert_eq!(summary.scheduler_steps, 4);
+    assert_eq!(node.collector().violations, 1);
+}
+
+#[test]
+fn a_token_on_its_deadline_is_on_time_and_a_target_met_exactly_is_met() {
+    let exact = Slo::from_millis(10, 10, 10);
+    let mut on = node(engine(4, 10, 0), exact, &[(0, 4, 3)]);
+    let summary = run(&mut on, &controls());
+    assert_eq!((summary.slo_attainment, summary.on_time_tokens), (1.0, 1.0));
+    // One microsecond less of each target, and it is missed.
+    for (slo, on_time) in [
+        (Slo { ttft: Micros(9_999), ..exact }, 0.0),
+        (Slo { tpot: Micros(9_999), ..exact }, 1.0 / 3.0),
+        (Slo { stall: Micros(9_999), ..exact }, 1.0),
+    ] {
+        let mut late = node(engine(4, 10, 0), slo, &[(0, 4, 3)]);
+        let summary = run(&mut late, &controls());
+        assert_eq!((summary.slo_attainment, summary.on_time_tokens), (0.0, on_time), "{slo:?}");
+        assert_eq!(late.collector().violations, 1);
+    }
+}
+
+#[test]
+fn a_missed_first_token_is_counted_when_its_time_has_passed() {
+    let one = EngineConfig { max_num_seqs: 1, ..engine(4, 10, 0) };
+    let mut node = node(one, Slo::from_millis(30, 100, 1000), &[(0, 4, 9), (0, 4, 1)]);
+    let mut violations = Vec::new();
+    while node.step(&controls()).unwrap() == Progress::Stepped {
+        violations.push(node.collector().violations);
+    }
+    // At 30 ms request 1 could still get its token; at 40 ms it is too late, and counted once.
+    assert_eq!(violations, [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn a_stall_is_counted_when_its_time_has_passed() {
+    // Request 1 is preempted in the second step, 10 ms after its token, and gets no room until 0 is done.
+    let slo = Slo::from_millis(1000, 1000, 30);
+    for preemption in [Preemption::Recompute, Preemption::Swap] {
+        let mut node = node(engine(4, 4, 8), slo, &[(0, 8, 7), (0, 8, 2)]);
+        let mut violations = Vec::new();
+        while node.step(&Controls { preemption, ..controls() }).unwrap() == Progress::Stepped {
+            violations.push(node.collector().violations);
+        }
+        assert_eq!(violations, [0, 0, 0, 0, 1, 1, 1, 1], "{preemption:?}");
+    }
+}
+
+#[test]
+fn a_victim_that_comes_back_in_time_has_not_stalled() {
+    let slo = Slo::from_millis(1000, 1000, 30);
+    let mut node = node(engine(4, 4, 8), slo, &[(0, 8, 2), (0, 8, 9)]);
+    let summary = run(&mut node, &controls());
+    assert_eq!((summary.preemptions, summary.slo_attainment, node.collector().violations), (1, 1.0, 0));
+}
+
+#[test]
+fn a_refused_request_is_a_violation_and_no_more() {
+    let short = EngineConfig { max_model_len: 8, ..engine(4, 10, 0) };
+    let mut node = node(short, Slo::default(), &[(0, 9, 2), (0, 8, 1)]);
+    let summary = run(&mut node, &controls());
+    assert_eq!((summary.requests, summary.completed, summary.rejected), (2, 1, 1));
+    assert_eq!((summary.slo_attainment, node.collector().violations), (0.5, 1));
+    assert_eq!(node.scheduler().requests()[0].phase, Phase::Rejected);
+}
+
+#[test]
+fn a_node_with_nothing_to_do_waits_for_the_next_arrival() {
+    let mut node = node(engine(4, 10, 0), Slo::default(), &[(100, 4, 1), (200, 4, 1)]);
+    assert_eq!(node.step(&controls()).unwrap(), Progress::Stepped);
+    assert_eq!((node.now(), node.arrived()), (Micros::from_millis(110), 1));
+    let summary = run(&mut node, &controls());
+    assert_eq!((summary.scheduler_steps, summary.makespan_s), (2, 0.21));
+    assert_eq!(summary.ttft_ms, Some(all(10.0)));
+    assert_eq!((summary.tpot_ms, summary.itl_ms), (None, None));
+}
+
+#[test]
+fn classes_name_their_own_targets() {
+    let requests: Vec<Request> = [Some("real-time"), Some("no such class"), None]
+        .into_iter()
+        .map(|class| Request { slo_class: class.map(str::to_owned), ..Request::new(Micros::ZERO, 4, 1) })
+        .collect();
+    let mut node =
+        Node::new(engine(4, 10, 0), metronome(), requests.into(), Slo::default(), Collector::default()).unwrap();
+    run(&mut node, &controls());
+    let slos: Vec<Slo> = node.collector().records().iter().map(|record| record.slo).collect();
+    assert_eq!(slos, [Slo::class("real-time").unwrap(), Slo::default(), Slo::default()]);
+}
+
+/// Everything a summary says, from the list of tokens `(request, time)` alone.
+struct Recount<'a> {
+    requests: &'a [Request],
+    slo: Slo,
+    max_model_len: u32,
+    tokens: Vec<Vec<Micros>>,
+}
+
+impl Recount<'_> {
+    fn finished(&self) -> impl Iterator<Item = (&Request, &Vec<Micros>)> {
+        let done = |(request, times): &(&Request, &Vec<Micros>)| {
+            let limit = (self.max_model_len + 1).saturating_sub(request.prompt_tokens);
+            !times.is_empty() && times.len() as u32 == request.output_tokens.min(limit)
+        };
+        self.requests.iter().zip(&self.tokens).filter(done)
+    }
+
+    fn gaps(times: &[Micros]) -> Vec<Micros> {
+        times.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    fn attained(&self) -> usize {
+        let slo = self.slo;
+        let met = |(request, times): &(&Request, &Vec<Micros>)| {
+            let (first, last) = (times[0], times[times.len() - 1]);
+            let gaps = Recount::gaps(times);
+            // In integers: the mean gap is above the target if their sum is above so many targets.
+            first - request.arrival <= slo.ttft
+                && last - first <= slo.tpot.times(gaps.len() as u64)
+                && gaps.iter().all(|gap| *gap <= slo.stall)
+        };
+        self.finished().filter(met).count()
+    }
+
+    fn on_time(&self) -> usize {
+        let on_time = |(request, times): (&Request, &Vec<Micros>)| {
+            let deadline = |index: usize| request.arrival + self.slo.ttft + self.slo.tpot.times(index as u64);
+            times.iter().enumerate().filter(|(index, time)| **time <= deadline(*index)).count()
+        };
+        self.requests.iter().zip(&self.tokens).map(on_time).sum()
+    }
+
+    /// The percentile as a sum of weights on sorted values.
+    fn percentile(mut values: Vec<f64>, p: f64) -> f64 {
+        values.sort_by(f64::total_cmp);
+        let position = p / 100.0 * (values.len() - 1) as f64;
+        let weight = |index: usize| (1.0 - (position - index as f64).abs()).max(0.0);
+        values.iter().enumerate().map(|(index, value)| weight(index) * value).sum()
+    }
+
+    fn nearest_rank(mut values: Vec<f64>, p: f64) -> f64 {
+        values.sort_by(f64::total_cmp);
+        values[(p / 100.0 * values.len() as f64).ceil() as usize - 1]
+    }
+}
+
+/// Runs a workload under random controls; the summary and the tokens seen from outside.
+fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u64) -> (Summary, Vec<Vec<Micros>>, f64) {
+    let cost = CostModel::new(&"llama-3-8b@rtx-4090".parse().unwrap(), engine.block_size);
+    let mut node = Node::new(engine.clone(), cost, Arc::clone(requests), slo, Collector::with_gaps()).unwrap();
+    let mut stream = seed::stream(seed, "accounts", 0);
+    let mut tokens = vec![Vec::new(); requests.len()];
+    let (mut used, mut before) = (0.0, Micros::ZERO);
+    loop {
+        let controls = any_controls(&mut stream);
+        if node.step(&controls).unwrap() != Progress::Stepped {
+            break;
+        }
+        for (times, request) in tokens.iter_mut().zip(node.scheduler().requests()) {
+            if request.generated as usize > times.len() {
+                times.push(node.now());
+            }
+        }
+        // Blocks after the step, if nothing finished, are those during the step.
+        let gpu = node.scheduler().gpu();
+        used += f64::from(gpu.num_blocks() - gpu.num_free()) * (node.now() - before).as_secs_f64();
+        before = node.now();
+    }
+    (node.summary().unwrap(), tokens, used)
+}
+
+#[test]
+fn summaries_agree_with_a_recount_of_every_token() {
+    for (seed, workload) in
+        ["chat:rate=6,n=150", "reasoning:rate=2,n=40", "uniform:n=60,in=200,out=60,rate=inf"].into_iter().enumerate()
+    {
+        let workload = workload.parse::<SyntheticSpec>().unwrap().generate().unwrap();
+        let requests = workload.share();
+        let engine = EngineConfig { max_num_seqs: 64, max_model_len: 2048, ..engine(16, 160, 60) };
+        let slo = Slo::from_millis(3000, 60, 1500);
+        let (summary, tokens, used) = observed(&requests, &engine, slo, seed as u64);
+        let count = tokens.iter().map(Vec::len).sum::<usize>();
+        let recount = Recount { requests: &requests, slo, max_model_len: 2048, tokens };
+        let seconds = summary.makespan_s;
+
+        assert_eq!(summary.completed as usize, recount.finished().count());
+        assert_eq!(summary.requests, summary.completed + summary.rejected);
+        let (attained, on_time) = (recount.attained(), recount.on_time());
+        assert!(
+            attained > 0 && attained < requests.len(),
+            "{attained} of {}: the targets tell nothing",
+            requests.len()
+        );
+        assert_eq!(summary.slo_attainment, attained as f64 / requests.len() as f64);
+        assert_eq!(summary.goodput_rps, attained as f64 / seconds);
+        assert_eq!(summary.on_time_tokens, on_time as f64 / count as f64);
+        assert_eq!(summary.output_tok_s, count as f64 / seconds);
+        assert!(summary.preemptions > 0);
+        assert!(summary.kv_usage_mean * seconds * 160.0 >= 0.9 * used && summary.kv_usage_mean <= 1.0);
+
+        let times = |time: &dyn Fn(&Request, &[Micros]) -> Option<f64>| -> Vec<f64> {
+            recount.finished().filter_map(|(request, times)| time(request, times)).collect()
+        };
+        let ttft = times(&|request, times| Some((times[0] - request.arrival).as_millis_f64()));
+        let e2e = times(&|request, times| Some((times[times.len() - 1] - request.arrival).as_millis_f64()));
+        let tpot = times(&|_, times| {
+            let span = times[times.len() - 1] - times[0];
+            (times.len() > 1).then(|| span.as_millis_f64() / (times.len() - 1) as f64)
+        });
+        let gaps: Vec<f64> =
+            recount.tokens.iter().flat_map(|times| Recount::gaps(times)).map(Micros::as_millis_f64).collect();
+        let stalls = times(&|_, times| Recount::gaps(times).into_iter().max().map(Micros::as_millis_f64));
+        assert_eq!(summary.longest_wait_ms, ttft.iter().copied().max_by(f64::total_cmp));
+        assert_eq!(summary.longest_stall_ms, stalls.into_iter().max_by(f64::total_cmp));
+        for (values, said) in [(ttft, summary.ttft_ms), (e2e, summary.e2e_ms), (tpot, summary.tpot_ms)] {
+            for (p, said) in each(said.unwrap()) {
+                let expected = Recount::percentile(values.clone(), p);
+                assert!((said - expected).abs() <= 1e-9 * expected, "p{p}: {said}, expected {expected}");
+            }
+        }
+        // Gaps come from a histogram: the smallest value that p percent do not exceed, to three digits.
+        for (p, said) in each(summary.itl_ms.unwrap()) {
+            let expected = Recount::nearest_rank(gaps.clone(), p);
+            assert!((said - expected).abs() <= 1e-3 * expected, "p{p}: {said}, expected {expected}");
+        }
+    }
+}
+
+fn each(said: Percentiles) -> [(f64, f64); 4] {
+    [(50.0, said.p50), (90.0, said.p90), (95.0, said.p95), (99.0, said.p99)]
+}
+
+#[test]
+fn percentiles_of_a_known_list() {
+    let mut stream = seed::stream(3, "accounts.percentiles", 0);
+    let mut values: Vec<f64> = (0..=100).map(f64::from).collect();
+    for index in 0..values.len() {
+        values.swap(index, stream.random_range(0..=index));
+    }
+    assert_eq!(Percentiles::of(values), Some(Percentiles { p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0 }));
+    assert_eq!(Percentiles::of(Vec::new()), None);
+}

@@ -1,0 +1,45 @@
+//! What the scheduler tests share.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(clippy::needless_pass_by_value, reason = "stories are easier to read without references")]
+
+pub mod line;
+pub mod reference;
+pub mod rules;
+pub mod sim;
+pub mod story;
+
+use kvtide_envs::sched::{DeadEnds, EngineConfig, Pricing};
+use kvtide_envs::time::Micros;
+use kvtide_runtime::{Action, Controls};
+
+/// A safe engine without chunks whose longest sequence fills the pool.
+pub fn engine(block_size: u32, num_gpu_blocks: u32, num_cpu_blocks: u32) -> EngineConfig {
+    EngineConfig {
+        block_size,
+        num_gpu_blocks,
+        num_cpu_blocks,
+        max_num_seqs: 8,
+        max_num_batched_tokens: block_size * num_gpu_blocks,
+        max_model_len: block_size * num_gpu_blocks,
+        enable_chunked_prefill: false,
+        dead_ends: DeadEnds::Safe,
+        max_wait: Micros::MAX,
+        pricing: Pricing::default(),
+    }
+}
+
+/// The same engine as vLLM has it, dead ends included.
+pub fn faithful(block_size: u32, num_gpu_blocks: u32, num_cpu_blocks: u32) -> EngineConfig {
+    EngineConfig { dead_ends: DeadEnds::Faithful, ..engine(block_size, num_gpu_blocks, num_cpu_blocks) }
+}
+
+/// With chunked prefill and this token budget.
+pub fn chunked(engine: EngineConfig, budget: u32) -> EngineConfig {
+    EngineConfig { enable_chunked_prefill: true, max_num_batched_tokens: budget, ..engine }
+}
+
+/// vLLM's controls with a watermark of 0: newest victim, recompute, first come first served.
+pub fn controls() -> Controls {
+    Controls { watermark: 0.0, ..Action::ENGINE_DEFAULT.controls() }
+}

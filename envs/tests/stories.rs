@@ -1,0 +1,895 @@
+//! The scheduler's rules, each told as a story: steps, and the whole state after each.
+//!
+//! A line is what a step decided, then the waiting, running and swapped queues, then free blocks on GPU and host, then
+//! who finished and which blocks were copied. `3:8W` is a prefill of 8 tokens of request 3, admitted from waiting (`C`:
+//! its next chunk, `S`: swapped in).
+
+mod common;
+
+use common::story::{Ask, STEP, ask, check, tell};
+use common::{chunked, controls, engine, faithful};
+use kvtide_envs::sched::{EngineConfig, Pricing, Slo};
+use kvtide_envs::time::Micros;
+use kvtide_runtime::{Admission, Controls, Preemption, Victim};
+
+fn swap() -> Controls {
+    Controls { preemption: Preemption::Swap, ..controls() }
+}
+
+#[test]
+fn prompts_are_admitted_before_anyone_decodes() {
+    // Request 1 arrives while 0 decodes: step 1 only prefills.
+    check(
+        faithful(4, 10, 0),
+        controls(),
+        &[ask(0, 5, 3), ask(1, 4, 2)],
+        "
+        0: prefill 0:5W | w - r 0 s - | free 8+0
+        1: prefill 1:4W | w - r 0 1 s - | free 7+0
+        2: decode 0 1 | w - r 0 1 s - | free 6+0 | done 1
+        3: decode 0 | w - r 0 s - | free 8+0 | done 0
+    ",
+    );
+}
+
+#[test]
+fn a_prompt_gets_no_block_for_its_next_token() {
+    check(
+        faithful(4, 2, 0),
+        controls(),
+        &[ask(0, 8, 1)],
+        "
+        0: prefill 0:8W | w - r 0 s - | free 0+0 | done 0
+    ",
+    );
+}
+
+#[test]
+fn the_watermark_lets_the_head_wait_and_nobody_skips_it() {
+    // W is 2 of 10 blocks: request 1 would leave 1 free, 2 would leave 6.
+    let w = Controls { watermark: 0.2, ..controls() };
+    check(
+        faithful(4, 10, 0),
+        w,
+        &[ask(0, 12, 2), ask(0, 24, 1), ask(0, 4, 1)],
+        "
+        0: admit? 1 needs 6 of 7: later; prefill 0:12W | w 1 2 r 0 s - | free 7+0
+        1: admit? 1 needs 6 of 7: later; decode 0 | w 1 2 r 0 s - | free 6+0 | done 0
+        2: prefill 1:24W 2:4W | w - r 1 2 s - | free 3+0 | done 1 2
+    ",
+    );
+}
+
+#[test]
+fn the_watermark_is_truncated_toward_zero() {
+    // 0.29 * 10 is 2.9 blocks: 2 must stay free, and exactly 2 do.
+    let w = Controls { watermark: 0.29, ..controls() };
+    check(
+        faithful(4, 10, 0),
+        w,
+        &[ask(0, 16, 1), ask(0, 16, 1)],
+        "
+        0: prefill 0:16W 1:16W | w - r 0 1 s - | free 2+0 | done 0 1
+    ",
+    );
+}
+
+#[test]
+fn a_prompt_that_fits_only_below_the_watermark_is_dropped() {
+    let w = Controls { watermark: 0.2, ..controls() };
+    check(
+        faithful(4, 10, 0),
+        w,
+        &[ask(0, 33, 2), ask(0, 4, 1)],
+        "
+        0: admit? 0 needs 9 of 10: never; drop 0; prefill 1:4W | w - r 1 s - | free 9+0 | done 1
+    ",
+    );
+}
+
+#[test]
+fn a_prompt_above_the_limits_is_dropped_and_one_at_the_limit_is_not() {
+    let limits = EngineConfig { max_model_len: 8, max_num_batched_tokens: 9, ..faithful(4, 10, 0) };
+    check(
+        limits,
+        controls(),
+        &[ask(0, 9, 2), ask(0, 8, 2)],
+        "
+        0: drop 0; prefill 1:8W | w - r 1 s - | free 8+0 | done 1
+    ",
+    );
+    let budget = EngineConfig { max_model_len: 16, max_num_batched_tokens: 9, ..faithful(4, 10, 0) };
+    check(
+        budget,
+        controls(),
+        &[ask(0, 10, 2), ask(0, 9, 1)],
+        "
+        0: drop 0; prefill 1:9W | w - r 1 s - | free 7+0 | done 1
+    ",
+    );
+}
+
+#[test]
+fn a_full_batch_still_drops_a_prompt_that_never_fits() {
+    let one = EngineConfig { max_num_seqs: 1, max_model_len: 100, max_num_batched_tokens: 100, ..faithful(4, 5, 0) };
+    check(
+        one,
+        controls(),
+        &[ask(0, 4, 2), ask(1, 24, 1), ask(1, 4, 1)],
+        "
+        0: prefill 0:4W | w - r 0 s - | free 4+0
+        1: admit? 1 needs 6 of 4: never; drop 1; decode 0 | w 2 r 0 s - | free 3+0 | done 0
+        2: prefill 2:4W | w - r 2 s - | free 4+0 | done 2
+    ",
+    );
+}
+
+#[test]
+fn the_token_budget_ends_a_prefill_step() {
+    let small = EngineConfig { max_num_batched_tokens: 9, ..faithful(4, 10, 0) };
+    check(
+        small,
+        controls(),
+        &[ask(0, 5, 1), ask(0, 5, 1), ask(0, 4, 1)],
+        "
+        0: prefill 0:5W | w 1 2 r 0 s - | free 8+0 | done 0
+        1: prefill 1:5W 2:4W | w - r 1 2 s - | free 7+0 | done 1 2
+    ",
+    );
+}
+
+#[test]
+fn running_requests_are_not_held_to_the_watermark() {
+    let w = Controls { watermark: 0.5, ..controls() };
+    check(
+        faithful(2, 4, 0),
+        w,
+        &[ask(0, 4, 4)],
+        "
+        0: prefill 0:4W | w - r 0 s - | free 2+0
+        1: decode 0 | w - r 0 s - | free 1+0
+        2: decode 0 | w - r 0 s - | free 1+0
+        3: decode 0 | w - r 0 s - | free 0+0 | done 0
+    ",
+    );
+}
+
+#[test]
+fn recompute_victims_come_from_the_tail_and_return_in_their_old_order() {
+    // Three requests of 4 tokens hold the 6 blocks of 2: the first decode needs a seventh and takes request 2's; then 1's
+    // token is refused by its own touch, not by need.
+    check(
+        faithful(2, 6, 0),
+        controls(),
+        &[ask(0, 4, 4), ask(0, 4, 4), ask(0, 4, 4)],
+        "
+        0: prefill 0:4W 1:4W 2:4W | w - r 0 1 2 s - | free 0+0
+        1: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 0+0
+        2: admit? 2 needs 3 of 0: later; preempt 1R; decode 0 | w 1 2 r 0 s - | free 3+0
+        3: admit? 2 needs 3 of 0: later; prefill 1:6W | w 2 r 0 1 s - | free 0+0
+        4: admit? 2 needs 3 of 0: later; preempt 1R; decode 0 | w 1 2 r 0 s - | free 2+0 | done 0
+        5: admit? 2 needs 3 of 2: later; prefill 1:7W | w 2 r 1 s - | free 2+0 | done 1
+        6: prefill 2:5W | w - r 2 s - | free 3+0
+        7: decode 2 | w - r 2 s - | free 3+0
+        8: decode 2 | w - r 2 s - | free 2+0 | done 2
+    ",
+    );
+}
+
+#[test]
+fn one_step_can_have_several_victims() {
+    check(
+        faithful(1, 4, 0),
+        controls(),
+        &[ask(0, 1, 3), ask(0, 1, 3), ask(0, 1, 2), ask(0, 1, 2)],
+        "
+        0: prefill 0:1W 1:1W 2:1W 3:1W | w - r 0 1 2 3 s - | free 0+0
+        1: preempt 3R 2R; decode 0 1 | w 2 3 r 0 1 s - | free 0+0
+        2: admit? 2 needs 2 of 0: later; preempt 1R; decode 0 | w 1 2 3 r 0 s - | free 1+0 | done 0
+        3: admit? 2 needs 2 of 1: later; prefill 1:3W | w 2 3 r 1 s - | free 1+0 | done 1
+        4: prefill 2:2W 3:2W | w - r 2 3 s - | free 0+0 | done 2 3
+    ",
+    );
+}
+
+#[test]
+fn a_decode_touches_a_block_even_if_its_last_one_has_room() {
+    // Both last blocks have room for three more tokens, yet with nothing free the second decode costs its own place.
+    check(
+        faithful(4, 2, 0),
+        controls(),
+        &[ask(0, 1, 3), ask(0, 1, 3)],
+        "
+        0: prefill 0:1W 1:1W | w - r 0 1 s - | free 0+0
+        1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+0
+        2: prefill 1:2W | w - r 0 1 s - | free 0+0
+        3: preempt 1R; decode 0 | w 1 r 0 s - | free 1+0 | done 0
+        4: prefill 1:3W | w - r 1 s - | free 1+0 | done 1
+    ",
+    );
+}
+
+#[test]
+fn a_freed_block_is_the_next_to_be_taken() {
+    // Request 0 frees 0 and 1; request 2 gets them reversed, which its swap shows.
+    check(
+        faithful(2, 6, 6),
+        swap(),
+        &[ask(0, 4, 1), ask(0, 4, 6), ask(1, 4, 6)],
+        "
+        0: prefill 0:4W 1:4W | w - r 0 1 s - | free 2+6 | done 0
+        1: prefill 2:4W | w - r 1 2 s - | free 2+6
+        2: decode 1 2 | w - r 1 2 s - | free 0+6
+        3: preempt 2S; out 2:3; decode 1 | w - r 1 s 2 | free 3+3 | to host 1>0 0>1 5>2
+        4: swap-in? 2 needs 3 of 2: later; decode 1 | w - r 1 s 2 | free 2+3
+        5: swap-in? 2 needs 3 of 2: later; decode 1 | w - r 1 s 2 | free 2+3
+        6: swap-in? 2 needs 3 of 1: later; decode 1 | w - r 1 s 2 | free 1+3 | done 1
+        7: in 2:3; decode 2 | w - r 2 s - | free 3+6 | to GPU 0>0 1>5 2>4
+        8: decode 2 | w - r 2 s - | free 2+6
+        9: decode 2 | w - r 2 s - | free 2+6
+        10: decode 2 | w - r 2 s - | free 1+6 | done 2
+    ",
+    );
+}
+
+#[test]
+fn swapped_requests_come_back_first_and_hold_up_the_waiting() {
+    check(faithful(2, 6, 6), swap(), &[ask(0, 4, 5), ask(0, 4, 5), ask(0, 4, 3), ask(2, 2, 1)], "
+        0: prefill 0:4W 1:4W 2:4W | w - r 0 1 2 s - | free 0+6
+        1: preempt 2S; out 2:2; decode 0 1 | w - r 0 1 s 2 | free 0+4 | to host 4>0 5>1
+        2: preempt 1S; out 1:3; decode 0 | w 3 r 0 s 2 1 | free 3+1 | to host 2>2 3>3 4>4
+        3: swap-in? 2 needs 3 of 2: later; decode 0 | w 3 r 0 s 2 1 | free 2+1
+        4: swap-in? 2 needs 3 of 2: later; decode 0 | w 3 r 0 s 2 1 | free 2+1 | done 0
+        5: in 2:2 1:3; decode 2 1 | w 3 r 2 1 s - | free 0+6 | to GPU 0>4 1>5 2>0 3>3 4>2
+        6: admit? 3 needs 1 of 0: later; preempt 1S; out 1:3; decode 2 | w 3 r 2 s 1 | free 3+3 | done 2 | to host 0>4 3>3 2>2
+        7: in 1:3; decode 1 | w 3 r 1 s - | free 2+6 | to GPU 4>1 3>5 2>4
+        8: prefill 3:2W | w - r 1 3 s - | free 1+6 | done 3
+        9: decode 1 | w - r 1 s - | free 2+6 | done 1
+    ");
+}
+
+#[test]
+fn within_a_step_the_youngest_is_swapped_out_first_and_comes_back_first() {
+    check(
+        faithful(1, 5, 9),
+        swap(),
+        &[ask(0, 1, 4), ask(0, 1, 3), ask(0, 2, 3)],
+        "
+        0: prefill 0:1W 1:1W 2:2W | w - r 0 1 2 s - | free 1+9
+        1: preempt 2S; out 2:2; decode 0 1 | w - r 0 1 s 2 | free 1+7 | to host 2>0 3>1
+        2: preempt 1S; out 1:2; decode 0 | w - r 0 s 2 1 | free 2+5 | to host 1>2 3>3
+        3: swap-in? 2 needs 3 of 1: later; decode 0 | w - r 0 s 2 1 | free 1+5 | done 0
+        4: swap-in? 1 needs 3 of 2: later; in 2:2; decode 2 | w - r 2 s 1 | free 2+7 | to GPU 0>3 1>2
+        5: swap-in? 1 needs 3 of 1: later; decode 2 | w - r 2 s 1 | free 1+7 | done 2
+        6: in 1:2; decode 1 | w - r 1 s - | free 2+9 | done 1 | to GPU 2>0 3>4
+    ",
+    );
+}
+
+#[test]
+fn swapping_out_asks_for_one_block_more_if_the_last_is_full() {
+    // The victim holds 2 full blocks: 3 host blocks are asked for, 2 are copied.
+    check(
+        faithful(2, 4, 3),
+        swap(),
+        &[ask(0, 4, 2), ask(0, 4, 2)],
+        "
+        0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+3
+        1: preempt 1S; out 1:2; decode 0 | w - r 0 s 1 | free 1+1 | done 0 | to host 2>0 3>1
+        2: in 1:2; decode 1 | w - r 1 s - | free 1+3 | done 1 | to GPU 0>3 1>1
+    ",
+    );
+    check(
+        faithful(2, 4, 2),
+        swap(),
+        &[ask(0, 4, 2), ask(0, 4, 2)],
+        "
+        0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+2
+        1: dies: request 1 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
+    ",
+    );
+    // A last block with room needs no such reserve.
+    check(
+        faithful(4, 2, 1),
+        swap(),
+        &[ask(0, 3, 2), ask(0, 3, 2)],
+        "
+        0: prefill 0:3W 1:3W | w - r 0 1 s - | free 0+1
+        1: preempt 1S; out 1:1; decode 0 | w - r 0 s 1 | free 1+0 | done 0 | to host 1>0
+        2: in 1:1; decode 1 | w - r 1 s - | free 1+1 | done 1 | to GPU 0>0
+    ",
+    );
+}
+
+#[test]
+fn swap_in_obeys_the_watermark() {
+    // One block of 4 must stay free: request 1 has its two blocks and would leave none.
+    let w = Controls { watermark: 0.25, ..swap() };
+    check(
+        faithful(4, 4, 4),
+        w,
+        &[ask(0, 3, 6), ask(0, 6, 4)],
+        "
+        0: prefill 0:3W 1:6W | w - r 0 1 s - | free 1+4
+        1: decode 0 1 | w - r 0 1 s - | free 1+4
+        2: preempt 1S; out 1:2; decode 0 | w - r 0 s 1 | free 2+2 | to host 1>0 2>1
+        3: swap-in? 1 needs 2 of 2: later; decode 0 | w - r 0 s 1 | free 2+2
+        4: swap-in? 1 needs 2 of 2: later; decode 0 | w - r 0 s 1 | free 2+2
+        5: swap-in? 1 needs 2 of 2: later; decode 0 | w - r 0 s 1 | free 2+2 | done 0
+        6: in 1:2; decode 1 | w - r 1 s - | free 2+4 | to GPU 0>3 1>0
+        7: decode 1 | w - r 1 s - | free 1+4 | done 1
+    ",
+    );
+}
+
+#[test]
+fn chunks_share_the_budget_with_decodes() {
+    check(
+        chunked(faithful(4, 10, 0), 6),
+        controls(),
+        &[ask(0, 10, 3), ask(0, 9, 2)],
+        "
+        0: prefill 0:6W | w 1 r 0 s - | free 7+0
+        1: prefill 1:2W 0:4C | w - r 0 1 s - | free 4+0
+        2: prefill 1:5C; decode 0 | w - r 0 1 s - | free 4+0
+        3: prefill 1:2C; decode 0 | w - r 0 1 s - | free 4+0 | done 0
+        4: decode 1 | w - r 1 s - | free 7+0 | done 1
+    ",
+    );
+}
+
+#[test]
+fn a_chunked_prompt_takes_all_its_blocks_at_once() {
+    check(
+        chunked(faithful(4, 4, 0), 4),
+        controls(),
+        &[ask(0, 12, 1), ask(0, 5, 1)],
+        "
+        0: admit? 1 needs 2 of 1: later; prefill 0:4W | w 1 r 0 s - | free 1+0
+        1: admit? 1 needs 2 of 1: later; prefill 0:4C | w 1 r 0 s - | free 1+0
+        2: admit? 1 needs 2 of 1: later; prefill 0:4C | w 1 r 0 s - | free 1+0 | done 0
+        3: prefill 1:4W | w - r 1 s - | free 2+0
+        4: prefill 1:1C | w - r 1 s - | free 2+0 | done 1
+    ",
+    );
+}
+
+#[test]
+fn with_chunks_waiting_overtakes_swapped() {
+    check(
+        chunked(faithful(2, 6, 9), 8),
+        swap(),
+        &[ask(0, 4, 5), ask(0, 5, 3), ask(1, 1, 2), ask(2, 1, 1)],
+        "
+        0: prefill 0:4W 1:4W | w - r 0 1 s - | free 1+9
+        1: preempt 1S; out 1:3; prefill 2:1W; decode 0 | w - r 0 2 s 1 | free 2+6 | to host 2>0 3>1 4>2
+        2: swap-in? 1 needs 3 of 2: later; prefill 3:1W; decode 0 2 | w - r 0 2 3 s 1 | free 1+6 | done 3 2
+        3: swap-in? 1 needs 3 of 2: later; decode 0 | w - r 0 s 1 | free 2+6
+        4: swap-in? 1 needs 3 of 2: later; decode 0 | w - r 0 s 1 | free 2+6 | done 0
+        5: in 1:3; prefill 1:1S | w - r 1 s - | free 3+9 | to GPU 0>4 1>5 2>1
+        6: decode 1 | w - r 1 s - | free 3+9
+        7: decode 1 | w - r 1 s - | free 2+9 | done 1
+    ",
+    );
+}
+
+#[test]
+fn those_the_budget_did_not_reach_go_first_next_time() {
+    // Request 2 is swapped in with a chunk of its prompt and goes before 0; in step 3 it leaves it no budget.
+    let asks = [ask(0, 3, 7), ask(0, 11, 2), ask(0, 36, 1)];
+    check(chunked(engine(4, 13, 16), 16), swap(), &asks, "
+        0: prefill 0:3W 1:11W 2:2W | w - r 0 1 2 s - | free 0+16
+        1: preempt 2S; out 2:9; decode 0 1 | w - r 0 1 s 2 | free 9+7 | done 1 | to host 4>0 5>1 6>2 7>3 8>4 9>5 10>6 11>7 12>8
+        2: in 2:9; prefill 2:15S; decode 0 | w - r 2 0 s - | free 2+16 | to GPU 0>2 1>1 2>12 3>11 4>10 5>9 6>8 7>7 8>6
+        3: prefill 2:16C | w - r 0 2 s - | free 2+16
+        4: prefill 2:3C; decode 0 | w - r 0 2 s - | free 2+16 | done 2
+        5: decode 0 | w - r 0 s - | free 11+16
+        6: decode 0 | w - r 0 s - | free 11+16
+        7: decode 0 | w - r 0 s - | free 10+16 | done 0
+    ");
+}
+
+#[test]
+fn a_chunk_touches_a_block_only_if_the_last_has_room() {
+    // All blocks are held. With the last one full the prompt goes on; with room in it, it is preempted for ever, without
+    // a step that would be idle.
+    check(
+        chunked(faithful(4, 2, 0), 3),
+        controls(),
+        &[ask(0, 8, 1)],
+        "
+        0: prefill 0:3W | w - r 0 s - | free 0+0
+        1: prefill 0:3C | w - r 0 s - | free 0+0
+        2: prefill 0:2C | w - r 0 s - | free 0+0 | done 0
+    ",
+    );
+    let story = tell(chunked(faithful(4, 2, 0), 3), &controls(), &[ask(0, 7, 1)]);
+    assert_eq!(story.last().unwrap(), "goes on");
+    // Repaired: whoever runs alone is asked for what it needs.
+    check(
+        chunked(engine(4, 2, 0), 3),
+        controls(),
+        &[ask(0, 7, 1)],
+        "
+        0: prefill 0:3W | w - r 0 s - | free 0+0
+        1: prefill 0:3C | w - r 0 s - | free 0+0
+        2: prefill 0:1C | w - r 0 s - | free 0+0 | done 0
+    ",
+    );
+}
+
+#[test]
+fn a_sequence_ends_one_token_above_the_limit() {
+    let limit = EngineConfig { max_model_len: 6, max_num_batched_tokens: 6, ..faithful(4, 10, 0) };
+    check(
+        limit,
+        controls(),
+        &[ask(0, 5, 9)],
+        "
+        0: prefill 0:5W | w - r 0 s - | free 8+0
+        1: decode 0 | w - r 0 s - | free 8+0 | done 0
+    ",
+    );
+}
+
+mod repairs {
+    use super::*;
+
+    #[test]
+    fn while_nothing_runs_the_watermark_is_zero() {
+        let all = Controls { watermark: 1.0, ..controls() };
+        check(
+            engine(4, 10, 0),
+            all,
+            &[ask(0, 12, 2), ask(0, 4, 2), ask(0, 40, 1)],
+            "
+            0: admit? 1 needs 1 of 7: later; prefill 0:12W | w 1 2 r 0 s - | free 7+0
+            1: admit? 1 needs 1 of 7: later; decode 0 | w 1 2 r 0 s - | free 6+0 | done 0
+            2: admit? 2 needs 10 of 9: later; prefill 1:4W | w 2 r 1 s - | free 9+0
+            3: admit? 2 needs 10 of 9: later; decode 1 | w 2 r 1 s - | free 8+0 | done 1
+            4: prefill 2:40W | w - r 2 s - | free 0+0 | done 2
+        ",
+        );
+        let chunks = chunked(engine(4, 10, 0), 8);
+        check(
+            chunks,
+            all,
+            &[ask(0, 12, 2), ask(0, 4, 1)],
+            "
+            0: admit? 1 needs 1 of 7: later; prefill 0:8W | w 1 r 0 s - | free 7+0
+            1: admit? 1 needs 1 of 7: later; prefill 0:4C | w 1 r 0 s - | free 7+0
+            2: admit? 1 needs 1 of 6: later; decode 0 | w 1 r 0 s - | free 6+0 | done 0
+            3: prefill 1:4W | w - r 1 s - | free 9+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn a_swapped_request_above_the_watermark_comes_back_to_an_idle_engine() {
+        // In step 8 request 1 needs 3 blocks, and 4 of 6 are to stay free: vLLM would wait for ever.
+        let w = Controls { watermark: 0.7, ..swap() };
+        check(
+            engine(2, 6, 6),
+            w,
+            &[ask(0, 2, 8), ask(0, 2, 8)],
+            "
+            0: prefill 0:2W 1:2W | w - r 0 1 s - | free 4+6
+            1: decode 0 1 | w - r 0 1 s - | free 2+6
+            2: decode 0 1 | w - r 0 1 s - | free 2+6
+            3: decode 0 1 | w - r 0 1 s - | free 0+6
+            4: preempt 1S; out 1:3; decode 0 | w - r 0 s 1 | free 3+3 | to host 1>0 3>1 5>2
+            5: swap-in? 1 needs 3 of 2: later; decode 0 | w - r 0 s 1 | free 2+3
+            6: swap-in? 1 needs 3 of 2: later; decode 0 | w - r 0 s 1 | free 2+3
+            7: swap-in? 1 needs 3 of 1: later; decode 0 | w - r 0 s 1 | free 1+3 | done 0
+            8: in 1:3; decode 1 | w - r 1 s - | free 3+6 | to GPU 0>3 1>5 2>4
+            9: decode 1 | w - r 1 s - | free 2+6
+            10: decode 1 | w - r 1 s - | free 2+6
+            11: decode 1 | w - r 1 s - | free 1+6 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn what_the_host_cannot_hold_is_recomputed() {
+        check(
+            engine(2, 4, 2),
+            swap(),
+            &[ask(0, 4, 2), ask(0, 4, 2)],
+            "
+            0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+2
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+2 | done 0
+            2: prefill 1:5W | w - r 1 s - | free 1+2 | done 1
+        ",
+        );
+        check(
+            engine(2, 4, 0),
+            swap(),
+            &[ask(0, 4, 2), ask(0, 4, 2)],
+            "
+            0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+0
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+0 | done 0
+            2: prefill 1:5W | w - r 1 s - | free 1+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn a_prefill_above_the_budget_is_swapped_in_by_chunks() {
+        check(
+            chunked(engine(4, 5, 8), 4),
+            swap(),
+            &[ask(0, 3, 4), ask(0, 15, 1)],
+            "
+            0: prefill 0:3W 1:1W | w - r 0 1 s - | free 0+8
+            1: preempt 1S; out 1:4; decode 0 | w - r 0 s 1 | free 4+4 | to host 1>0 2>1 3>2 4>3
+            2: swap-in? 1 needs 4 of 3: later; decode 0 | w - r 0 s 1 | free 3+4
+            3: swap-in? 1 needs 4 of 3: later; decode 0 | w - r 0 s 1 | free 3+4 | done 0
+            4: in 1:4; prefill 1:4S | w - r 1 s - | free 1+8 | to GPU 0>4 1>0 2>3 3>2
+            5: prefill 1:4C | w - r 1 s - | free 1+8
+            6: prefill 1:4C | w - r 1 s - | free 1+8
+            7: prefill 1:2C | w - r 1 s - | free 1+8 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn whoever_runs_alone_is_asked_for_what_it_needs() {
+        check(
+            engine(4, 1, 0),
+            controls(),
+            &[ask(0, 1, 3)],
+            "
+            0: prefill 0:1W | w - r 0 s - | free 0+0
+            1: decode 0 | w - r 0 s - | free 0+0
+            2: decode 0 | w - r 0 s - | free 0+0 | done 0
+        ",
+        );
+        check(
+            engine(4, 1, 1),
+            swap(),
+            &[ask(0, 1, 3)],
+            "
+            0: prefill 0:1W | w - r 0 s - | free 0+1
+            1: decode 0 | w - r 0 s - | free 0+1
+            2: decode 0 | w - r 0 s - | free 0+1 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn a_prompt_that_never_fits_is_refused_on_arrival() {
+        let short = EngineConfig { max_model_len: 8, ..engine(4, 10, 0) };
+        check(
+            short,
+            controls(),
+            &[ask(0, 9, 1), ask(0, 8, 1)],
+            "
+            0: refused on arrival 0
+            0: prefill 1:8W | w - r 1 s - | free 8+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn more_decodes_than_budget_do_not_break_swap_in() {
+        // Without chunks nothing ties the batch to the budget. In step 3 seven decode where a prompt may have four tokens.
+        let tight = EngineConfig { max_model_len: 4, max_num_batched_tokens: 4, ..engine(4, 8, 8) };
+        let asks: Vec<Ask> = (0..8).map(|_| ask(0, 1, 4)).collect();
+        check(
+            tight,
+            swap(),
+            &asks,
+            "
+            0: prefill 0:1W 1:1W 2:1W 3:1W | w 4 5 6 7 r 0 1 2 3 s - | free 4+8
+            1: prefill 4:1W 5:1W 6:1W 7:1W | w - r 0 1 2 3 4 5 6 7 s - | free 0+8
+            2: preempt 7S; out 7:1; decode 0 1 2 3 4 5 6 | w - r 0 1 2 3 4 5 6 s 7 | free 1+7 | to host 7>0
+            3: decode 0 1 2 3 4 5 6 | w - r 0 1 2 3 4 5 6 s 7 | free 1+7
+            4: decode 0 1 2 3 4 5 6 | w - r 0 1 2 3 4 5 6 s 7 | free 1+7 | done 0 1 2 3 4 5 6
+            5: in 7:1; decode 7 | w - r 7 s - | free 7+8 | to GPU 0>6
+            6: decode 7 | w - r 7 s - | free 7+8
+            7: decode 7 | w - r 7 s - | free 7+8 | done 7
+        ",
+        );
+    }
+}
+
+mod victims {
+    use super::*;
+
+    /// In step 4, request 0 finds nothing free and has the choice of 3, 4, 5, 6 and 2, in this order. Request 3 holds the
+    /// most blocks, 4 has the most patient targets, 5 holds the fewest blocks, 6 is the newest of those that have
+    /// generated the least, and 2 came back last: it was preempted before and, being late, admitted after the others.
+    #[track_caller]
+    fn told(victim: Victim, expected: &str) {
+        let hurried = Slo::from_millis(1, 100, 3000);
+        let patient = Slo::from_millis(60_000, 100, 3000);
+        let asks = [
+            ask(0, 3, 6),
+            ask(0, 30, 3),
+            Ask { slo: hurried, ..ask(0, 5, 4) },
+            ask(3, 12, 2),
+            Ask { slo: patient, ..ask(3, 5, 2) },
+            ask(3, 1, 2),
+            ask(3, 5, 2),
+        ];
+        let controls = Controls { victim, admission: Admission::OnTimeFirst, ..controls() };
+        check(faithful(4, 12, 0), controls, &asks, expected);
+    }
+
+    #[test]
+    fn newest() {
+        told(
+            Victim::Newest,
+            "
+            0: prefill 0:3W 1:30W 2:5W | w - r 0 1 2 s - | free 1+0
+            1: decode 0 1 2 | w - r 0 1 2 s - | free 1+0
+            2: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 2+0 | done 1
+            3: prefill 3:12W 4:5W 5:1W 6:5W 2:7W | w - r 0 3 4 5 6 2 s - | free 0+0
+            4: preempt 2R; decode 0 3 4 5 6 | w 2 r 0 3 4 5 6 s - | free 1+0 | done 3 4 5 6
+            5: prefill 2:8W | w - r 0 2 s - | free 8+0 | done 2
+            6: decode 0 | w - r 0 s - | free 10+0
+            7: decode 0 | w - r 0 s - | free 10+0 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn fewest_blocks() {
+        told(
+            Victim::FewestBlocks,
+            "
+            0: prefill 0:3W 1:30W 2:5W | w - r 0 1 2 s - | free 1+0
+            1: decode 0 1 2 | w - r 0 1 2 s - | free 1+0
+            2: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 2+0 | done 1
+            3: prefill 3:12W 4:5W 5:1W 6:5W 2:7W | w - r 0 3 4 5 6 2 s - | free 0+0
+            4: preempt 5R 2R; decode 0 3 4 6 | w 2 5 r 0 3 4 6 s - | free 2+0 | done 3 4 6
+            5: prefill 5:2W 2:8W | w - r 0 5 2 s - | free 7+0 | done 5 2
+            6: decode 0 | w - r 0 s - | free 10+0
+            7: decode 0 | w - r 0 s - | free 10+0 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn most_blocks() {
+        told(
+            Victim::MostBlocks,
+            "
+            0: prefill 0:3W 1:30W 2:5W | w - r 0 1 2 s - | free 1+0
+            1: decode 0 1 2 | w - r 0 1 2 s - | free 1+0
+            2: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 2+0 | done 1
+            3: prefill 3:12W 4:5W 5:1W 6:5W 2:7W | w - r 0 3 4 5 6 2 s - | free 0+0
+            4: preempt 3R; decode 0 4 5 6 2 | w 3 r 0 4 5 6 2 s - | free 3+0 | done 4 5 6 2
+            5: prefill 3:13W | w - r 0 3 s - | free 6+0 | done 3
+            6: decode 0 | w - r 0 s - | free 10+0
+            7: decode 0 | w - r 0 s - | free 10+0 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn least_progress() {
+        told(
+            Victim::LeastProgress,
+            "
+            0: prefill 0:3W 1:30W 2:5W | w - r 0 1 2 s - | free 1+0
+            1: decode 0 1 2 | w - r 0 1 2 s - | free 1+0
+            2: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 2+0 | done 1
+            3: prefill 3:12W 4:5W 5:1W 6:5W 2:7W | w - r 0 3 4 5 6 2 s - | free 0+0
+            4: preempt 6R; decode 0 3 4 5 2 | w 6 r 0 3 4 5 2 s - | free 1+0 | done 3 4 5 2
+            5: prefill 6:6W | w - r 0 6 s - | free 8+0 | done 6
+            6: decode 0 | w - r 0 s - | free 10+0
+            7: decode 0 | w - r 0 s - | free 10+0 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn most_slack() {
+        told(
+            Victim::MostSlack,
+            "
+            0: prefill 0:3W 1:30W 2:5W | w - r 0 1 2 s - | free 1+0
+            1: decode 0 1 2 | w - r 0 1 2 s - | free 1+0
+            2: preempt 2R; decode 0 1 | w 2 r 0 1 s - | free 2+0 | done 1
+            3: prefill 3:12W 4:5W 5:1W 6:5W 2:7W | w - r 0 3 4 5 6 2 s - | free 0+0
+            4: preempt 4R; decode 0 3 5 6 2 | w 4 r 0 3 5 6 2 s - | free 1+0 | done 3 5 6 2
+            5: prefill 4:6W | w - r 0 4 s - | free 8+0 | done 4
+            6: decode 0 | w - r 0 s - | free 10+0
+            7: decode 0 | w - r 0 s - | free 10+0 | done 0
+        ",
+        );
+    }
+}
+
+mod admission {
+    use super::*;
+
+    /// One at a time: request 1 is late when 0 is done, 2 and 3 are not, and 3 is shorter.
+    #[track_caller]
+    fn told(admission: Admission, max_wait: Micros, expected: &str) {
+        let one = EngineConfig { max_num_seqs: 1, max_wait, ..engine(4, 10, 0) };
+        let late = Slo::from_millis(1, 100, 3000);
+        let asks = [ask(0, 4, 2), Ask { slo: late, ..ask(0, 6, 2) }, ask(1, 8, 2), ask(1, 4, 2)];
+        check(one, Controls { admission, ..controls() }, &asks, expected);
+    }
+
+    #[test]
+    fn first_come_first_served() {
+        told(
+            Admission::Fcfs,
+            Micros::MAX,
+            "
+            0: prefill 0:4W | w 1 r 0 s - | free 9+0
+            1: decode 0 | w 1 2 3 r 0 s - | free 8+0 | done 0
+            2: prefill 1:6W | w 2 3 r 1 s - | free 8+0
+            3: decode 1 | w 2 3 r 1 s - | free 8+0 | done 1
+            4: prefill 2:8W | w 3 r 2 s - | free 8+0
+            5: decode 2 | w 3 r 2 s - | free 7+0 | done 2
+            6: prefill 3:4W | w - r 3 s - | free 9+0
+            7: decode 3 | w - r 3 s - | free 8+0 | done 3
+        ",
+        );
+    }
+
+    #[test]
+    fn on_time_first() {
+        told(
+            Admission::OnTimeFirst,
+            Micros::MAX,
+            "
+            0: prefill 0:4W | w 1 r 0 s - | free 9+0
+            1: decode 0 | w 1 2 3 r 0 s - | free 8+0 | done 0
+            2: prefill 2:8W | w 1 3 r 2 s - | free 8+0
+            3: decode 2 | w 1 3 r 2 s - | free 7+0 | done 2
+            4: prefill 3:4W | w 1 r 3 s - | free 9+0
+            5: decode 3 | w 1 r 3 s - | free 8+0 | done 3
+            6: prefill 1:6W | w - r 1 s - | free 8+0
+            7: decode 1 | w - r 1 s - | free 8+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn shortest_on_time_first() {
+        told(
+            Admission::ShortestOnTimeFirst,
+            Micros::MAX,
+            "
+            0: prefill 0:4W | w 1 r 0 s - | free 9+0
+            1: decode 0 | w 1 2 3 r 0 s - | free 8+0 | done 0
+            2: prefill 3:4W | w 1 2 r 3 s - | free 9+0
+            3: decode 3 | w 1 2 r 3 s - | free 8+0 | done 3
+            4: prefill 2:8W | w 1 r 2 s - | free 8+0
+            5: decode 2 | w 1 r 2 s - | free 7+0 | done 2
+            6: prefill 1:6W | w - r 1 s - | free 8+0
+            7: decode 1 | w - r 1 s - | free 8+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn whoever_waited_too_long_comes_first() {
+        // In step 4, request 1 has waited four steps and nobody else more than three.
+        told(
+            Admission::ShortestOnTimeFirst,
+            STEP.times(3),
+            "
+            0: prefill 0:4W | w 1 r 0 s - | free 9+0
+            1: decode 0 | w 1 2 3 r 0 s - | free 8+0 | done 0
+            2: prefill 3:4W | w 1 2 r 3 s - | free 9+0
+            3: decode 3 | w 1 2 r 3 s - | free 8+0 | done 3
+            4: prefill 1:6W | w 2 r 1 s - | free 8+0
+            5: decode 1 | w 2 r 1 s - | free 8+0 | done 1
+            6: prefill 2:8W | w - r 2 s - | free 8+0
+            7: decode 2 | w - r 2 s - | free 7+0 | done 2
+        ",
+        );
+    }
+
+    #[test]
+    fn on_time_counts_the_prefill() {
+        // In step 2, 40 ms are left for request 1's first token, and its prefill takes 60: it is late already.
+        let pricing = Pricing { prefill_ns_per_token: 1e7, ..Pricing::default() };
+        let one = EngineConfig { max_num_seqs: 1, pricing, ..engine(4, 10, 0) };
+        let close = Slo::from_millis(60, 100, 3000);
+        let asks = [ask(0, 4, 2), Ask { slo: close, ..ask(0, 6, 1) }, ask(0, 4, 1)];
+        check(
+            one,
+            Controls { admission: Admission::OnTimeFirst, ..controls() },
+            &asks,
+            "
+            0: prefill 0:4W | w 1 2 r 0 s - | free 9+0
+            1: decode 0 | w 1 2 r 0 s - | free 8+0 | done 0
+            2: prefill 2:4W | w 1 r 2 s - | free 9+0 | done 2
+            3: prefill 1:6W | w - r 1 s - | free 8+0 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn a_victim_is_late_by_its_stall_target() {
+        // Request 1 is preempted in step 1; nothing fits until 0 is done. In step 4 its last token is 30 ms old.
+        told_stall(
+            29,
+            "
+            0: prefill 0:8W 1:7W | w - r 0 1 s - | free 0+0
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+0
+            2: admit? 1 needs 2 of 1: later; decode 0 | w 1 2 r 0 s - | free 1+0
+            3: admit? 1 needs 2 of 1: later; decode 0 | w 1 2 r 0 s - | free 1+0 | done 0
+            4: admit? 1 needs 2 of 1: later; prefill 2:9W | w 1 r 2 s - | free 1+0 | done 2
+            5: prefill 1:8W | w - r 1 s - | free 2+0 | done 1
+        ",
+        );
+        told_stall(
+            30,
+            "
+            0: prefill 0:8W 1:7W | w - r 0 1 s - | free 0+0
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+0
+            2: admit? 1 needs 2 of 1: later; decode 0 | w 1 2 r 0 s - | free 1+0
+            3: admit? 1 needs 2 of 1: later; decode 0 | w 1 2 r 0 s - | free 1+0 | done 0
+            4: admit? 2 needs 3 of 2: later; prefill 1:8W | w 2 r 1 s - | free 2+0 | done 1
+            5: prefill 2:9W | w - r 2 s - | free 1+0 | done 2
+        ",
+        );
+    }
+
+    #[track_caller]
+    fn told_stall(stall: u64, expected: &str) {
+        let slo = Slo::from_millis(2000, 100, stall);
+        let asks = [ask(0, 8, 4), Ask { slo, ..ask(0, 7, 2) }, ask(2, 9, 1)];
+        check(engine(4, 4, 0), Controls { admission: Admission::OnTimeFirst, ..controls() }, &asks, expected);
+    }
+}
+
+mod cheaper {
+    use super::*;
+
+    /// The victim has 8 tokens computed in 2 blocks: recomputing the 9 it has then costs 9 us.
+    #[track_caller]
+    fn told(swap_ns_per_block: f64, host: u32, expected: &str) {
+        let pricing = Pricing { swap_ns_per_block, prefill_ns_per_token: 1000.0, attention_ns_per_token_pair: 0.0 };
+        let priced = EngineConfig { pricing, ..engine(4, 4, host) };
+        let controls = Controls { preemption: Preemption::Cheaper, ..controls() };
+        check(priced, controls, &[ask(0, 8, 2), ask(0, 8, 2)], expected);
+    }
+
+    #[test]
+    fn swaps_when_moving_twice_costs_less() {
+        told(
+            2000.0,
+            8,
+            "
+            0: prefill 0:8W 1:8W | w - r 0 1 s - | free 0+8
+            1: preempt 1S; out 1:2; decode 0 | w - r 0 s 1 | free 1+6 | done 0 | to host 2>0 3>1
+            2: in 1:2; decode 1 | w - r 1 s - | free 1+8 | done 1 | to GPU 0>3 1>1
+        ",
+        );
+    }
+
+    #[test]
+    fn recomputes_when_it_costs_no_more() {
+        told(
+            2250.0,
+            8,
+            "
+            0: prefill 0:8W 1:8W | w - r 0 1 s - | free 0+8
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+8 | done 0
+            2: prefill 1:9W | w - r 1 s - | free 1+8 | done 1
+        ",
+        );
+    }
+
+    #[test]
+    fn recomputes_when_the_host_has_no_room() {
+        told(
+            2000.0,
+            2,
+            "
+            0: prefill 0:8W 1:8W | w - r 0 1 s - | free 0+2
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 1+2 | done 0
+            2: prefill 1:9W | w - r 1 s - | free 1+2 | done 1
+        ",
+        );
+    }
+}
