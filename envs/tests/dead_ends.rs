@@ -99,7 +99,7 @@ fn a_full_host_pool_kills_the_engine() {
         &[ask(0, 4, 2), ask(0, 4, 2)],
         "
         0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+0
-        1: dies: request 1 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
+        1: dies in preemption 1: request 1 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
     ",
     );
     // The first victim fits, the second in the same step does not.
@@ -109,7 +109,7 @@ fn a_full_host_pool_kills_the_engine() {
         &[ask(0, 1, 3), ask(0, 1, 3), ask(0, 1, 2), ask(0, 1, 2)],
         "
         0: prefill 0:1W 1:1W 2:1W 3:1W | w - r 0 1 2 3 s - | free 0+2
-        1: dies: request 2 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
+        1: dies in preemption 2: request 2 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
     ",
     );
 }

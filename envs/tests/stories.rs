@@ -285,7 +285,7 @@ fn swapping_out_asks_for_one_block_more_if_the_last_is_full() {
         &[ask(0, 4, 2), ask(0, 4, 2)],
         "
         0: prefill 0:4W 1:4W | w - r 0 1 s - | free 0+2
-        1: dies: request 1 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
+        1: dies in preemption 1: request 1 cannot be swapped out: the host pool has no room (vLLM's V0 engine dies here)
     ",
     );
     // A last block with room needs no such reserve.
@@ -375,17 +375,16 @@ fn with_chunks_waiting_overtakes_swapped() {
 
 #[test]
 fn those_the_budget_did_not_reach_go_first_next_time() {
-    // Request 2 is swapped in with a chunk of its prompt and goes before 0; in step 3 it leaves it no budget.
-    let asks = [ask(0, 3, 7), ask(0, 11, 2), ask(0, 36, 1)];
-    check(chunked(engine(4, 13, 16), 16), swap(), &asks, "
-        0: prefill 0:3W 1:11W 2:2W | w - r 0 1 2 s - | free 0+16
-        1: preempt 2S; out 2:9; decode 0 1 | w - r 0 1 s 2 | free 9+7 | done 1 | to host 4>0 5>1 6>2 7>3 8>4 9>5 10>6 11>7 12>8
-        2: in 2:9; prefill 2:15S; decode 0 | w - r 2 0 s - | free 2+16 | to GPU 0>2 1>1 2>12 3>11 4>10 5>9 6>8 7>7 8>6
-        3: prefill 2:16C | w - r 0 2 s - | free 2+16
-        4: prefill 2:3C; decode 0 | w - r 0 2 s - | free 2+16 | done 2
-        5: decode 0 | w - r 0 s - | free 11+16
-        6: decode 0 | w - r 0 s - | free 11+16
-        7: decode 0 | w - r 0 s - | free 10+16 | done 0
+    // Request 3 is swapped in with a chunk of its prompt and goes before 0 and 1; in step 3 it leaves budget for one.
+    let asks = [ask(0, 3, 6), ask(0, 3, 6), ask(0, 20, 2), ask(0, 67, 2)];
+    check(chunked(engine(4, 24, 24), 32), swap(), &asks, "
+        0: prefill 0:3W 1:3W 2:20W 3:6W | w - r 0 1 2 3 s - | free 0+24
+        1: preempt 3S; out 3:17; decode 0 1 2 | w - r 0 1 2 s 3 | free 16+7 | done 2 | to host 7>0 8>1 9>2 10>3 11>4 12>5 13>6 14>7 15>8 16>9 17>10 18>11 19>12 20>13 21>14 22>15 23>16
+        2: in 3:17; prefill 3:30S; decode 0 1 | w - r 3 0 1 s - | free 3+24 | to GPU 0>5 1>4 2>3 3>2 4>22 5>21 6>20 7>19 8>18 9>17 10>16 11>15 12>14 13>13 14>12 15>11 16>10
+        3: prefill 3:31C; decode 0 | w - r 1 0 3 s - | free 3+24
+        4: decode 1 0 3 | w - r 1 0 3 s - | free 3+24 | done 3
+        5: decode 1 0 | w - r 1 0 s - | free 20+24 | done 0
+        6: decode 1 | w - r 1 s - | free 22+24 | done 1
     ");
 }
 
@@ -552,6 +551,37 @@ mod repairs {
             0: prefill 0:1W | w - r 0 s - | free 0+1
             1: decode 0 | w - r 0 s - | free 0+1
             2: decode 0 | w - r 0 s - | free 0+1 | done 0
+        ",
+        );
+    }
+
+    #[test]
+    fn whoever_was_swapped_in_first_is_not_nobody() {
+        // In step 4 the engine was idle until request 1 came back; for request 2 the watermark of one block holds.
+        let w = Controls { watermark: 0.2, ..swap() };
+        let asks = [ask(0, 4, 4), ask(0, 15, 1), ask(4, 5, 1)];
+        check(chunked(engine(4, 6, 8), 10), w, &asks, "
+            0: prefill 0:4W 1:6W | w - r 0 1 s - | free 1+8
+            1: preempt 1S; out 1:4; decode 0 | w - r 0 s 1 | free 4+4 | to host 1>0 2>1 3>2 4>3
+            2: swap-in? 1 needs 4 of 4: later; decode 0 | w - r 0 s 1 | free 4+4
+            3: swap-in? 1 needs 4 of 4: later; decode 0 | w - r 0 s 1 | free 4+4 | done 0
+            4: admit? 2 needs 2 of 2: later; in 1:4; prefill 1:9S | w 2 r 1 s - | free 2+8 | done 1 | to GPU 0>5 1>0 2>4 3>3
+            5: prefill 2:5W | w - r 2 s - | free 4+8 | done 2
+        ");
+    }
+
+    #[test]
+    fn the_last_in_line_is_not_alone() {
+        // In step 1 request 0 takes the last block; request 1 has room in its own, and still has to go.
+        check(
+            engine(4, 4, 0),
+            controls(),
+            &[ask(0, 4, 3), ask(0, 5, 2)],
+            "
+            0: prefill 0:4W 1:5W | w - r 0 1 s - | free 1+0
+            1: preempt 1R; decode 0 | w 1 r 0 s - | free 2+0
+            2: prefill 1:6W | w - r 0 1 s - | free 0+0 | done 1
+            3: decode 0 | w - r 0 s - | free 2+0 | done 0
         ",
         );
     }

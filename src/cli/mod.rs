@@ -78,7 +78,7 @@ pub fn run() -> ExitCode {
         // Whoever reads stdout has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", one_line(&format!("{error:#}")));
+            eprintln!("error: {}", one_line(&error));
             ExitCode::from(2)
         }
     }
@@ -89,6 +89,27 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+/// The error and its causes in one line; a cause that the error before it already tells is not told again.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        if parts.last().is_none_or(|before| !before.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_that_says_everything_once() {
+        let error = anyhow!("ends\n  early").context("a.kvt: ends early").context("cannot export");
+        assert_eq!(one_line(&error), "cannot export: a.kvt: ends early");
+    }
 }

@@ -46,7 +46,7 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
         TraceCommand::Stats { file, json } => {
             let stats = TraceStats::read(file)?;
             let mut output = Output::new();
-            if *json { output.json("trace", &stats)? } else { output.text(&stats.to_string())? }
+            if *json { output.json("trace", &stats)? } else { output.line(&stats.to_string())? }
         }
         TraceCommand::Convert { input, output } => {
             let converted = jsonl::convert(input, output)?;

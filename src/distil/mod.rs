@@ -1,7 +1,7 @@
 //! From a trained network to a decision tree of a few KiB.
 //!
 //! A [`Teacher`] is imitated where the student will be: the teacher drives first, then the student drives and is
-//! corrected ([`dagger`]); samples carry how much the teacher minds ([`dataset`]); a [`Tree`] is grown from all of them;
+//! corrected (`dagger.rs`); samples carry how much the teacher minds ([`dataset`]); a [`Tree`] is grown from all of them;
 //! [`Fidelity`] is measured on further episodes the student drives. The whole is VIPER (Bastani, Pu, Solar-Lezama 2018,
 //! "Verifiable Reinforcement Learning via Policy Extraction") with two differences: samples are weighted instead of drawn
 //! by their weight, which adds no noise, and the last student is taken, which has seen the most, instead of the best of all.

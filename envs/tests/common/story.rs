@@ -65,7 +65,7 @@ pub fn tell(engine: EngineConfig, controls: &Controls, requests: &[Ask]) -> Vec<
             return story;
         }
         if let Err(error) = scheduler.schedule(now, controls, &mut plan) {
-            story.push(format!("{step}: dies: {error}"));
+            story.push(format!("{step}: dies in preemption {}: {error}", scheduler.preemptions()));
             return story;
         }
         let line = Line::of(&plan, &scheduler);
