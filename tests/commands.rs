@@ -122,6 +122,9 @@ fn mistakes_are_one_line_and_exit_2() {
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--env", "gpt@h100"], "unknown model \"gpt\""),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--env", "llama-3-70b@h100"], "takes more"),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "0"], "--load \"0\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "-1"], "--load \"-1\""),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "2,2"], "--load 2 is given twice"),
+        (vec!["demo", "--workload", "chat:rate=1,duration=20", "--out", "d"], "a demo needs at least 60 s"),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--seeds", "5..1"], "--seeds"),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--slo", "ttft:0"], "ttft:\"0\""),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--set", "blocks=9"], "unknown setting \"blocks\""),
@@ -137,6 +140,46 @@ fn mistakes_are_one_line_and_exit_2() {
         let error = refused(path, &arguments);
         assert!(error.contains(part) || part == "takes more" && error.contains("take more"), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn a_demo_leaves_folders_of_others_alone() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    for file in ["precious", "demo.txt"] {
+        fs::create_dir_all(path.join(file).join("out")).unwrap();
+        fs::write(path.join(file).join("out").join(file), "mine").unwrap();
+        let error = refused(&path.join(file), &["demo", "--workload", "chat:rate=1,duration=90", "--out", "out"]);
+        assert!(error.contains("no demo's folder"), "{error}");
+        assert_eq!(fs::read_to_string(path.join(file).join("out").join(file)).unwrap(), "mine");
+    }
+}
+
+#[test]
+fn one_draw_is_not_given_out_as_certain() {
+    let folder = tempdir().unwrap();
+    let mut arguments = vec!["evaluate", "--policy", "default", "--policy", "fixed:0.05", "--json"];
+    arguments.extend(BUSY);
+    let gain = |arguments: &[&str]| {
+        lines(&done(folder.path(), arguments).stdout, "comparison").remove(1)["slo_attainment_gain"].take()
+    };
+    let one = gain(&arguments);
+    assert!(one["mean"].is_number() && one["low"].is_null() && one["high"].is_null(), "{one}");
+    arguments.extend(["--windows", "3"]);
+    let three = gain(&arguments);
+    assert!(three["low"].as_f64() < three["high"].as_f64(), "{three}");
+}
+
+#[test]
+fn traffic_that_does_not_depend_on_the_seed_is_run_once() {
+    let folder = tempdir().unwrap();
+    done(folder.path(), &["trace", "generate", "chat:rate=2,duration=60", "chat.jsonl"]);
+    let run = done(folder.path(), &["simulate", "--trace", "chat.jsonl", "--seeds", "1..3", "--json"]);
+    assert_eq!(lines(&run.stdout, "run").len(), 1);
+    assert!(run.stderr.contains("the traffic is the same for every seed"), "{}", run.stderr);
+    let half =
+        done(folder.path(), &["simulate", "--trace", "chat.jsonl", "--load", "0.5", "--seeds", "1..3", "--json"]);
+    assert_eq!(lines(&half.stdout, "run").len(), 3);
 }
 
 #[test]

@@ -133,6 +133,16 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
     assert_eq!(comparisons[2]["policy"], "table:policy.kvt");
     assert_eq!(comparisons[0]["reference"], "default");
 
+    // Another world than the one it was trained in is pointed out.
+    let elsewhere = done(
+        path,
+        &["evaluate", "--workload", "chat:rate=3,duration=30", "--interval", "16", "--policy", "table:policy.kvt"],
+    );
+    assert!(elsewhere.stderr.contains("was trained with interval 8 and is judged with 16"), "{}", elsewhere.stderr);
+    done(path, &["trace", "generate", "chat:rate=3,duration=300", "other.jsonl"]);
+    let other = ["export", "--checkpoint", "run/checkpoint", "--out", "x.kvt", "--trace", "other.jsonl"];
+    assert!(refused(path, &other).contains("other traffic"));
+
     // One flipped byte anywhere, and neither is believed.
     let mut bytes = fs::read(path.join("policy.kvt")).unwrap();
     let middle = bytes.len() / 2;

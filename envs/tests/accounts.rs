@@ -9,7 +9,7 @@ use common::{controls, engine};
 use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
 use kvtide_envs::env::{Node, Progress};
 use kvtide_envs::metrics::{Collector, Percentiles, Summary};
-use kvtide_envs::sched::{EngineConfig, Phase, Slo};
+use kvtide_envs::sched::{EngineConfig, Phase, RequestState, Slo};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -79,6 +79,20 @@ fn two_requests_by_hand() {
     assert!((summary.kv_usage_mean - 0.225).abs() < 1e-12);
     assert_eq!(summary.scheduler_steps, 4);
     assert_eq!(node.collector().violations, 1);
+}
+
+#[test]
+fn a_run_cut_short_counts_its_tokens_but_no_unfinished_request() {
+    let mut node = node(engine(4, 10, 0), Slo::default(), &[(0, 4, 1), (0, 4, 9)]);
+    for _ in 0..4 {
+        node.step(&controls()).unwrap();
+    }
+    let summary = node.summary().unwrap();
+    // Tokens: 1 of request 0, 4 of request 1.
+    assert_eq!((summary.output_tok_s, summary.on_time_tokens), (125.0, 1.0));
+    assert_eq!((summary.requests, summary.completed, summary.slo_attainment), (2, 1, 0.5));
+    assert_eq!((summary.e2e_ms, summary.tpot_ms), (Some(all(10.0)), None));
+    assert_eq!(summary.itl_ms.map(|gaps| gaps.p50.round()), Some(10.0));
 }
 
 #[test]
@@ -224,29 +238,53 @@ impl Recount<'_> {
     }
 }
 
-/// Runs a workload under random controls; the summary and the tokens seen from outside.
-fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u64) -> (Summary, Vec<Vec<Micros>>, f64) {
+/// What was seen of a run from outside, by comparing each request before and after each step.
+#[derive(Default)]
+struct Seen {
+    tokens: Vec<Vec<Micros>>,
+    preemptions: u64,
+    recomputed_tokens: u64,
+    swap_out_blocks: u64,
+    swap_in_blocks: u64,
+    /// Block-seconds after steps, which misses those of requests that finished in them.
+    used: f64,
+}
+
+impl Seen {
+    fn compare(&mut self, before: &RequestState, after: &RequestState) {
+        let blocks = before.blocks.len() as u64;
+        match (before.phase, after.phase) {
+            (Phase::Running, Phase::Waiting) => self.recomputed_tokens += u64::from(before.computed),
+            (Phase::Running, Phase::Swapped) => self.swap_out_blocks += blocks,
+            (Phase::Swapped, Phase::Running | Phase::Finished) => self.swap_in_blocks += blocks,
+            _ => {}
+        }
+        let victim = before.phase == Phase::Running && matches!(after.phase, Phase::Waiting | Phase::Swapped);
+        self.preemptions += u64::from(victim);
+    }
+}
+
+/// Runs a workload under random controls to the end.
+fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u64) -> (Summary, Seen) {
     let cost = CostModel::new(&"llama-3-8b@rtx-4090".parse().unwrap(), engine.block_size);
     let mut node = Node::new(engine.clone(), cost, Arc::clone(requests), slo, Collector::with_gaps()).unwrap();
     let mut stream = seed::stream(seed, "accounts", 0);
-    let mut tokens = vec![Vec::new(); requests.len()];
-    let (mut used, mut before) = (0.0, Micros::ZERO);
+    let mut seen = Seen { tokens: vec![Vec::new(); requests.len()], ..Seen::default() };
     loop {
-        let controls = any_controls(&mut stream);
-        if node.step(&controls).unwrap() != Progress::Stepped {
-            break;
+        let (before, then) = (node.scheduler().requests().to_vec(), node.now());
+        if node.step(&any_controls(&mut stream)).unwrap() != Progress::Stepped {
+            return (node.summary().unwrap(), seen);
         }
-        for (times, request) in tokens.iter_mut().zip(node.scheduler().requests()) {
+        let after = node.scheduler().requests();
+        before.iter().zip(after).for_each(|(before, after)| seen.compare(before, after));
+        for (times, request) in seen.tokens.iter_mut().zip(after) {
             if request.generated as usize > times.len() {
                 times.push(node.now());
             }
         }
-        // Blocks after the step, if nothing finished, are those during the step.
         let gpu = node.scheduler().gpu();
-        used += f64::from(gpu.num_blocks() - gpu.num_free()) * (node.now() - before).as_secs_f64();
-        before = node.now();
+        seen.used += f64::from(gpu.num_blocks() - gpu.num_free()) * (node.now() - then).as_secs_f64();
     }
-    (node.summary().unwrap(), tokens, used)
 }
 
 #[test]
@@ -258,9 +296,9 @@ fn summaries_agree_with_a_recount_of_every_token() {
         let requests = workload.share();
         let engine = EngineConfig { max_num_seqs: 64, max_model_len: 2048, ..engine(16, 160, 60) };
         let slo = Slo::from_millis(3000, 60, 1500);
-        let (summary, tokens, used) = observed(&requests, &engine, slo, seed as u64);
-        let count = tokens.iter().map(Vec::len).sum::<usize>();
-        let recount = Recount { requests: &requests, slo, max_model_len: 2048, tokens };
+        let (summary, seen) = observed(&requests, &engine, slo, seed as u64);
+        let count = seen.tokens.iter().map(Vec::len).sum::<usize>();
+        let recount = Recount { requests: &requests, slo, max_model_len: 2048, tokens: seen.tokens };
         let seconds = summary.makespan_s;
 
         assert_eq!(summary.completed as usize, recount.finished().count());
@@ -275,8 +313,12 @@ fn summaries_agree_with_a_recount_of_every_token() {
         assert_eq!(summary.goodput_rps, attained as f64 / seconds);
         assert_eq!(summary.on_time_tokens, on_time as f64 / count as f64);
         assert_eq!(summary.output_tok_s, count as f64 / seconds);
-        assert!(summary.preemptions > 0);
-        assert!(summary.kv_usage_mean * seconds * 160.0 >= 0.9 * used && summary.kv_usage_mean <= 1.0);
+        assert!(seen.recomputed_tokens > 0 && seen.swap_in_blocks > 0, "no preemptions: the run tells nothing");
+        assert_eq!(summary.preemptions, seen.preemptions);
+        assert_eq!(summary.recomputed_tokens, seen.recomputed_tokens);
+        assert_eq!(summary.swap_out_blocks, seen.swap_out_blocks);
+        assert_eq!(summary.swap_in_blocks, seen.swap_in_blocks);
+        assert!(summary.kv_usage_mean * seconds * 160.0 >= 0.9 * seen.used && summary.kv_usage_mean <= 1.0);
 
         let times = |time: &dyn Fn(&Request, &[Micros]) -> Option<f64>| -> Vec<f64> {
             recount.finished().filter_map(|(request, times)| time(request, times)).collect()

@@ -8,7 +8,7 @@ use common::{controls, engine, faithful};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, Node, Progress, ResetOptions, Reward, RewardWeights, ServingEnv, VecEnv,
-    VectorEnv, check_env, mask,
+    VectorEnv, check_env, mask, snapshot,
 };
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{ConfigError, EngineConfig, Slo};
@@ -16,7 +16,9 @@ use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{Replay, Window, Workload, WorkloadError, WorkloadSource};
+use kvtide_runtime::Snapshot;
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
+use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{Action, ActionProfile, Controls, Head, NUM_FEATURES, Preemption, Victim};
 use rand::RngExt;
 use serde_json::{Value, json};
@@ -230,6 +232,62 @@ fn a_decision_is_due_every_interval_and_when_something_is_first_refused() {
 }
 
 #[test]
+fn a_snapshot_counts_what_is_there() {
+    let two = EngineConfig { max_num_seqs: 2, ..engine(4, 10, 6) };
+    let cost = cost(4);
+    let list = requests(&[(0, 4, 9), (0, 7, 9), (0, 30, 9)]);
+    let slo = Slo::from_millis(2000, 100, 1000);
+    let mut node = Node::new(two, cost, list.into(), slo, Collector::default()).unwrap();
+    node.step(&controls()).unwrap();
+    let now = node.now().0;
+    // Requests 0 and 1 have 5 and 8 tokens in 1 and 2 blocks; 30 tokens wait for 8 blocks, and 7 are free.
+    let expected = Snapshot {
+        now_us: now,
+        block_size: 4,
+        num_gpu_blocks: 10,
+        free_gpu_blocks: 7,
+        evictable_blocks: 0,
+        num_cpu_blocks: 6,
+        free_cpu_blocks: 6,
+        growth_blocks: [1, 4, 16],
+        held_blocks: 3,
+        running: 2,
+        waiting: 1,
+        swapped: 0,
+        max_num_seqs: 2,
+        max_num_batched_tokens: 40,
+        head_blocks: 8,
+        head_tokens: 30,
+        waiting_blocks: 8,
+        waiting_tokens: 30,
+        oldest_wait_us: now,
+        late_waiting: 0,
+        behind: 0,
+        slack_sum_us: 2 * (2_100_000 - now as i64),
+        generated_tokens: 2,
+        pending_prefill_tokens: 0,
+        ttft_target_us: 2_000_000,
+        tpot_target_us: 100_000,
+        totals: Totals { steps: 1, refused_steps: 1, arrivals: 3, arrived_prompt_tokens: 41, ..Totals::default() },
+    };
+    assert_eq!(snapshot(&node), expected);
+}
+
+#[test]
+fn a_waiting_victim_asks_for_all_its_tokens() {
+    // Request 1 has a token beyond its prompt when it is preempted in the second step.
+    let list = requests(&[(0, 8, 9), (0, 8, 9)]);
+    let mut node = Node::new(engine(4, 4, 0), cost(4), list.into(), Slo::default(), Collector::default()).unwrap();
+    node.step(&controls()).unwrap();
+    node.step(&controls()).unwrap();
+    let shot = snapshot(&node);
+    assert_eq!((shot.waiting, shot.head_tokens, shot.head_blocks), (1, 9, 3));
+    assert_eq!((shot.waiting_tokens, shot.waiting_blocks), (9, 3));
+    // It has its first token, so it waits for none.
+    assert_eq!((shot.oldest_wait_us, shot.late_waiting, shot.totals.preemptions), (0, 0, 1));
+}
+
+#[test]
 fn without_a_host_pool_nothing_can_be_swapped() {
     let config = |host| EnvConfig { engine: EngineConfig { num_cpu_blocks: host, ..crowded().engine }, ..crowded() };
     for profile in ActionProfile::ALL {
@@ -314,6 +372,7 @@ fn an_episode_can_be_drawn_from_any_seed_once_the_settings_passed() {
         beyond.episodes.source = WorkloadSource::Replay { trace, replay: Replay::default() };
         beyond.episodes.range.end = SECOND.times(end);
         beyond.episodes.length = SECOND.times(2);
+        assert!(beyond.episodes.validate().is_err(), "a range to {end} s");
         let refused = ServingEnv::new(Arc::new(beyond)).map(drop).unwrap_err();
         assert!(matches!(refused, EnvError::Workload(WorkloadError::WindowBeyondTrace { .. })), "{refused}");
     }
@@ -383,6 +442,9 @@ fn results_are_the_same_bytes_at_any_number_of_threads() {
         })
     };
     let one = run(1, 1);
+    let hashes: Vec<&Value> = one.1["envs"].as_array().unwrap().iter().map(|env| &env["hash"]).collect();
+    let is_new = |(index, hash): (usize, &&Value)| !hashes[..index].contains(hash);
+    assert!(hashes.iter().enumerate().all(is_new), "two environments play the same episode");
     assert!(String::from_utf8_lossy(&one.0).contains("slo_attainment"), "no episode ended");
     assert!(run(2, 1) == one, "2 threads");
     assert!(run(8, 1) == one, "8 threads");

@@ -11,13 +11,20 @@ use crate::world::World;
 #[derive(Debug, Clone, Args)]
 pub(super) struct DrawArgs {
     /// Load factors, comma-separated; 1 is the traffic as recorded.
-    #[arg(long, visible_alias = "loads", value_name = "LOAD,…", value_delimiter = ',', default_value = "1")]
+    #[arg(
+        long,
+        visible_alias = "loads",
+        value_name = "LOAD,…",
+        value_delimiter = ',',
+        default_value = "1",
+        allow_hyphen_values = true
+    )]
     load: Vec<String>,
     /// Seeds: 1..5 (both included) or 1,2,7.
-    #[arg(long, value_name = "SEEDS", default_value = "1")]
+    #[arg(long, value_name = "SEEDS", default_value = "1", allow_hyphen_values = true)]
     seeds: String,
     /// Only arrivals of this part of the traffic, such as 600s..1200s.
-    #[arg(long, value_name = "START..END")]
+    #[arg(long, value_name = "START..END", allow_hyphen_values = true)]
     window: Option<String>,
     /// Cut the traffic (or --window) into this many equal windows.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -30,10 +37,14 @@ const MAX_SEEDS: u64 = 10_000;
 impl DrawArgs {
     pub(super) fn loads(&self) -> anyhow::Result<Vec<f64>> {
         let parse = |text: &String| {
-            let load = text.parse::<f64>().ok().filter(|load| *load > 0.0 && load.is_finite());
-            load.with_context(|| format!("--load {text:?}: expected a number above 0"))
+            let load = text.parse::<f64>().ok().filter(|load| (1e-6..=1e3).contains(load));
+            load.with_context(|| format!("--load {text:?}: expected a number from 0.000001 to 1000"))
         };
-        self.load.iter().map(parse).collect()
+        let loads: Vec<f64> = self.load.iter().map(parse).collect::<anyhow::Result<_>>()?;
+        if let Some((_, load)) = loads.iter().enumerate().find(|(index, load)| loads[..*index].contains(load)) {
+            bail!("--load {load} is given twice");
+        }
+        Ok(loads)
     }
 
     pub(super) fn seeds(&self) -> anyhow::Result<Vec<u64>> {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -26,7 +28,7 @@ use crate::world::{Draw, World, WorldSpec};
 pub(super) struct DemoArgs {
     #[command(flatten)]
     world: WorldSpec,
-    /// Folder for the checkpoint, the table and the results. It is made anew.
+    /// Folder for the checkpoint, the table and the results; those of an earlier demo are replaced.
     #[arg(long, value_name = "DIR", default_value = "runs/demo")]
     out: PathBuf,
     /// Decisions to learn from.
@@ -49,11 +51,17 @@ const LOADS: [f64; 3] = [0.9, 1.0, 1.1];
 const TRAINED: (f64, f64) = (0.75, 1.3);
 /// Fixed watermarks shown.
 const WATERMARKS: [&str; 4] = ["fixed:0", "fixed:0.05", "fixed:0.12", "fixed:0.25"];
+/// Environments, and decisions of each in an iteration.
+const NUM_ENVS: usize = 32;
+const NUM_STEPS: usize = 128;
 /// Longest episode, seconds.
 const EPISODE_S: f64 = 300.0;
 
-/// A file in the folder of a demo says that the folder is one and may be replaced.
+/// A file in the folder of a demo says that the folder is one and may be used again.
 const MARK: &str = "demo.txt";
+const MARK_TEXT: &str = "Results of kvtide demo; the next one replaces them.\n";
+/// Shortest traffic: both parts must show something.
+const LEAST_S: f64 = 60.0;
 
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let stop = stop::on_interrupt();
@@ -62,6 +70,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
         spec.workload = Some(TRAFFIC.to_owned());
     }
     let world = spec.world()?;
+    let span_s = world.span()?.as_secs_f64();
+    ensure!(span_s >= LEAST_S, "the traffic lasts {span_s:.1} s; a demo needs at least {LEAST_S} s of it");
+    let fewest = (NUM_ENVS * NUM_STEPS) as u64;
+    ensure!(args.decisions >= fewest, "--decisions {}: expected at least {fewest}", args.decisions);
     make_folder(&args.out)?;
     eprintln!(
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
@@ -99,7 +111,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
         seeds: vec![1, 2, 3],
     };
     let (bar, mut rows) = (Runs::new(), Vec::new());
-    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |cell| rows.extend_from_slice(cell))?;
+    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |finished| {
+        rows.extend_from_slice(finished);
+        ControlFlow::Continue(())
+    })?;
     bar.finish();
     if cells < matrix.loads.len() {
         return Ok(Exit::Interrupted);
@@ -121,17 +136,25 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Replaces the folder of an earlier demo; any other folder that is not empty is left alone.
+/// Takes the results of an earlier demo out of its folder; a folder of anything else is left alone.
 fn make_folder(out: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot prepare {}", out.display());
+    let mark = out.join(MARK);
     if out.exists() {
         let empty = fs::read_dir(out).with_context(cannot)?.next().is_none();
-        let ours = out.join(MARK).exists();
-        ensure!(empty || ours, "{} exists and is no demo's folder; take another --out", out.display());
-        fs::remove_dir_all(out).with_context(cannot)?;
+        let ours = fs::read_to_string(&mark).is_ok_and(|text| text == MARK_TEXT);
+        ensure!(empty || ours, "{} is not empty and no demo's folder; take another --out", out.display());
     }
     fs::create_dir_all(out).with_context(cannot)?;
-    fs::write(out.join(MARK), "Made by kvtide demo, and replaced by the next.\n").with_context(cannot)
+    for name in ["checkpoint", "tensorboard", "train.jsonl", "policy.kvt", "results.jsonl"] {
+        let path = out.join(name);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).with_context(cannot),
+            _ => {}
+        }
+    }
+    fs::write(mark, MARK_TEXT).with_context(cannot)
 }
 
 fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result<Experiment> {
@@ -140,14 +163,14 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
     let mut experiment = Experiment {
         name: "demo".to_owned(),
         profile: ActionProfile::Full.name().to_owned(),
-        num_envs: 32,
+        num_envs: NUM_ENVS,
         world: spec,
         episodes: Episodes { fit: FIT, length_s: EPISODE_S.min(fit_s), load: (1.0, 1.0) },
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
         ppo: PpoConfig {
             total_decisions: args.decisions,
-            num_steps: 128,
+            num_steps: NUM_STEPS,
             num_minibatches: 8,
             learning_rate: 5e-4,
             entropy_coef: Schedule { start: 0.001, end: 0.0 },

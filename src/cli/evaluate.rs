@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -15,6 +16,7 @@ use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::checkpoint;
 use crate::evaluate::{Matrix, PolicySpec, Row, compare, render, run_matrix};
+use crate::export;
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -55,7 +57,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         seeds: args.draw.seeds()?,
     };
     simulate::warn_of_idle_seeds(&world, &matrix);
-    warn_of_seen_traffic(&world, &matrix, &args.policies)?;
+    warn_of_training(&world, &matrix, &args.policies)?;
     let mut file = match &args.out {
         Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
         None => None,
@@ -64,23 +66,23 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let mut rows: Vec<Row> = Vec::new();
     let mut written = Ok(());
     let bar = Runs::new();
-    let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |cell| {
-        rows.extend_from_slice(cell);
-        if written.is_ok() {
-            written = cell.iter().try_for_each(|row| {
-                if let Some(file) = &mut file {
-                    writeln!(file, "{}", serde_json::to_string(row)?)?;
-                }
-                if args.json { output.json("run", row) } else { Ok(()) }
-            });
-        }
-    })?;
+    let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |finished| {
+        rows.extend_from_slice(finished);
+        written = finished.iter().try_for_each(|row| {
+            if let Some(file) = &mut file {
+                writeln!(file, "{}", serde_json::to_string(row)?)?;
+            }
+            if args.json { output.json("run", row) } else { Ok(()) }
+        });
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
     bar.finish();
     written?;
+    // Whatever ended the runs, what is finished is compared.
     let comparisons = compare(&rows, &reference);
     if args.json {
         comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison))?;
-    } else {
+    } else if !comparisons.is_empty() {
         output.line(&format!(
             "{} on {}, {}, {} windows x {} loads x {} seeds",
             world.trace,
@@ -92,24 +94,34 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         ))?;
         output.text(&render(&comparisons))?;
     }
-    let all = matrix.windows.len() * matrix.loads.len();
+    let (cells, all) = (cells?, matrix.windows.len() * matrix.loads.len());
     if cells < all {
-        eprintln!("interrupted: {cells} of {all} cells are finished; the figures are of those");
+        eprintln!("interrupted: {cells} of {all} cells are finished; the comparison is of those");
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)
 }
 
-/// A checkpoint judged on what it was trained on proves nothing.
-fn warn_of_seen_traffic(world: &World, matrix: &Matrix, policies: &[String]) -> anyhow::Result<()> {
-    let Some(fingerprint) = world.fingerprint() else { return Ok(()) };
+/// A policy judged on what it was trained on proves nothing, and one judged in another world may prove little.
+fn warn_of_training(world: &World, matrix: &Matrix, policies: &[String]) -> anyhow::Result<()> {
     for name in policies {
-        let PolicySpec::Checkpoint(path) = name.parse()? else { continue };
-        let metadata = checkpoint::inspect(&path)?.metadata;
-        if metadata.get("traffic") != Some(&format!("{fingerprint:016x}")) {
-            continue;
+        let trained = match name.parse()? {
+            PolicySpec::Checkpoint(path) => checkpoint::inspect(&path)?.metadata,
+            PolicySpec::Table(path) => {
+                let table = export::load_table(&path)?;
+                table.metadata().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+            }
+            _ => continue,
+        };
+        for (key, here) in world.conditions() {
+            if let Some(there) = trained.get(key).filter(|there| **there != here) {
+                eprintln!("warning: {name} was trained with {key} {there} and is judged with {here}");
+            }
         }
-        let Some(Ok(seen)) = metadata.get("fit_range").map(|text| text.parse::<Window>()) else { continue };
+        let same_trace = world.fingerprint().is_some_and(|fingerprint| trained.get("traffic") == Some(&fingerprint));
+        let Some(Ok(seen)) = trained.get("fit_range").filter(|_| same_trace).map(|text| text.parse::<Window>()) else {
+            continue;
+        };
         let overlaps =
             |window: &Option<Window>| window.is_none_or(|window| window.start < seen.end && seen.start < window.end);
         if matrix.windows.iter().any(overlaps) {

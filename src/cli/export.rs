@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use kvtide_runtime::Table;
 
+use super::train::same_traffic;
 use super::{Exit, stop};
 use crate::checkpoint;
 use crate::distil::{self, DistilConfig, DistilError, Fidelity};
@@ -44,6 +45,9 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         experiment.world.workload = None;
     }
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
+    same_traffic(&world, &args.checkpoint)?;
+    writable(&args.out)?;
+    args.rust.as_deref().map(writable).transpose()?;
     let config = DistilConfig { max_leaves: args.leaves, seed: args.seed, ..DistilConfig::default() };
     let rust = args.rust.as_deref();
     match distil_into(&args.checkpoint, &world, &config, &args.out, rust, stop::on_interrupt())? {
@@ -54,6 +58,14 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         }
         None => Ok(Exit::Interrupted),
     }
+}
+
+/// Says now what would otherwise be found out after the work.
+fn writable(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "cannot write {}: {} is not a folder", path.display(), folder.display());
+    ensure!(!path.is_dir(), "cannot write {}: it is a folder", path.display());
+    Ok(())
 }
 
 fn experiment_of(path: &Path) -> anyhow::Result<Experiment> {
@@ -124,6 +136,7 @@ pub(super) fn distil_into(
         seed: manifest.seed,
         checkpoint: weights.unwrap_or_default(),
         teacher: format!("ppo, {} decisions", manifest.decisions),
+        training: manifest.metadata,
     };
     let bytes = export::encode(&student, &provenance)?;
     export::save(out, &bytes)?;

@@ -1,5 +1,6 @@
 //! Where learning starts: the constant choice a first policy favours.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
@@ -53,7 +54,10 @@ fn search(experiment: &Experiment, world: &World, stop: &AtomicBool) -> anyhow::
     };
     let bar = Runs::new();
     let mut chosen = None;
-    run_matrix(world, &matrix, &bar, stop, &mut |rows| chosen = rows.first().and_then(|row| row.chosen.clone()))?;
+    run_matrix(world, &matrix, &bar, stop, &mut |rows| {
+        chosen = rows.first().and_then(|row| row.chosen.clone());
+        ControlFlow::Continue(())
+    })?;
     bar.finish();
     Ok(chosen)
 }

@@ -1,6 +1,7 @@
 //! `kvtide simulate`.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 
 use clap::Args;
 use kvtide_envs::metrics::Percentiles;
@@ -41,23 +42,23 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     let mut written = Ok(());
     let bar = Runs::new();
     let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |rows| {
-        if written.is_ok() {
-            written = rows.iter().try_for_each(|row| print(&mut output, row, args.json));
-        }
-    })?;
+        written = rows.iter().try_for_each(|row| print(&mut output, row, args.json));
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
     bar.finish();
     written?;
+    let cells = cells?;
     let all = matrix.windows.len() * matrix.loads.len();
     Ok(if cells < all { Exit::Interrupted } else { Exit::Done })
 }
 
-/// Several seeds of traffic that does not depend on the seed are one run counted several times.
+/// Several seeds of traffic that does not depend on the seed would be one run counted several times.
 pub(super) fn warn_of_idle_seeds(world: &crate::world::World, matrix: &Matrix) {
     if matrix.seeds.len() > 1 {
         for load in matrix.loads.iter().filter(|load| !world.depends_on_seed(**load)) {
             eprintln!(
-                "warning: at load {load} the traffic is the same for every seed; use another load with --scale thin, \
-                 --jitter, or more --windows"
+                "warning: at load {load} the traffic is the same for every seed, so only the first is run; for more \
+                 draws use another load with --scale thin, --jitter, or more --windows"
             );
         }
     }

@@ -27,6 +27,9 @@ pub(super) struct TrainArgs {
     /// Go on from the run's checkpoint; the result is the one of a run that never stopped.
     #[arg(long)]
     resume: bool,
+    /// The trace, if with --resume it is no longer where the experiment says.
+    #[arg(long, value_name = "FILE", requires = "resume")]
+    trace: Option<PathBuf>,
     /// Iterations between checkpoints.
     #[arg(long, value_name = "N", default_value_t = 25)]
     checkpoint_every: u64,
@@ -68,8 +71,11 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
         experiment.ppo.seed = args.seed.unwrap_or(experiment.ppo.seed);
         experiment
     };
-    let world = experiment.world.world()?;
+    let mut spec = experiment.world.clone();
+    spec.trace = args.trace.clone().or(spec.trace);
+    let world = spec.world()?;
     let experiment = if args.resume {
+        same_traffic(&world, &folder)?;
         experiment
     } else {
         let Some(experiment) = prior::resolve(experiment, &world, stop::on_interrupt())? else {
@@ -88,6 +94,15 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
             Ok(Exit::Interrupted)
         }
     }
+}
+
+/// Refuses traffic other than the checkpoint at `folder` was trained on.
+pub(super) fn same_traffic(world: &World, folder: &Path) -> anyhow::Result<()> {
+    let trained = checkpoint::inspect(folder)?.metadata.get("traffic").cloned();
+    if trained != world.fingerprint() {
+        bail!("{} was trained on other traffic than {}", folder.display(), world.trace);
+    }
+    Ok(())
 }
 
 /// Trains into `out` until done or `stop` is set; either way a checkpoint is left.
@@ -135,15 +150,13 @@ enum TrainError {
 }
 
 fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
-    let mut metadata = BTreeMap::from([
-        ("name".to_owned(), experiment.name.clone()),
-        ("env".to_owned(), world.deployment.name()),
-        ("slo".to_owned(), world.slo.to_string()),
-        ("trace".to_owned(), world.trace.clone()),
-    ]);
+    let mut metadata: BTreeMap<String, String> =
+        world.conditions().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    metadata.insert("name".to_owned(), experiment.name.clone());
+    metadata.insert("trace".to_owned(), world.trace.clone());
     // Of a recorded trace, what was seen; a generator never gives the same traffic twice.
     if let Some(fingerprint) = world.fingerprint() {
-        metadata.insert("traffic".to_owned(), format!("{fingerprint:016x}"));
+        metadata.insert("traffic".to_owned(), fingerprint);
         metadata.insert("fit_range".to_owned(), experiment.fit_range(world)?.to_string());
     }
     Ok(Provenance {

@@ -7,15 +7,15 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::seed;
 use rand::RngExt;
 
-/// A central value with a 95 % interval.
+/// A mean of differences with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Interval {
     /// The mean of the differences.
     pub mean: f64,
-    /// 2.5th percentile of the resampled means.
-    pub low: f64,
-    /// 97.5th percentile.
-    pub high: f64,
+    /// 2.5th percentile of the resampled means; `None` where nothing can be resampled.
+    pub low: Option<f64>,
+    /// 97.5th percentile, likewise.
+    pub high: Option<f64>,
 }
 
 /// Resamples of a bootstrap.
@@ -36,13 +36,26 @@ pub fn interquartile_mean(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// The mean of differences grouped in strata, and its interval by resampling within each stratum. A stratum is a window
-/// at a load, its values one difference per seed; every difference counts the same. `None` without differences.
+/// at a load, its values one difference per seed; every difference counts the same.
+///
+/// With one seed there is nothing to resample within a stratum; the strata themselves, windows and loads, are then
+/// resampled. A single difference has a mean and no interval. `None` without differences.
 pub fn paired_interval(strata: &[Vec<f64>]) -> Option<Interval> {
+    let merged;
+    let strata = if strata.iter().all(|stratum| stratum.len() <= 1) {
+        merged = [strata.concat()];
+        &merged
+    } else {
+        strata
+    };
     let count: usize = strata.iter().map(Vec::len).sum();
     if count == 0 {
         return None;
     }
     let mean = strata.iter().flatten().sum::<f64>() / count as f64;
+    if count == 1 {
+        return Some(Interval { mean, low: None, high: None });
+    }
     let mut stream = seed::stream(0, "bootstrap", 0);
     let mut means: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
@@ -54,7 +67,7 @@ pub fn paired_interval(strata: &[Vec<f64>]) -> Option<Interval> {
         })
         .collect();
     means.sort_by(f64::total_cmp);
-    Some(Interval { mean, low: percentile(&means, 2.5), high: percentile(&means, 97.5) })
+    Some(Interval { mean, low: Some(percentile(&means, 2.5)), high: Some(percentile(&means, 97.5)) })
 }
 
 #[cfg(test)]
@@ -72,13 +85,24 @@ mod tests {
 
     #[test]
     fn the_interval_covers_what_is_there_and_no_more() {
-        let certain = paired_interval(&[vec![0.2; 5], vec![0.2; 5]]).unwrap();
-        assert!((certain.low - 0.2).abs() < 1e-12 && (certain.high - 0.2).abs() < 1e-12);
-        let noisy = paired_interval(&[vec![-1.0, 1.0, -1.0, 1.0, -1.0, 1.0]]).unwrap();
-        assert!(noisy.low < -0.5 && noisy.high > 0.5 && noisy.mean == 0.0);
+        let bounds = |strata: &[Vec<f64>]| {
+            let interval = paired_interval(strata).unwrap();
+            (interval.low.unwrap(), interval.mean, interval.high.unwrap())
+        };
+        let (low, _, high) = bounds(&[vec![0.2; 5], vec![0.2; 5]]);
+        assert!((low - 0.2).abs() < 1e-12 && (high - 0.2).abs() < 1e-12);
+        let (low, mean, high) = bounds(&[vec![-1.0, 1.0, -1.0, 1.0, -1.0, 1.0]]);
+        assert!(low < -0.5 && high > 0.5 && mean == 0.0);
         // A difference between strata is no uncertainty: each is resampled by itself.
-        let strata = paired_interval(&[vec![0.0; 4], vec![1.0; 4]]).unwrap();
-        assert_eq!((strata.low, strata.mean, strata.high), (0.5, 0.5, 0.5));
+        assert_eq!(bounds(&[vec![0.0; 4], vec![1.0; 4]]), (0.5, 0.5, 0.5));
         assert_eq!(paired_interval(&[]), None);
+    }
+
+    #[test]
+    fn one_draw_is_no_certainty() {
+        // One seed: windows are what varies. One difference: nothing does.
+        let windows = paired_interval(&[vec![0.0], vec![1.0], vec![0.0], vec![1.0]]).unwrap();
+        assert!(windows.low.unwrap() < 0.3 && windows.high.unwrap() > 0.7);
+        assert_eq!(paired_interval(&[vec![0.3]]), Some(Interval { mean: 0.3, low: None, high: None }));
     }
 }

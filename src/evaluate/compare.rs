@@ -44,7 +44,8 @@ pub struct Comparison {
     pub chosen: Vec<String>,
 }
 
-/// Compares every policy in `rows` with `reference`, in order of appearance.
+/// Compares every policy in `rows` with `reference`, in order of appearance. A cell that not every policy has finished,
+/// as an interrupted run leaves it, is left out.
 pub fn compare(rows: &[Row], reference: &str) -> Vec<Comparison> {
     let mut names: Vec<&str> = Vec::new();
     for row in rows {
@@ -52,7 +53,14 @@ pub fn compare(rows: &[Row], reference: &str) -> Vec<Comparison> {
             names.push(&row.policy);
         }
     }
-    names.into_iter().map(|name| one(rows, name, reference)).collect()
+    let has = |name: &str, cell: &Row| rows.iter().any(|row| row.policy == name && same_cell(row, cell));
+    let complete: Vec<Row> = rows
+        .chunk_by(same_cell)
+        .filter(|cell| names.iter().all(|name| has(name, &cell[0])))
+        .flatten()
+        .cloned()
+        .collect();
+    names.into_iter().filter(|_| !complete.is_empty()).map(|name| one(&complete, name, reference)).collect()
 }
 
 fn one(rows: &[Row], name: &str, reference: &str) -> Comparison {
@@ -131,10 +139,10 @@ pub fn render(comparisons: &[Comparison]) -> String {
     for line in comparisons {
         let gain = match line.slo_attainment_gain {
             _ if line.policy == line.reference => "reference".to_owned(),
-            Some(gain) => {
-                let points = |value: f64| value * 100.0;
-                format!("{:+.1} [{:+.1}, {:+.1}] pts", points(gain.mean), points(gain.low), points(gain.high))
+            Some(Interval { mean, low: Some(low), high: Some(high) }) => {
+                format!("{:+.1} [{:+.1}, {:+.1}] pts", mean * 100.0, low * 100.0, high * 100.0)
             }
+            Some(Interval { mean, .. }) => format!("{:+.1} [one draw] pts", mean * 100.0),
             None => "-".to_owned(),
         };
         let _ = writeln!(
@@ -156,4 +164,54 @@ pub fn render(comparisons: &[Comparison]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> Row {
+        let times = json!({"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0});
+        serde_json::from_value(json!({
+            "policy": policy, "trace": "t", "env": "e", "window": "all", "load": load, "seed": seed, "slo": "s",
+            "requests": 10, "completed": 10, "rejected": 0, "slo_attainment": slo_attainment, "goodput_rps": 1.0,
+            "output_tok_s": 1.0, "on_time_tokens": 1.0, "ttft_ms": times, "tpot_ms": null, "itl_ms": null,
+            "e2e_ms": null, "longest_wait_ms": 1.0, "longest_stall_ms": null, "preemptions": 0, "swap_out_blocks": 0,
+            "swap_in_blocks": 0, "recomputed_tokens": 0, "kv_usage_mean": 0.5, "makespan_s": 1.0,
+            "scheduler_steps": 1, "hash": "0"
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn differences_are_paired_by_draw() {
+        let rows = [
+            row("a", 1.0, 1, 0.5),
+            row("a", 1.0, 2, 0.9),
+            row("b", 1.0, 1, 0.6),
+            row("b", 1.0, 2, 0.8),
+            row("a", 2.0, 1, 0.1),
+            row("a", 2.0, 2, 0.1),
+            row("b", 2.0, 1, 0.4),
+            row("b", 2.0, 2, 0.1),
+        ];
+        let lines = compare(&rows, "a");
+        assert_eq!(lines.iter().map(|line| line.policy.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        let gain = lines[1].slo_attainment_gain.unwrap();
+        assert!((gain.mean - 0.075).abs() < 1e-12);
+        // Within load 1 the gain is 0.1 or -0.1, within load 2 it is 0.3 or 0: at the extremes -0.05 and 0.2.
+        assert!((gain.low.unwrap() + 0.05).abs() < 1e-9 && (gain.high.unwrap() - 0.2).abs() < 1e-9, "{gain:?}");
+        assert_eq!(lines[1].improvement_probability, 2.5 / 4.0);
+    }
+
+    #[test]
+    fn a_cell_somebody_has_not_finished_is_left_out() {
+        let rows = [row("a", 1.0, 1, 0.5), row("b", 1.0, 1, 0.6), row("a", 2.0, 1, 0.1)];
+        let lines = compare(&rows, "a");
+        assert_eq!((lines[0].runs, lines[1].runs), (1, 1));
+        assert_eq!(lines[0].slo_attainment, 0.5);
+        assert!(compare(&[], "a").is_empty());
+    }
 }

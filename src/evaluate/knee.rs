@@ -29,7 +29,9 @@ pub fn knee(world: &World, window: Option<Window>, target: f64) -> Result<f64, M
                 return Ok(true);
             }
             Err(WorkloadError::TooManyRequests { .. }) if load > 1.0 => return Ok(false),
-            drawn => drawn?,
+            drawn => {
+                drawn.map_err(|error| MatrixError::Draw { window: "search".to_owned(), load, seed: SEED, error })?
+            }
         };
         let mut controls = Action::ENGINE_DEFAULT.controls();
         let summary = world.serve(&workload, &mut controls).map_err(|error| failed(load, error))?;

@@ -1,5 +1,6 @@
 //! Policies × windows × loads × seeds.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kvtide_envs::env::{Controller, RunError};
@@ -39,8 +40,17 @@ pub struct Cell {
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
     /// The draw is impossible.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
+    #[error("window {window}, load {load}, seed {seed}: {error}")]
+    Draw {
+        /// Which window.
+        window: String,
+        /// Which load.
+        load: f64,
+        /// Which seed.
+        seed: u64,
+        /// Why.
+        error: WorkloadError,
+    },
     /// A run has no result.
     #[error("policy {policy}, window {window}, load {load}, seed {seed}: {error}")]
     Run {
@@ -76,31 +86,40 @@ struct Job<'a> {
     known: Vec<(Controls, Vec<Summary>)>,
 }
 
-/// Runs every cell, in parallel within a cell, and hands its rows over in the order of policies, then seeds. Returns
-/// how many cells were finished: all of them unless `stop` was set meanwhile.
+/// Runs every cell, in parallel within a policy, and hands the rows of each policy over as soon as they are there, in the
+/// order of cells, policies, seeds. Returns how many cells were finished: all of them, unless `stop` was set or `on_rows`
+/// broke off.
+///
+/// Where the traffic does not depend on the seed only the first seed is run: the others would be the same run again.
 ///
 /// # Errors
-/// A draw is impossible, or a run has no result; rows of finished cells have been handed over.
+/// A draw is impossible, or a run has no result; what was finished before has been handed over.
 pub fn run_matrix(
     world: &World,
     matrix: &Matrix,
     watch: &dyn Watch,
     stop: &AtomicBool,
-    on_cell: &mut dyn FnMut(&[Row]),
+    on_rows: &mut dyn FnMut(&[Row]) -> ControlFlow<()>,
 ) -> Result<usize, MatrixError> {
     let cells = matrix.windows.iter().flat_map(|&window| matrix.loads.iter().map(move |&load| Cell { window, load }));
     let mut finished = 0;
     for cell in cells {
         let Cell { window, load } = cell;
-        let draws: Result<Vec<_>, WorkloadError> =
-            matrix.seeds.iter().map(|&seed| Ok((seed, world.draw(&Draw { window, load, seed })?))).collect();
-        let mut job = Job { world, cell, draws: draws?, watch, stop, known: Vec::new() };
-        let mut rows = Vec::new();
+        let seeds =
+            if world.depends_on_seed(load) { &matrix.seeds[..] } else { &matrix.seeds[..matrix.seeds.len().min(1)] };
+        let draw = |&seed: &u64| match world.draw(&Draw { window, load, seed }) {
+            Ok(workload) => Ok((seed, workload)),
+            Err(error) => Err(MatrixError::Draw { window: window_name(window), load, seed, error }),
+        };
+        let draws = seeds.iter().map(draw).collect::<Result<Vec<_>, _>>()?;
+        let mut job = Job { world, cell, draws, watch, stop, known: Vec::new() };
         for (name, subject) in &matrix.policies {
             let Some((chosen, summaries)) = job.run(name, subject)? else { return Ok(finished) };
-            rows.extend(job.rows(name, chosen.as_ref(), summaries));
+            let rows: Vec<Row> = job.rows(name, chosen.as_ref(), summaries).collect();
+            if on_rows(&rows).is_break() {
+                return Ok(finished);
+            }
         }
-        on_cell(&rows);
         finished += 1;
     }
     Ok(finished)

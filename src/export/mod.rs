@@ -61,6 +61,8 @@ pub struct Provenance {
     pub checkpoint: String,
     /// What was distilled, in words: `ppo, 1000000 decisions`.
     pub teacher: String,
+    /// What it was trained on and for, by name; taken into the metadata as it is.
+    pub training: BTreeMap<String, String>,
 }
 
 /// The student as a `.kvt` file, which a reader of this build accepts.
@@ -69,6 +71,7 @@ pub struct Provenance {
 ///
 /// | key | value |
 /// |---|---|
+/// | those of [`Provenance::training`] | as they are |
 /// | `checkpoint`, `commit`, `experiment`, `seed`, `teacher` | as in [`Provenance`] |
 /// | `fidelity` | share of decisions in which every head agrees with the teacher |
 /// | `fidelity.HEAD.regret`, `fidelity.HEAD.visits` | agreement of one head |
@@ -98,7 +101,8 @@ pub fn encode(student: &Student, provenance: &Provenance) -> Result<Vec<u8>, Exp
 /// In the order of a file: by the bytes of the key.
 fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, String> {
     let fidelity = &student.fidelity;
-    let mut pairs = BTreeMap::from(
+    let mut pairs = provenance.training.clone();
+    pairs.extend(
         [
             ("checkpoint", provenance.checkpoint.clone()),
             ("commit", provenance.commit.clone()),

@@ -168,12 +168,21 @@ impl World {
         }
     }
 
-    /// A fingerprint of the recorded requests: equal for equal traces. `None` for a generator.
-    pub fn fingerprint(&self) -> Option<u64> {
+    /// A fingerprint of the recorded requests, in hexadecimal: equal for equal traces. `None` for a generator.
+    pub fn fingerprint(&self) -> Option<String> {
         match &self.source {
-            WorkloadSource::Replay { trace, .. } => Some(trace.fingerprint()),
+            WorkloadSource::Replay { trace, .. } => Some(format!("{:016x}", trace.fingerprint())),
             WorkloadSource::Synthetic(_) => None,
         }
+    }
+
+    /// What a policy gets used to, by name: where it differs from training, results may too.
+    pub fn conditions(&self) -> [(&'static str, String); 3] {
+        [
+            ("env", self.deployment.name()),
+            ("slo", self.slo.to_string()),
+            ("interval", self.decision_interval.to_string()),
+        ]
     }
 
     /// Serves `workload` to its end under `controller`.

@@ -105,7 +105,7 @@ impl EpisodeSource {
         Ok(Drawn { requests: workload.share(), end: self.length, load })
     }
 
-    /// Mean answer over the whole source, in tokens: the scale of rewards.
+    /// Mean answer over the part of the source that may be used, in tokens: the scale of rewards.
     ///
     /// # Errors
     /// The source has no request to offer.
@@ -115,7 +115,7 @@ impl EpisodeSource {
             requests.iter().map(|request| f64::from(request.output_tokens)).sum::<f64>() / requests.len() as f64
         };
         match &self.source {
-            WorkloadSource::Replay { trace, .. } => Ok(mean(trace)),
+            WorkloadSource::Replay { trace, .. } => Ok(mean(&trace.window(self.range)?)),
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

@@ -144,7 +144,10 @@ impl Node {
         for victim in &self.plan.preempted {
             self.hash.absorb(u64::from(victim.id.0) << 32 | u64::from(victim.lost_tokens));
         }
-        for id in &self.outcome.finished {
+        for &(id, blocks) in &self.plan.swapped_in {
+            self.hash.absorb(u64::from(id.0) << 32 | u64::from(blocks));
+        }
+        for id in self.plan.rejected.iter().chain(&self.outcome.tokens).chain(&self.outcome.finished) {
             self.hash.absorb(u64::from(id.0));
         }
     }

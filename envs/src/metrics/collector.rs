@@ -191,7 +191,9 @@ impl Collector {
         record.phase = Phase::Finished;
         self.completed += 1;
         self.completed_tokens += u64::from(record.tokens);
-        if record.tpot().is_some_and(|tpot| tpot > record.slo.tpot.as_secs_f64()) {
+        // In whole microseconds: a mean of exactly the target is on target.
+        let allowed = record.slo.tpot.times(u64::from(record.tokens.saturating_sub(1)));
+        if record.first_token.is_some_and(|first| record.last_token.since(first) > allowed) {
             self.violate(id);
         }
     }

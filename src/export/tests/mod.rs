@@ -48,6 +48,7 @@ fn provenance() -> Provenance {
         seed: 7,
         checkpoint: "b3:00ff".to_owned(),
         teacher: "ppo `x`\n#![evil]".to_owned(),
+        training: [("env".to_owned(), "llama-3-8b@h100".to_owned())].into(),
     }
 }
 
@@ -81,7 +82,8 @@ fn metadata_is_sorted_and_says_where_it_comes_from() {
     assert_eq!((value("experiment"), value("commit"), value("seed")), ("chat", "0123abc", "7"));
     assert_eq!((value("fidelity"), value("fidelity.victim.regret")), ("0.9500", "0.9877"));
     assert_eq!((value("leaves"), value("samples"), value("checkpoint")), ("4", "1000", "b3:00ff"));
-    assert_eq!(pairs.len(), 18);
+    assert_eq!(value("env"), "llama-3-8b@h100");
+    assert_eq!(pairs.len(), 19);
     assert_eq!(encode(&student(3, 1), &provenance()).unwrap(), bytes);
 }
 
