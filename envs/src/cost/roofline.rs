@@ -1,7 +1,8 @@
 //! A roofline model of one step.
 //!
 //! A step is a sequence of kernels, and each takes the longer of its arithmetic and its memory traffic (Williams,
-//! Waterman, Patterson 2009, "Roofline"). With `n` tokens in the batch, of which `s` are sampled:
+//! Waterman, Patterson 2009, "Roofline"). With `n` tokens in the batch, of `s` sequences, each of which is taken to be sampled (a
+//! chunk that does not end its prompt is not; the head is far from its arithmetic bound, so nothing is lost):
 //!
 //! - layers: `max(2 · n · layer_params / F, layer_params · weight_bytes / B)`
 //! - head: `max(2 · s · head_params / F, head_params · weight_bytes / B)`

@@ -152,6 +152,11 @@ impl Node {
         }
     }
 
+    /// Everything it will be sent, arrived or not.
+    pub(super) fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
     /// The scheduler's state.
     pub fn scheduler(&self) -> &V0 {
         &self.scheduler

@@ -12,6 +12,7 @@ use crate::cost::CostModel;
 use crate::metrics::Collector;
 use crate::sched::v0::EngineError;
 use crate::sched::{ConfigError, EngineConfig, Slo};
+use crate::seed::RunHash;
 use crate::workload::WorkloadError;
 
 /// What an environment is made of.
@@ -197,6 +198,19 @@ impl ServingEnv {
     /// The node of the current episode.
     pub fn node(&self) -> Option<&Node> {
         self.running.as_ref().map(|running| &running.node)
+    }
+
+    /// Tells one episode and its course from another: a hash of the traffic drawn for it, of which a policy knows nothing,
+    /// and of everything that happened. 0 before the first reset.
+    pub fn fingerprint(&self) -> u64 {
+        let Some(running) = &self.running else { return 0 };
+        let mut hash = RunHash::default();
+        hash.absorb(running.node.hash());
+        for request in running.node.requests() {
+            hash.absorb(request.arrival.0);
+            hash.absorb(u64::from(request.prompt_tokens) << 32 | u64::from(request.output_tokens));
+        }
+        hash.value()
     }
 
     /// The settings.

@@ -47,7 +47,7 @@ struct Saved {
 #[serde(deny_unknown_fields)]
 struct SavedSlot {
     episodes: u64,
-    /// Hash of the episode so far, to notice a world that has changed since.
+    /// Fingerprint of the episode so far, to notice a world that has changed since.
     hash: u64,
     actions: Vec<[u8; NUM_HEADS]>,
 }
@@ -127,7 +127,7 @@ impl VectorEnv for VecEnv {
     fn save(&self) -> Value {
         let envs = self.slots.iter().map(|slot| SavedSlot {
             episodes: slot.episodes,
-            hash: slot.env.node().map_or(0, super::Node::hash),
+            hash: slot.env.fingerprint(),
             actions: slot.actions.clone(),
         });
         let saved = Saved { seed: self.seed, envs: envs.collect() };
@@ -205,7 +205,7 @@ impl Slot {
                 return Err(format!("environment {} ended its episode earlier than when it was saved", self.index));
             }
         }
-        let hash = self.env.node().map_or(0, super::Node::hash);
+        let hash = self.env.fingerprint();
         if hash != saved.hash {
             return Err(format!(
                 "environment {} took another course than when it was saved ({hash:016x}, saved {:016x}): trace, settings or version changed",

@@ -55,7 +55,7 @@ pub struct Summary {
     pub ttft_ms: Option<Percentiles>,
     /// Mean time per output token after the first, by request.
     pub tpot_ms: Option<Percentiles>,
-    /// Gaps between tokens, over all of them, to three digits.
+    /// Gaps between tokens, over all of them: nearest rank, to three digits, from a histogram.
     pub itl_ms: Option<Percentiles>,
     /// Arrival to last token.
     pub e2e_ms: Option<Percentiles>,
