@@ -76,15 +76,26 @@ impl Layer {
 
     fn forward(&self, inputs: &[f32], outputs: &mut [f32]) {
         for (block, outputs) in self.blocks.chunks_exact(self.inputs + 1).zip(outputs.chunks_mut(LANES)) {
-            let mut sums = block[0];
-            for (input, weights) in inputs.iter().zip(&block[1..]) {
-                for (sum, weight) in sums.iter_mut().zip(weights) {
-                    *sum += input * weight;
-                }
-            }
+            let sums = sum_block(block, inputs);
             outputs.copy_from_slice(&sums[..outputs.len()]);
         }
     }
+}
+
+/// Biases plus weighted inputs of one block `[1 + inputs, LANES]`.
+///
+/// A function of its own that is never inlined: within a larger loop the compiler may keep the sums in memory, which is five
+/// times slower, and whether it does changes with the number of codegen units.
+#[inline(never)]
+fn sum_block(block: &[[f32; LANES]], inputs: &[f32]) -> [f32; LANES] {
+    let Some((biases, rows)) = block.split_first() else { return [0.0; LANES] };
+    let mut sums = *biases;
+    for (input, weights) in inputs.iter().zip(rows) {
+        for (sum, weight) in sums.iter_mut().zip(weights) {
+            *sum += input * weight;
+        }
+    }
+    sums
 }
 
 /// tanh to a few units in the last place: a rational minimax approximation, odd polynomial of degree 13 over even of
