@@ -2,9 +2,10 @@
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic;
 //! [`agent`] learns on it; [`checkpoint`] keeps what was learned; [`evaluate`] judges; [`distil`] and [`export`] make
-//! the table that ships; [`record`] writes logs; [`cli`] is the command line over all of them.
+//! the table that ships; [`record`] writes logs; [`bench`] measures how fast all of it is; [`cli`] is the command line over all of them.
 
 pub mod agent;
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod distil;

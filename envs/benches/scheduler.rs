@@ -74,9 +74,12 @@ fn decisions(criterion: &mut Criterion) {
     for source in ["chat:rate=8,duration=600", "reasoning:rate=1.5,duration=600"] {
         let length = Micros::from_millis(600_000);
         let config = EnvConfig {
-            engine: deployment.engine(),
-            cost: CostModel::new(&deployment, 16),
-            slo: Slo::default(),
+            node: NodeConfig {
+                engine: deployment.engine(EngineKind::V0),
+                cost: CostModel::new(&deployment, 16),
+                slo: Slo::default(),
+                clients: None,
+            },
             profile: ActionProfile::Watermark,
             reward: RewardWeights::default(),
             decision_interval: 8,

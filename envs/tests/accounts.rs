@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::sim::any_controls;
-use common::{controls, engine};
+use common::{controls, engine, node_config};
 use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
-use kvtide_envs::env::{Node, Progress};
-use kvtide_envs::metrics::{Collector, Percentiles, Summary};
-use kvtide_envs::sched::{EngineConfig, Phase, RequestState, Slo};
+use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::metrics::{Collector, GroupSummary, Percentiles, Record, Summary};
+use kvtide_envs::sched::{EngineConfig, EngineKind, Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -35,11 +36,15 @@ fn metronome() -> CostModel {
     CostModel::new(&Deployment { model: Model::named("llama-3-8b").unwrap(), hardware, devices: 1 }, 4)
 }
 
+fn config(engine: EngineConfig, slo: Slo) -> NodeConfig {
+    NodeConfig { cost: metronome(), ..node_config(engine, slo) }
+}
+
 /// `(arrival in ms, prompt, output)`.
 fn node(engine: EngineConfig, slo: Slo, requests: &[(u64, u32, u32)]) -> Node {
     let requests: Vec<Request> =
         requests.iter().map(|&(at, prompt, output)| Request::new(Micros::from_millis(at), prompt, output)).collect();
-    Node::new(engine, metronome(), requests.into(), slo, Collector::with_gaps()).unwrap()
+    Node::new(&config(engine, slo), requests.into(), Collector::with_gaps()).unwrap()
 }
 
 fn run(node: &mut Node, controls: &Controls) -> Summary {
@@ -57,7 +62,7 @@ fn two_requests_by_hand() {
     // 0..10 prefill 0; 10..20 prefill 1; 20..30 both decode, 1 is done; 30..40 0 decodes and is done.
     let mut node = node(engine(4, 10, 0), Slo::from_millis(25, 10, 15), &[(0, 4, 3), (5, 4, 2)]);
     let summary = run(&mut node, &controls());
-    let records = node.collector().records();
+    let records: Vec<Record> = node.collector().records().collect();
 
     // Request 0: tokens at 10, 30, 40, deadlines 25, 35, 45; but a gap of 20 > 15, and 15 a token > 10.
     assert_eq!(records[0].ttft(), Some(Micros::from_millis(10)));
@@ -141,6 +146,20 @@ fn a_stall_is_counted_when_its_time_has_passed() {
 }
 
 #[test]
+fn a_stall_of_a_running_request_is_counted_when_its_time_has_passed() {
+    // Request 0 has its token at 10 ms and keeps its blocks, but every step until 60 ms computes another prompt.
+    let requests: Vec<(u64, u32, u32)> = (0..6).map(|index| (10 * index, 4, if index == 0 { 2 } else { 1 })).collect();
+    let mut node = node(engine(4, 20, 0), Slo::from_millis(1000, 1000, 30), &requests);
+    let mut violations = Vec::new();
+    while node.step(&controls()).unwrap() == Progress::Stepped {
+        violations.push(node.collector().violations);
+    }
+    // At 40 ms the token could still have come; its own is the last of all, at 70 ms.
+    assert_eq!(violations, [0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(node.collector().record(RequestId(0)).longest_stall, Micros::from_millis(60));
+}
+
+#[test]
 fn a_victim_that_comes_back_in_time_has_not_stalled() {
     let slo = Slo::from_millis(1000, 1000, 30);
     let mut node = node(engine(4, 4, 8), slo, &[(0, 8, 2), (0, 8, 9)]);
@@ -155,7 +174,7 @@ fn a_refused_request_is_a_violation_and_no_more() {
     let summary = run(&mut node, &controls());
     assert_eq!((summary.requests, summary.completed, summary.rejected), (2, 1, 1));
     assert_eq!((summary.slo_attainment, node.collector().violations), (0.5, 1));
-    assert_eq!(node.scheduler().requests()[0].phase, Phase::Rejected);
+    assert_eq!(node.scheduler().view(RequestId(0)).phase, Phase::Rejected);
 }
 
 #[test]
@@ -176,24 +195,144 @@ fn classes_name_their_own_targets() {
         .map(|class| Request { slo_class: class.map(str::to_owned), ..Request::new(Micros::ZERO, 4, 1) })
         .collect();
     let mut node =
-        Node::new(engine(4, 10, 0), metronome(), requests.into(), Slo::default(), Collector::default()).unwrap();
+        Node::new(&config(engine(4, 10, 0), Slo::default()), requests.into(), Collector::default()).unwrap();
     run(&mut node, &controls());
-    let slos: Vec<Slo> = node.collector().records().iter().map(|record| record.slo).collect();
+    let slos: Vec<Slo> = node.collector().records().map(|record| record.slo).collect();
     assert_eq!(slos, [Slo::class("real-time").unwrap(), Slo::default(), Slo::default()]);
+}
+
+/// Requests that all arrive at 0 with prompts of 4 tokens: `(class, tenant, output)`.
+fn mixed(requests: &[(Option<&str>, Option<&str>, u32)]) -> Summary {
+    let request = |&(class, tenant, output): &(Option<&str>, Option<&str>, u32)| Request {
+        slo_class: class.map(str::to_owned),
+        tenant: tenant.map(str::to_owned),
+        ..Request::new(Micros::ZERO, 4, output)
+    };
+    let requests: Vec<Request> = requests.iter().map(request).collect();
+    let roomy = EngineConfig { max_num_seqs: 4, max_model_len: 8, ..engine(4, 10, 0) };
+    let mut node = Node::new(&config(roomy, Slo::default()), requests.into(), Collector::default()).unwrap();
+    run(&mut node, &controls())
+}
+
+fn names(groups: &BTreeMap<String, GroupSummary>) -> Vec<&str> {
+    groups.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn classes_and_tenants_have_accounts_of_their_own() {
+    // 0..10 prefills of four, the first is done; 10..20 the fifth is admitted and done; 20..30 and 30..40 decodes.
+    let summary = mixed(&[
+        (Some("chat"), None, 1),
+        (Some("real-time"), Some("ann"), 2),
+        (None, Some("bob"), 2),
+        (Some("chat"), Some("ann"), 3),
+        (Some("real-time"), Some("ann"), 1),
+    ]);
+    assert_eq!(names(&summary.by_class), ["-", "chat", "real-time"]);
+    assert_eq!(names(&summary.by_tenant), ["-", "ann", "bob"]);
+
+    let chat = &summary.by_class["chat"];
+    assert_eq!((chat.requests, chat.completed, chat.rejected), (2, 2, 0));
+    assert_eq!((chat.ttft_ms, chat.e2e_ms.unwrap().p50), (Some(all(10.0)), 25.0));
+    assert_eq!((chat.tpot_ms, chat.longest_stall_ms), (Some(all(15.0)), Some(20.0)));
+    let ann = &summary.by_tenant["ann"];
+    assert_eq!((ann.requests, ann.longest_wait_ms), (3, Some(20.0)));
+    assert_eq!(ann.ttft_ms.unwrap().p50, 10.0);
+    // Real-time promises 15 ms a token; the second came 20 ms after the first.
+    let real_time = &summary.by_class["real-time"];
+    assert_eq!((real_time.slo_attainment, chat.slo_attainment, summary.slo_attainment), (0.5, 1.0, 0.8));
+    assert_eq!(summary.makespan_s, 0.04);
+    assert_eq!((real_time.goodput_rps, real_time.output_tok_s, chat.output_tok_s), (25.0, 75.0, 100.0));
+
+    // Every request is in one class and with one tenant.
+    for groups in [&summary.by_class, &summary.by_tenant] {
+        assert_eq!(groups.values().map(|group| group.requests).sum::<u64>(), summary.requests);
+        assert_eq!(groups.values().map(|group| group.output_tok_s).sum::<f64>(), summary.output_tok_s);
+    }
+}
+
+#[test]
+fn a_group_counts_its_refused_requests_too() {
+    let mut node = {
+        let tenant = |tenant: &str, prompt| Request {
+            tenant: Some(tenant.to_owned()),
+            ..Request::new(Micros::ZERO, prompt, 1)
+        };
+        let requests = vec![tenant("ann", 4), tenant("bob", 9), tenant("ann", 9)];
+        let short = EngineConfig { max_model_len: 8, ..engine(4, 10, 0) };
+        Node::new(&config(short, Slo::default()), requests.into(), Collector::default()).unwrap()
+    };
+    let summary = run(&mut node, &controls());
+    let (ann, bob) = (&summary.by_tenant["ann"], &summary.by_tenant["bob"]);
+    assert_eq!((ann.requests, ann.completed, ann.rejected, ann.slo_attainment), (2, 1, 1, 0.5));
+    assert_eq!((bob.requests, bob.completed, bob.rejected, bob.slo_attainment), (1, 0, 1, 0.0));
+    assert_eq!((bob.ttft_ms, bob.longest_wait_ms, bob.goodput_rps), (None, None, 0.0));
+}
+
+#[test]
+fn groups_are_written_only_where_there_are_some() {
+    let plain = mixed(&[(None, None, 1)]);
+    assert!(plain.by_class.is_empty() && plain.by_tenant.is_empty());
+    let json = serde_json::to_value(&plain).unwrap();
+    assert!(json.get("by_class").is_none() && json.get("by_tenant").is_none());
+    // A class alone makes no tenants, and who names no class is not forgotten.
+    let named = mixed(&[(Some("chat"), None, 1), (Some("chat"), None, 1)]);
+    assert_eq!((names(&named.by_class), named.by_tenant.len()), (vec!["chat"], 0));
+    let text = serde_json::to_string(&named).unwrap();
+    assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), named);
+}
+
+#[test]
+fn of_too_many_tenants_the_largest_are_told_apart() {
+    let tenants: Vec<String> = (0..80).map(|index| format!("t{index:02}")).collect();
+    // Tenant 79 has two requests and comes last.
+    let requests: Vec<_> = tenants.iter().chain(&tenants[79..]).map(|name| (None, Some(name.as_str()), 1)).collect();
+    let summary = mixed(&requests);
+    let expected = ["*".to_owned()].into_iter().chain(tenants[..62].to_vec()).chain(["t79".to_owned()]);
+    assert!(summary.by_tenant.keys().cloned().eq(expected), "{:?}", names(&summary.by_tenant));
+    assert_eq!((summary.by_tenant["t79"].requests, summary.by_tenant["*"].requests), (2, 17));
+    let all_there = mixed(&requests[..64]);
+    assert_eq!(all_there.by_tenant.len(), 64);
+    assert!(!all_there.by_tenant.contains_key("*"));
+}
+
+#[test]
+fn prompt_tokens_found_are_told_from_those_computed() {
+    let prefill = |id, tokens, context, source| Prefill { id: RequestId(id), tokens, context, source, samples: false };
+    let mut collector = Collector::default();
+    let mut plan = StepPlan {
+        prefills: vec![prefill(0, 8, 24, Source::Waiting), prefill(1, 16, 0, Source::Waiting)],
+        ..StepPlan::default()
+    };
+    collector.stepped(&plan, Micros(10), 0);
+    // A later chunk has its context from the chunks before, and what comes from the host was not found in the cache.
+    plan.prefills = vec![
+        prefill(1, 8, 16, Source::Continued),
+        prefill(2, 1, 40, Source::Waiting),
+        prefill(3, 7, 8, Source::Waiting),
+        prefill(4, 8, 12, Source::Swapped),
+    ];
+    plan.swapped_in = vec![(RequestId(2), 3)];
+    collector.stepped(&plan, Micros(10), 0);
+    let summary = Summary::of(&collector, Micros(20), 10, 0);
+    assert_eq!((summary.prefix_hit_tokens, summary.prefix_hit_ratio), (32, 32.0 / (32.0 + 48.0)));
+    let idle = Summary::of(&Collector::default(), Micros::ZERO, 10, 0);
+    assert_eq!((idle.prefix_hit_tokens, idle.prefix_hit_ratio), (0, 0.0));
 }
 
 /// Everything a summary says, from the list of tokens `(request, time)` alone.
 struct Recount<'a> {
     requests: &'a [Request],
     slo: Slo,
-    max_model_len: u32,
+    /// Tokens of a prompt and its longest answer.
+    longest: u32,
     tokens: Vec<Vec<Micros>>,
 }
 
 impl Recount<'_> {
     fn finished(&self) -> impl Iterator<Item = (&Request, &Vec<Micros>)> {
         let done = |(request, times): &(&Request, &Vec<Micros>)| {
-            let limit = (self.max_model_len + 1).saturating_sub(request.prompt_tokens);
+            let limit = self.longest.saturating_sub(request.prompt_tokens);
             !times.is_empty() && times.len() as u32 == request.output_tokens.min(limit)
         };
         self.requests.iter().zip(&self.tokens).filter(done)
@@ -251,8 +390,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn compare(&mut self, before: &RequestState, after: &RequestState) {
-        let blocks = before.blocks.len() as u64;
+    fn compare(&mut self, before: &RequestView, after: &RequestView) {
+        let blocks = u64::from(before.held_blocks);
         match (before.phase, after.phase) {
             (Phase::Running, Phase::Waiting) => self.recomputed_tokens += u64::from(before.computed),
             (Phase::Running, Phase::Swapped) => self.swap_out_blocks += blocks,
@@ -264,41 +403,47 @@ impl Seen {
     }
 }
 
+fn views(scheduler: &Scheduler) -> Vec<RequestView> {
+    (0..scheduler.num_requests() as u32).map(|id| scheduler.view(RequestId(id))).collect()
+}
+
 /// Runs a workload under random controls to the end.
 fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u64) -> (Summary, Seen) {
-    let cost = CostModel::new(&"llama-3-8b@rtx-4090".parse().unwrap(), engine.block_size);
-    let mut node = Node::new(engine.clone(), cost, Arc::clone(requests), slo, Collector::with_gaps()).unwrap();
+    let config = node_config(engine.clone(), slo);
+    let mut node = Node::new(&config, Arc::clone(requests), Collector::with_gaps()).unwrap();
     let mut stream = seed::stream(seed, "accounts", 0);
     let mut seen = Seen { tokens: vec![Vec::new(); requests.len()], ..Seen::default() };
     loop {
-        let (before, then) = (node.scheduler().requests().to_vec(), node.now());
+        let (before, then) = (views(node.scheduler()), node.now());
         if node.step(&any_controls(&mut stream)).unwrap() != Progress::Stepped {
             return (node.summary().unwrap(), seen);
         }
-        let after = node.scheduler().requests();
-        before.iter().zip(after).for_each(|(before, after)| seen.compare(before, after));
-        for (times, request) in seen.tokens.iter_mut().zip(after) {
+        let after = views(node.scheduler());
+        before.iter().zip(&after).for_each(|(before, after)| seen.compare(before, after));
+        for (times, request) in seen.tokens.iter_mut().zip(&after) {
             if request.generated as usize > times.len() {
                 times.push(node.now());
             }
         }
-        let gpu = node.scheduler().gpu();
-        seen.used += f64::from(gpu.num_blocks() - gpu.num_free()) * (node.now() - then).as_secs_f64();
+        let used = node.scheduler().num_gpu_blocks() - node.scheduler().free_gpu_blocks();
+        seen.used += f64::from(used) * (node.now() - then).as_secs_f64();
     }
 }
 
-#[test]
-fn summaries_agree_with_a_recount_of_every_token() {
+/// Three workloads on 160 usable blocks, each summed up twice.
+#[track_caller]
+fn recounted(engine: &EngineConfig) {
     for (seed, workload) in
         ["chat:rate=6,n=150", "reasoning:rate=2,n=40", "uniform:n=60,in=200,out=60,rate=inf"].into_iter().enumerate()
     {
         let workload = workload.parse::<SyntheticSpec>().unwrap().generate().unwrap();
         let requests = workload.share();
-        let engine = EngineConfig { max_num_seqs: 64, max_model_len: 2048, ..engine(16, 160, 60) };
         let slo = Slo::from_millis(3000, 60, 1500);
-        let (summary, seen) = observed(&requests, &engine, slo, seed as u64);
+        let (summary, seen) = observed(&requests, engine, slo, seed as u64);
         let count = seen.tokens.iter().map(Vec::len).sum::<usize>();
-        let recount = Recount { requests: &requests, slo, max_model_len: 2048, tokens: seen.tokens };
+        // V0 generates one token beyond the longest sequence.
+        let longest = engine.max_model_len + u32::from(engine.engine == EngineKind::V0);
+        let recount = Recount { requests: &requests, slo, longest, tokens: seen.tokens };
         let seconds = summary.makespan_s;
 
         assert_eq!(summary.completed as usize, recount.finished().count());
@@ -313,7 +458,7 @@ fn summaries_agree_with_a_recount_of_every_token() {
         assert_eq!(summary.goodput_rps, attained as f64 / seconds);
         assert_eq!(summary.on_time_tokens, on_time as f64 / count as f64);
         assert_eq!(summary.output_tok_s, count as f64 / seconds);
-        assert!(seen.recomputed_tokens > 0 && seen.swap_in_blocks > 0, "no preemptions: the run tells nothing");
+        assert!(seen.recomputed_tokens > 0 && (seen.swap_in_blocks > 0) == (engine.num_cpu_blocks > 0), "no preemptions: the run tells nothing");
         assert_eq!(summary.preemptions, seen.preemptions);
         assert_eq!(summary.recomputed_tokens, seen.recomputed_tokens);
         assert_eq!(summary.swap_out_blocks, seen.swap_out_blocks);
@@ -345,6 +490,26 @@ fn summaries_agree_with_a_recount_of_every_token() {
             let expected = Recount::nearest_rank(gaps.clone(), p);
             assert!((said - expected).abs() <= 1e-3 * expected, "p{p}: {said}, expected {expected}");
         }
+    }
+}
+
+#[test]
+fn summaries_agree_with_a_recount_of_every_token() {
+    recounted(&EngineConfig { max_num_seqs: 64, max_model_len: 2048, ..engine(16, 160, 60) });
+}
+
+#[test]
+fn so_do_those_of_a_cohort() {
+    for async_scheduling in [false, true] {
+        recounted(&EngineConfig {
+            engine: EngineKind::V1,
+            async_scheduling,
+            enable_chunked_prefill: true,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 512,
+            max_model_len: 2048,
+            ..engine(16, 161, 0)
+        });
     }
 }
 

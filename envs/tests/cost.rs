@@ -30,6 +30,7 @@ impl Load {
             tokens,
             context,
             source: Source::Waiting,
+            samples: true,
         };
         let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
         StepPlan {

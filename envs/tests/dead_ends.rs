@@ -153,7 +153,7 @@ fn the_safe_setting_survives_each_of_them() {
 fn settings_under_which_safe_cannot_be_kept_are_refused() {
     let error = |engine: EngineConfig| V0::new(engine).map(drop).unwrap_err();
     let large = EngineConfig { max_model_len: 41, max_num_batched_tokens: 41, ..engine(4, 10, 0) };
-    assert_eq!(error(large.clone()), ConfigError::Pool { max_model_len: 41, num_gpu_blocks: 10, block_size: 4 });
+    assert_eq!(error(large.clone()), ConfigError::Pool { max_model_len: 41, usable_blocks: 10, block_size: 4 });
     let narrow = EngineConfig { max_num_batched_tokens: 39, ..engine(4, 10, 0) };
     assert_eq!(error(narrow.clone()), ConfigError::Budget { budget: 39, max_model_len: 40 });
     assert!(V0::new(EngineConfig { enable_chunked_prefill: true, ..narrow }).is_ok());

@@ -4,11 +4,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{controls, engine, faithful};
+use common::{controls, engine, faithful, node_config};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
-    Batch, EnvConfig, EnvError, EpisodeSource, Node, Progress, ResetOptions, Reward, RewardWeights, ServingEnv, VecEnv,
-    VectorEnv, check_env, mask, snapshot,
+    Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
+    ServingEnv, VecEnv, VectorEnv, check_env, mask, snapshot,
 };
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{ConfigError, EngineConfig, Slo};
@@ -40,9 +40,7 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
         ..engine(16, 256, 64)
     };
     EnvConfig {
-        engine,
-        cost,
-        slo: Slo::from_millis(2000, 60, 1500),
+        node: NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None },
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,
@@ -55,15 +53,24 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
     }
 }
 
+/// The same with a host pool of so many blocks.
+fn with_host(mut config: EnvConfig, num_cpu_blocks: u32) -> EnvConfig {
+    config.node.engine.num_cpu_blocks = num_cpu_blocks;
+    config
+}
+
 /// These requests and no others, in an episode that ends long after they are done.
 fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
     let length = SECOND.times(3600);
     let trace = Workload::new("fixed", requests, length).unwrap();
     let cost = cost(engine.block_size);
     EnvConfig {
-        engine: EngineConfig { pricing: cost.pricing(), ..engine.clone() },
-        cost,
-        slo: Slo::from_millis(1000, 60, 500),
+        node: NodeConfig {
+            engine: EngineConfig { pricing: cost.pricing(), ..engine.clone() },
+            cost,
+            slo: Slo::from_millis(1000, 60, 500),
+            clients: None,
+        },
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
@@ -95,8 +102,8 @@ fn every_profile_keeps_its_promises_under_overload() {
 #[test]
 fn a_chunked_engine_keeps_them_too() {
     let mut config = overload("mix:rate=4,duration=20", ActionProfile::Full);
-    config.engine = common::chunked(config.engine, 512);
-    config.engine.num_cpu_blocks = 0;
+    config.node.engine = common::chunked(config.node.engine, 512);
+    config.node.engine.num_cpu_blocks = 0;
     check_env(&mut ServingEnv::new(Arc::new(config)).unwrap(), 6, 2).unwrap();
 }
 
@@ -168,16 +175,14 @@ fn rewards_add_up_however_the_episode_is_cut() {
 fn a_reward_is_the_weighted_growth_of_the_counters() {
     let config = crowded();
     let mut node = Node::new(
-        config.engine.clone(),
-        config.cost.clone(),
+        &config.node,
         config.episodes.draw(0, &ResetOptions::default()).unwrap().requests,
-        config.slo,
         Collector::default(),
     )
     .unwrap();
     let only = |on_time, violation, waste| {
         let weights = RewardWeights { on_time, violation, waste };
-        Reward::new(weights, &config.engine, &config.cost, 8, 50.0)
+        Reward::new(weights, &config.node.engine, &config.node.cost, 8, 50.0)
     };
     let controls = Controls { preemption: Preemption::Recompute, ..controls() };
     while node.step(&controls).unwrap() == Progress::Stepped {}
@@ -205,8 +210,8 @@ fn an_interval_of_nothing_is_an_interval_of_one() {
 
 /// Steps of each decision.
 fn decision_steps(engine: EngineConfig, list: &[(u64, u32, u32)], controls: &Controls) -> Vec<u64> {
-    let cost = cost(engine.block_size);
-    let mut node = Node::new(engine, cost, requests(list).into(), Slo::default(), Collector::default()).unwrap();
+    let config = node_config(engine, Slo::default());
+    let mut node = Node::new(&config, requests(list).into(), Collector::default()).unwrap();
     let mut steps = Vec::new();
     loop {
         let before = node.collector().steps;
@@ -234,10 +239,9 @@ fn a_decision_is_due_every_interval_and_when_something_is_first_refused() {
 #[test]
 fn a_snapshot_counts_what_is_there() {
     let two = EngineConfig { max_num_seqs: 2, ..engine(4, 10, 6) };
-    let cost = cost(4);
     let list = requests(&[(0, 4, 9), (0, 7, 9), (0, 30, 9)]);
     let slo = Slo::from_millis(2000, 100, 1000);
-    let mut node = Node::new(two, cost, list.into(), slo, Collector::default()).unwrap();
+    let mut node = Node::new(&node_config(two, slo), list.into(), Collector::default()).unwrap();
     node.step(&controls()).unwrap();
     let now = node.now().0;
     // Requests 0 and 1 have 5 and 8 tokens in 1 and 2 blocks; 30 tokens wait for 8 blocks, and 7 are free.
@@ -277,7 +281,8 @@ fn a_snapshot_counts_what_is_there() {
 fn a_waiting_victim_asks_for_all_its_tokens() {
     // Request 1 has a token beyond its prompt when it is preempted in the second step.
     let list = requests(&[(0, 8, 9), (0, 8, 9)]);
-    let mut node = Node::new(engine(4, 4, 0), cost(4), list.into(), Slo::default(), Collector::default()).unwrap();
+    let config = node_config(engine(4, 4, 0), Slo::default());
+    let mut node = Node::new(&config, list.into(), Collector::default()).unwrap();
     node.step(&controls()).unwrap();
     node.step(&controls()).unwrap();
     let shot = snapshot(&node);
@@ -289,7 +294,7 @@ fn a_waiting_victim_asks_for_all_its_tokens() {
 
 #[test]
 fn without_a_host_pool_nothing_can_be_swapped() {
-    let config = |host| EnvConfig { engine: EngineConfig { num_cpu_blocks: host, ..crowded().engine }, ..crowded() };
+    let config = |host| with_host(crowded(), host);
     for profile in ActionProfile::ALL {
         for host in [0, 1] {
             let mut env = ServingEnv::new(Arc::new(EnvConfig { profile, ..config(host) })).unwrap();
@@ -315,7 +320,7 @@ fn without_a_host_pool_nothing_can_be_swapped() {
 fn a_dead_engine_needs_a_reset() {
     let config = fixed(&faithful(2, 4, 0), requests(&[(0, 4, 2), (0, 4, 2)]));
     // The mask forbids swapping without a host pool, so that it takes a small one to die.
-    let config = EnvConfig { engine: EngineConfig { num_cpu_blocks: 2, ..config.engine }, ..config };
+    let config = with_host(config, 2);
     let swap = Action::ENGINE_DEFAULT.with(Head::Preemption, Preemption::Swap as u8).unwrap();
     let swap = swap.with(Head::Watermark, 0).unwrap();
     let mut env = ServingEnv::new(Arc::new(config.clone())).unwrap();
@@ -342,8 +347,8 @@ fn a_stalled_engine_is_an_episode_cut_short() {
 fn settings_that_cannot_work_are_refused() {
     let error = |config: EnvConfig| ServingEnv::new(Arc::new(config)).map(drop).unwrap_err();
     let mut bad = crowded();
-    bad.engine.max_model_len = 100_000;
-    bad.engine.max_num_batched_tokens = 100_000;
+    bad.node.engine.max_model_len = 100_000;
+    bad.node.engine.max_num_batched_tokens = 100_000;
     assert!(matches!(error(bad), EnvError::Config(ConfigError::Pool { .. })));
     for load in [(0.0, 1.0), (2.0, 1.0), (f64::NAN, 1.0), (1.0, f64::NAN), (-1.0, 1.0)] {
         let mut bad = crowded();
@@ -513,7 +518,7 @@ fn a_tampered_state_is_refused_with_its_reason() {
 fn a_saved_action_the_mask_forbids_is_refused() {
     let config = |profile| {
         let mut config = overload("chat:rate=8,duration=20", profile);
-        config.engine.num_cpu_blocks = 0;
+        config.node.engine.num_cpu_blocks = 0;
         config
     };
     let mut env = VecEnv::new(&Arc::new(config(ActionProfile::Watermark)), 1).unwrap();

@@ -4,11 +4,10 @@
 mod common;
 
 use common::sim::any_controls;
-use common::{chunked, engine};
-use kvtide_envs::cost::CostModel;
+use common::{chunked, engine, node_config};
 use kvtide_envs::env::{Node, Progress, mask, snapshot};
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{EngineConfig, Phase, Slo};
+use kvtide_envs::sched::{EngineConfig, Phase, RequestId, Slo};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -25,9 +24,8 @@ struct World {
 
 impl World {
     fn new(engine: &EngineConfig, requests: &[Request], seed: u64) -> World {
-        let cost = CostModel::new(&"llama-3-8b@rtx-4090".parse().unwrap(), engine.block_size);
-        let slo = Slo::from_millis(1000, 60, 800);
-        let node = Node::new(engine.clone(), cost, requests.to_vec().into(), slo, Collector::default()).unwrap();
+        let config = node_config(engine.clone(), Slo::from_millis(1000, 60, 800));
+        let node = Node::new(&config, requests.to_vec().into(), Collector::default()).unwrap();
         let controls = seed::stream(seed, "honesty.controls", 0);
         World { node, observer: Observer::new(), controls, is_over: false }
     }
@@ -96,7 +94,7 @@ fn output_lengths_are_unknown_until_reached() {
         for engine in engines() {
             let (a, b) = (World::new(&engine, &requests, seed), World::new(&engine, &others, seed));
             let ended = |node: &Node| {
-                let late = node.scheduler().requests().iter().skip(10);
+                let late = (10..node.scheduler().num_requests()).map(|id| node.scheduler().view(RequestId(id as u32)));
                 late.filter(|request| request.phase == Phase::Finished).count()
             };
             compared += look_the_same(a, b, |a, b| ended(a) + ended(b) > 0);

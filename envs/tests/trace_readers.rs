@@ -51,7 +51,7 @@ fn request(arrival_us: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
 }
 
 fn hashed(request: Request, hash_ids: &[u64], hash_block_tokens: u32) -> Request {
-    Request { hash_ids: hash_ids.to_vec(), hash_block_tokens, ..request }
+    Request { hash_ids: hash_ids.to_vec().into(), hash_block_tokens, ..request }
 }
 
 /// The one line said about a file, without its folder.
@@ -348,9 +348,11 @@ fn what_is_said_of_a_canonical_row() {
         );
     }
     let name = "n".repeat(257);
-    let row = format!(r#"{{"arrival_us":1,"prompt_tokens":1,"output_tokens":1,"tenant":"{name}"}}"#);
-    let said = format!("t:1: bytes of tenant `{}…` is above the limit of 256", "n".repeat(80));
-    assert_eq!(complaint(row), said);
+    for field in ["session", "tenant", "slo_class", "cache_salt"] {
+        let row = format!(r#"{{"arrival_us":1,"prompt_tokens":1,"output_tokens":1,"{field}":"{name}"}}"#);
+        let said = format!("t:1: bytes of {field} `{}…` is above the limit of 256", "n".repeat(80));
+        assert_eq!(complaint(row), said);
+    }
 }
 
 #[test]
@@ -476,13 +478,14 @@ prop_compose! {
         session in proptest::option::of(".{0,40}"),
         tenant in proptest::option::of("[a-z]{1,8}"),
         priority in any::<Option<i32>>(),
+        cache_salt in proptest::option::of("[a-z]{0,8}"),
     ) -> Request {
         let mut request = request(gap_us, prompt_tokens, output_tokens);
         let blocks = hashes.len().min(prompt_tokens as usize);
         if blocks > 0 {
             request = hashed(request, &hashes[..blocks], prompt_tokens / blocks as u32);
         }
-        Request { session, tenant, priority, ..request }
+        Request { session, tenant, priority, cache_salt, ..request }
     }
 }
 

@@ -80,7 +80,7 @@ fn thin_keeps_the_times_of_what_it_keeps() {
 fn whole_copies_are_rotated_and_share_nothing() {
     let mut requests = metronome(100).requests().to_vec();
     for request in &mut requests {
-        (request.hash_ids, request.hash_block_tokens) = (vec![0, u64::from(request.prompt_tokens)], 1);
+        (request.hash_ids, request.hash_block_tokens) = (vec![0, u64::from(request.prompt_tokens)].into(), 1);
         request.session = Some("s".into());
     }
     let trace = Workload::new("t", requests, Micros::ZERO).unwrap();
@@ -100,15 +100,44 @@ fn whole_copies_are_rotated_and_share_nothing() {
             (request.arrival.0 + span_us - recorded_us) % span_us
         };
         assert!(copy.iter().all(|request| offset(request) == offset(copy[0])), "one offset a copy");
-        assert!(copy.iter().all(|request| request.hash_ids[0] == copy[0].hash_ids[0]), "the common block stays common");
+        assert!(copy.iter().all(|request| request.cache_salt == copy[0].cache_salt), "the common block stays common");
         offsets.push(offset(copy[0]));
     }
     assert_ne!(offsets[0], offsets[1]);
 
-    let mut hashes: Vec<u64> = tripled.requests().iter().flat_map(|request| request.hash_ids.clone()).collect();
-    hashes.sort_unstable();
-    hashes.dedup();
-    assert_eq!(hashes.len(), 3 * 101, "as many different blocks in each copy, none in two");
+    let salts = ["s", "s#1", "s#2"].map(|session| of(session)[0].cache_salt.as_deref());
+    assert_eq!(salts, [None, Some("#1"), Some("#2")]);
+    assert_eq!(blocks(&tripled).1, 3 * 101, "as many different blocks in each copy, none in two");
+}
+
+/// Prefix blocks, and how many of them differ: in hash, or in salt.
+fn blocks(workload: &Workload) -> (usize, usize) {
+    let of = |request: &Request| request.hash_ids.iter().map(|hash| (request.cache_salt.clone(), *hash)).collect();
+    let all: Vec<(Option<String>, u64)> =
+        workload.requests().iter().flat_map(|request| -> Vec<_> { of(request) }).collect();
+    (all.len(), all.iter().collect::<std::collections::BTreeSet<_>>().len())
+}
+
+#[test]
+fn load_leaves_the_share_of_reused_blocks_as_it_is() {
+    // Conversations of ten turns, each a block longer, behind a system prompt of two blocks; two tenants with salts.
+    let requests = (0..300_u64).map(|index| {
+        let (conversation, turn) = (index / 10, index % 10);
+        let own = (0..turn).map(|block| 1_000 + conversation * 100 + block);
+        Request {
+            hash_ids: [1, 2].into_iter().chain(own).collect(),
+            hash_block_tokens: 1,
+            cache_salt: (conversation % 3 > 0).then(|| format!("t{}", conversation % 3)),
+            session: Some(format!("s{conversation}")),
+            ..Request::new(SECOND.times(index), 20, 1)
+        }
+    });
+    let trace = Workload::new("t", requests.collect(), Micros::ZERO).unwrap();
+    let (all, distinct) = blocks(&trace);
+    for copies in [2, 3, 7] {
+        let loaded = Replay { load: copies as f64, seed: 4, ..Replay::default() }.apply(&trace).unwrap();
+        assert_eq!(blocks(&loaded), (copies * all, copies * distinct), "at load {copies}");
+    }
 }
 
 #[test]
@@ -279,12 +308,12 @@ proptest! {
 
     #[test]
     fn a_spec_is_written_as_it_is_read(
-        kind in 0_usize..5, rate_rps in 0.001_f64..1_000.0, count in 1_u64..1_000, by_count: bool,
+        kind in 0_usize..5, rate_rps in prop_oneof![0.001_f64..1_000.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
         cv in proptest::option::of(0.0_f64..20.0), spread in 0.0_f64..1.0, seed: u64,
     ) {
         let uniform = Profile::Uniform { prompt_mean: count as u32, output_mean: 7, spread };
         let profile = [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, uniform][kind];
-        let extent = if by_count { Extent::Requests(count) } else { Extent::Duration(Micros(count * 977)) };
+        let extent = if by_count || rate_rps.is_infinite() { Extent::Requests(count) } else { Extent::Duration(Micros(count * 977)) };
         let spec = SyntheticSpec { profile, rate_rps, extent, cv, seed };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
@@ -377,6 +406,30 @@ fn uniform_lengths_and_a_metronome() {
 }
 
 #[test]
+fn what_a_closed_loop_takes_its_requests_from_is_all_there() {
+    let pool = spec("uniform:n=450,in=1000,out=5000,spread=0.2");
+    assert_eq!(pool, spec("uniform:rate=inf,n=450,in=1000,out=5000,spread=0.2"));
+    assert_eq!(pool.to_string(), "uniform:rate=inf,n=450,in=1000,out=5000,spread=0.2,seed=0");
+    let workload = pool.generate().unwrap();
+    assert_eq!(workload.requests().len(), 450);
+    assert!(workload.requests().iter().all(|request| request.arrival == Micros::ZERO));
+    assert!(workload.is_at_once() && workload.rate_rps().is_infinite());
+    assert_eq!(workload.span(), Micros(1));
+    // Requests are those of any other rate, and a window is all of them or none.
+    assert_eq!(
+        lengths(&workload),
+        lengths(&spec("uniform:rate=3,n=450,in=1000,out=5000,spread=0.2").generate().unwrap())
+    );
+    assert_eq!(workload.window(Window { start: Micros::ZERO, end: Micros(1) }), Ok(workload.clone()));
+    let said = windows::fit_test(workload.span(), 0.7).unwrap_err().to_string();
+    assert_eq!(said, "split: [0.7]: a workload of 0.000001s cannot be cut by time");
+    for profile in ["chat", "code", "reasoning", "mix"] {
+        assert!(spec(&format!("{profile}:n=9")).generate().unwrap().is_at_once(), "{profile}");
+    }
+    assert!(!spec("chat:rate=2,n=9").generate().unwrap().is_at_once());
+}
+
+#[test]
 fn a_duration_ends_before_its_end_and_a_number_is_exact() {
     let workload = spec("chat:rate=5,duration=10m,seed=2").generate().unwrap();
     assert_eq!(workload.span(), SECOND.times(600));
@@ -392,6 +445,17 @@ fn another_rate_brings_the_same_requests_sooner() {
     for (slow, fast) in arrivals_s(&slow).iter().zip(arrivals_s(&fast)) {
         assert!((slow - fast * 8.0).abs() < 1e-5);
     }
+}
+
+#[test]
+fn a_salt_makes_it_other_work() {
+    let fingerprint = |salt: Option<&str>| {
+        let request = Request { cache_salt: salt.map(str::to_owned), ..Request::new(SECOND, 64, 1) };
+        Workload::new("t", vec![request], Micros::ZERO).unwrap().fingerprint()
+    };
+    let (none, empty, a, b) =
+        (fingerprint(None), fingerprint(Some("")), fingerprint(Some("a")), fingerprint(Some("b")));
+    assert!(none != empty && empty != a && a != b && b != none);
 }
 
 /// A changed value here changes every synthetic result ever committed: bump what CHANGELOG.md names.
@@ -450,7 +514,8 @@ fn specs_as_text() {
     for (text, said) in [
         ("", "unknown profile ``: known are chat, code, reasoning, mix, uniform"),
         ("chatt:rate=5,n=1", "unknown profile `chatt`: known are chat, code, reasoning, mix, uniform"),
-        ("chat", "rate is missing: give rate=REQUESTS_PER_SECOND"),
+        ("chat", "has no end: give duration=SECONDS or n=REQUESTS"),
+        ("chat:duration=9", "rate is missing: give rate=REQUESTS_PER_SECOND"),
         ("chat:rate=5", "has no end: give duration=SECONDS or n=REQUESTS"),
         ("chat:rate=5,n=3,duration=4", "has two ends: give duration or n, not both"),
         ("chat:rate=x,n=3", "rate `x` is not a number of requests per second, or inf"),

@@ -141,6 +141,9 @@ impl Action {
     /// vLLM's V0 default where it can be expressed: watermark 0.01, newest victim, recompute, first come first served.
     pub const ENGINE_DEFAULT: Action = Action { choices: [1, 0, 1, 0] };
 
+    /// vLLM's V1 default: as [`ENGINE_DEFAULT`](Self::ENGINE_DEFAULT) with a watermark of 0.
+    pub const V1_DEFAULT: Action = Action { choices: [0, 0, 1, 0] };
+
     /// The index chosen for `head`, in `0..head.size()`.
     pub const fn get(self, head: Head) -> u8 {
         self.choices[head as usize]

@@ -12,7 +12,7 @@ use kvtide_envs::env::{Node, RewardWeights, mask, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::Window;
-use kvtide_runtime::{Action, ActionProfile, Observer, Policy, Table};
+use kvtide_runtime::{ActionProfile, Observer, Policy, Table};
 
 use super::output::Output;
 use super::progress::Runs;
@@ -79,9 +79,9 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
         world.trace,
         world.deployment.name(),
-        world.engine.num_gpu_blocks,
-        world.engine.block_size,
-        world.slo
+        world.node.engine.num_gpu_blocks,
+        world.node.engine.block_size,
+        world.node.slo
     );
 
     let experiment = experiment(args, spec, &world)?;
@@ -240,10 +240,9 @@ fn decide(world: &World, test: Window, load: f64, path: &Path) -> anyhow::Result
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let table = Table::parse(&bytes).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     let workload = world.draw(&Draw { window: Some(test), load, seed: 1 })?;
-    let mut node =
-        Node::new(world.engine.clone(), world.cost.clone(), workload.share(), world.slo, Collector::default())?;
+    let mut node = Node::new(&world.node, workload.share(), Collector::default())?;
     let mut observer = Observer::new();
-    let default = Action::ENGINE_DEFAULT.controls();
+    let default = node.scheduler().default_controls();
     let mut observation = observer.observe(&snapshot(&node));
     while node.collector().preemptions == 0 && node.collector().refused_steps == 0 {
         if node.advance(&default, world.decision_interval)? != kvtide_envs::env::Progress::Stepped {

@@ -87,7 +87,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
             "{} on {}, {}, {} windows x {} loads x {} seeds",
             world.trace,
             world.deployment.name(),
-            world.slo,
+            world.node.slo,
             matrix.windows.len(),
             matrix.loads.len(),
             matrix.seeds.len()

@@ -1,6 +1,7 @@
 //! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
 
 mod args;
+mod bench;
 mod demo;
 mod evaluate;
 mod export;
@@ -45,6 +46,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Replay decision logs of real engines and compare every field of every step.
     Replay(replay::ReplayArgs),
+    /// Measure how fast the simulator is on this machine, with the spread over repeats.
+    Bench(bench::BenchArgs),
 }
 
 /// How a command ended, if not by an error.
@@ -70,6 +73,7 @@ pub fn run() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,

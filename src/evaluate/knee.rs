@@ -2,7 +2,6 @@
 
 use kvtide_envs::env::RunError;
 use kvtide_envs::workload::{Window, WorkloadError};
-use kvtide_runtime::Action;
 
 use super::matrix::MatrixError;
 use crate::world::{Draw, World};
@@ -33,7 +32,7 @@ pub fn knee(world: &World, window: Option<Window>, target: f64) -> Result<f64, M
                 drawn.map_err(|error| MatrixError::Draw { window: "search".to_owned(), load, seed: SEED, error })?
             }
         };
-        let mut controls = Action::ENGINE_DEFAULT.controls();
+        let mut controls = world.node.engine.engine.default_action().controls();
         let summary = world.serve(&workload, &mut controls).map_err(|error| failed(load, error))?;
         Ok(summary.slo_attainment >= target)
     };

@@ -153,7 +153,7 @@ impl Job<'_> {
         if self.constants(name, &coarse)?.is_none() {
             return Ok(None);
         }
-        let host_pool = self.world.engine.num_cpu_blocks > 0;
+        let host_pool = self.world.node.engine.num_cpu_blocks > 0;
         let preempted = |controls: &&Controls| self.summaries(controls).iter().any(|summary| summary.preemptions > 0);
         let fine: Vec<Controls> = coarse
             .iter()
@@ -238,7 +238,7 @@ impl Job<'_> {
             window: window_name(self.cell.window),
             load: self.cell.load,
             seed: *seed,
-            slo: self.world.slo.to_string(),
+            slo: self.world.node.slo.to_string(),
             summary,
         })
     }

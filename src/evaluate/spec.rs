@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use kvtide_envs::baseline::{AverageBlocks, OptFactor};
-use kvtide_envs::env::{Controller, PolicyController};
+use kvtide_envs::env::{Controller, EngineDefault, PolicyController};
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Admission, Controls, Observation, Policy, Preemption, Table, Victim,
 };
@@ -176,6 +176,8 @@ impl fmt::Display for PolicySpec {
 /// A policy ready to be judged: files are loaded, hindsight is still to come.
 #[derive(Debug, Clone)]
 pub enum Subject {
+    /// Whatever the engine does by itself.
+    Default,
     /// One set of controls.
     Controls(Controls),
     /// See [`OptFactor`].
@@ -206,7 +208,7 @@ impl Subject {
     /// A checkpoint or table cannot be loaded.
     pub fn load(spec: &PolicySpec) -> Result<Subject, SpecError> {
         Ok(match spec {
-            PolicySpec::Default => Subject::Controls(Action::ENGINE_DEFAULT.controls()),
+            PolicySpec::Default => Subject::Default,
             PolicySpec::Fixed(controls) => Subject::Controls(*controls),
             PolicySpec::OptFactor(factor) => Subject::OptFactor(OptFactor { factor: *factor }),
             PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
@@ -224,6 +226,7 @@ impl Subject {
     /// A fresh controller for one run; `None` for hindsight, which is many runs.
     pub fn controller(&self) -> Option<Box<dyn Controller + Send>> {
         Some(match self {
+            Subject::Default => Box::new(EngineDefault),
             Subject::Controls(controls) => Box::new(*controls),
             Subject::OptFactor(rule) => Box::new(*rule),
             Subject::AverageBlocks(rule) => Box::new(*rule),

@@ -5,11 +5,11 @@ mod spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtide_envs::cost::{CostModel, Deployment, DeploymentError};
-use kvtide_envs::env::{Controller, Node, RunError, run};
+use kvtide_envs::cost::{Deployment, DeploymentError};
+use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{EngineConfig, Setting, SettingError, Slo, SloError};
+use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::TraceError;
 use kvtide_envs::workload::{Extent, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
@@ -74,12 +74,8 @@ pub enum WorldError {
 pub struct World {
     /// Model and hardware.
     pub deployment: Deployment,
-    /// Scheduler settings.
-    pub engine: EngineConfig,
-    /// Prices of steps.
-    pub cost: CostModel,
-    /// Targets.
-    pub slo: Slo,
+    /// Scheduler settings, prices of steps, targets, and how many clients there are.
+    pub node: NodeConfig,
     /// Scheduler steps between decisions.
     pub decision_interval: u32,
     /// Traffic, at load 1.
@@ -106,14 +102,10 @@ impl World {
     /// The trace, the deployment or a setting is wrong.
     pub fn new(
         traffic: &Traffic,
-        deployment: &str,
-        settings: &[Setting],
-        slo: Slo,
+        deployment: Deployment,
+        node: NodeConfig,
         decision_interval: u32,
     ) -> Result<World, WorldError> {
-        let deployment: Deployment = deployment.parse()?;
-        let engine = deployment.engine().with(settings)?;
-        let cost = CostModel::new(&deployment, engine.block_size);
         let (source, trace) = match traffic {
             Traffic::Trace { path, scaling, jitter } => {
                 let trace = Workload::from_trace(path)?;
@@ -127,7 +119,7 @@ impl World {
                 (WorkloadSource::Synthetic(*spec), spec.to_string())
             }
         };
-        Ok(World { deployment, engine, cost, slo, decision_interval, source, trace })
+        Ok(World { deployment, node, decision_interval, source, trace })
     }
 
     /// How long the traffic lasts at load 1.
@@ -177,10 +169,11 @@ impl World {
     }
 
     /// What a policy gets used to, by name: where it differs from training, results may too.
-    pub fn conditions(&self) -> [(&'static str, String); 3] {
+    pub fn conditions(&self) -> [(&'static str, String); 4] {
         [
             ("env", self.deployment.name()),
-            ("slo", self.slo.to_string()),
+            ("engine", self.node.engine.engine.name().to_owned()),
+            ("slo", self.node.slo.to_string()),
             ("interval", self.decision_interval.to_string()),
         ]
     }
@@ -191,8 +184,8 @@ impl World {
     /// A faithful engine died or stalled, or the accounts do not add up.
     pub fn serve(&self, workload: &Workload, controller: &mut dyn Controller) -> Result<Summary, RunError> {
         let collector = Collector::with_gaps();
-        let mut node = Node::new(self.engine.clone(), self.cost.clone(), workload.share(), self.slo, collector)
-            .expect("the constructor validated the engine settings");
+        let mut node = Node::new(&self.node, workload.share(), collector)
+            .expect("the engine settings were validated when they were read");
         run(&mut node, controller, self.decision_interval)
     }
 
@@ -206,9 +199,7 @@ impl World {
         load: (f64, f64),
     ) -> Arc<EnvConfig> {
         Arc::new(EnvConfig {
-            engine: self.engine.clone(),
-            cost: self.cost.clone(),
-            slo: self.slo,
+            node: self.node.clone(),
             profile,
             reward,
             decision_interval: self.decision_interval,

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvtide_envs::sched::Setting;
+use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::env::NodeConfig;
+use kvtide_envs::sched::{EngineKind, Setting};
 use kvtide_envs::workload::{Scaling, duration};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,17 @@ pub struct WorldSpec {
     /// Model and hardware: llama-3-8b, qwen2.5-7b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100 or h200.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: String,
+    /// Whose scheduling rules: v0 (vLLM 0.6) or v1 (vLLM today).
+    #[arg(long, value_name = "v0|v1", default_value = "v0")]
+    pub engine: String,
+    /// V1: keep blocks by content and take them again. `auto`: as vLLM does, on.
+    #[arg(long, value_name = "on|off|auto", default_value = "auto")]
+    pub prefix_cache: String,
+    /// Closed loop of so many clients, each of which sends its next request when the last one is done; the traffic's
+    /// arrival times are then ignored.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<u32>,
     /// Targets: ttft:MS,tpot:MS,stall:MS, or a class: chat, agent, document, batch, real-time.
     #[arg(long, default_value = "ttft:2000,tpot:100,stall:3000")]
     pub slo: String,
@@ -49,6 +62,9 @@ impl Default for WorldSpec {
             trace: None,
             workload: None,
             env: "llama-3-8b@rtx-4090".to_owned(),
+            engine: "v0".to_owned(),
+            prefix_cache: "auto".to_owned(),
+            clients: None,
             slo: "ttft:2000,tpot:100,stall:3000".to_owned(),
             set: Vec::new(),
             scale: "thin".to_owned(),
@@ -60,6 +76,8 @@ impl Default for WorldSpec {
 
 /// Longest decision interval.
 const MAX_INTERVAL: u32 = 1_000_000;
+/// Most clients of a closed loop.
+const MAX_CLIENTS: u32 = 1_000_000;
 
 impl WorldSpec {
     /// Reads the trace, if there is one, and resolves everything.
@@ -71,7 +89,27 @@ impl WorldSpec {
         if !(1..=MAX_INTERVAL).contains(&self.interval) {
             return Err(wrong("interval", &self.interval.to_string(), "1 to 1000000 steps"));
         }
-        World::new(&self.traffic()?, &self.env, &settings?, self.slo.parse()?, self.interval)
+        if !self.clients.is_none_or(|clients| (1..=MAX_CLIENTS).contains(&clients)) {
+            return Err(wrong("clients", &self.clients.unwrap_or(0).to_string(), "1 to 1000000 clients"));
+        }
+        let deployment: Deployment = self.env.parse()?;
+        let node = self.node(&deployment, &settings?)?;
+        World::new(&self.traffic()?, deployment, node, self.interval)
+    }
+
+    /// The node: what the engine starts with on this deployment, with what is set here.
+    fn node(&self, deployment: &Deployment, settings: &[Setting]) -> Result<NodeConfig, WorldError> {
+        let mut engine = deployment.engine(self.engine.parse()?);
+        match (self.prefix_cache.as_str(), engine.engine) {
+            ("auto", _) | ("off", EngineKind::V0) => {}
+            ("on", EngineKind::V1) => engine.enable_prefix_caching = true,
+            ("off", EngineKind::V1) => engine.enable_prefix_caching = false,
+            ("on", EngineKind::V0) => return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1")),
+            (other, _) => return Err(wrong("prefix-cache", other, "on, off or auto")),
+        }
+        let engine = engine.with(settings)?;
+        let cost = CostModel::new(deployment, engine.block_size);
+        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients })
     }
 
     /// Where traffic comes from.

@@ -3,7 +3,7 @@
 //! The two rules here are those of the watermark study of vLLM's scheduler; fixed controls need no code, since
 //! [`Controls`] is a controller.
 
-use kvtide_runtime::{Action, Controls};
+use kvtide_runtime::Controls;
 
 use crate::env::{Controller, Node};
 
@@ -36,7 +36,7 @@ pub struct AverageBlocks {
 impl Controller for AverageBlocks {
     fn control(&mut self, node: &Node) -> Controls {
         let scheduler = node.scheduler();
-        let held: usize = scheduler.running().iter().map(|&id| scheduler.request(id).blocks.len()).sum();
+        let held: usize = scheduler.running().iter().map(|&id| scheduler.view(id).held_blocks as usize).sum();
         leaving_free(node, self.blocks * scheduler.running().len() as f64 - held as f64)
     }
 }
@@ -46,5 +46,5 @@ fn leaving_free(node: &Node, blocks: f64) -> Controls {
     let pool = f64::from(node.scheduler().config().num_gpu_blocks);
     // Half a block more, so that the scheduler's own truncation gives the number back.
     let watermark = ((blocks.max(0.0).floor() + 0.5) / pool).min(1.0);
-    Controls { watermark, ..Action::ENGINE_DEFAULT.controls() }
+    Controls { watermark, ..node.scheduler().default_controls() }
 }

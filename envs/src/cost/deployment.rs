@@ -1,11 +1,12 @@
 //! A model on hardware: what fits, and the settings an engine would start with.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CostModel, Hardware, Model};
-use crate::sched::{DeadEnds, EngineConfig};
+use super::{CostModel, Hardware, Model, Profile, ProfileError};
+use crate::sched::{EngineConfig, EngineKind, Setting, SettingError};
 use crate::time::Micros;
 
 /// Tokens per block, vLLM's default.
@@ -20,6 +21,10 @@ const SWAP_BYTES: f64 = 4.0 * (1u64 << 30) as f64;
 const MAX_NUM_SEQS: u32 = 256;
 /// vLLM 0.6's token budget.
 const MAX_NUM_BATCHED_TOKENS: u32 = 2048;
+/// From this memory on vLLM's defaults are those of a large card: 70 GiB.
+const LARGE_CARD_BYTES: f64 = 70.0 * (1u64 << 30) as f64;
+/// Token budget and batch of a large card, vLLM 0.33 serving over HTTP.
+const LARGE_CARD: (u32, u32) = (8192, 1024);
 /// vLLM 0.6 turns chunked prefill on by itself above this length.
 const CHUNKED_ABOVE: u32 = 32_768;
 /// Most accelerators of one deployment.
@@ -48,8 +53,14 @@ pub enum DeploymentError {
     #[error("unknown model {0:?}; known: {names}", names = Model::NAMES.join(", "))]
     Model(String),
     /// No such hardware.
-    #[error("unknown hardware {0:?}; known: {names}", names = Hardware::NAMES.join(", "))]
+    #[error("unknown hardware {0:?}; known: {names}, and any profile FILE.toml", names = Hardware::NAMES.join(", "))]
     Hardware(String),
+    /// A profile that cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// An override of the hardware.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// A device count out of range.
     #[error("{0} devices; from 1 to {MAX_DEVICES} are supported")]
     Devices(u32),
@@ -84,36 +95,86 @@ impl Deployment {
         f64::from(self.devices) * (self.hardware.memory_bytes * MEMORY_UTILIZATION - ACTIVATION_BYTES)
     }
 
-    /// The settings vLLM 0.6 would start with here, under [`DeadEnds::Safe`].
+    /// The settings vLLM would start with here, under [`DeadEnds::Safe`].
     ///
-    /// The longest sequence is the model's, or what the pool holds if that is less. Chunked prefill is on above 32,768
-    /// tokens, as in vLLM; below, the token budget is the longest sequence.
-    pub fn engine(&self) -> EngineConfig {
+    /// The longest sequence is the model's, or what the pool holds if that is less.
+    ///
+    /// V0 is vLLM 0.6: chunked prefill is on above 32,768 tokens; below, the token budget is the longest sequence. V1 is
+    /// vLLM 0.33 serving over HTTP: asynchronous scheduling, chunked prefill and prefix caching are on, there is no host
+    /// tier, and budget and batch depend on the card (8,192 tokens and 1,024 sequences from 70 GiB on, but for the A100;
+    /// 2,048 and 256 otherwise: `vllm/engine/arg_utils.py`, `get_batch_defaults`).
+    pub fn engine(&self, engine: EngineKind) -> EngineConfig {
         let block_bytes = self.model.kv_bytes_per_token() * f64::from(BLOCK_SIZE);
         let num_gpu_blocks = (self.pool_bytes() / block_bytes) as u32;
-        let max_model_len = self.model.max_model_len.min(num_gpu_blocks.saturating_mul(BLOCK_SIZE));
-        let mut engine = EngineConfig {
+        let mut config = EngineConfig {
+            engine,
             block_size: BLOCK_SIZE,
             num_gpu_blocks,
-            num_cpu_blocks: (f64::from(self.devices) * SWAP_BYTES / block_bytes) as u32,
             max_num_seqs: MAX_NUM_SEQS,
             max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
-            max_model_len,
-            enable_chunked_prefill: max_model_len > CHUNKED_ABOVE,
-            dead_ends: DeadEnds::Safe,
             max_wait: MAX_WAIT,
             pricing: CostModel::new(self, BLOCK_SIZE).pricing(),
+            ..EngineConfig::default()
         };
-        if !engine.enable_chunked_prefill {
-            engine.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS.max(max_model_len);
+        config.max_model_len = self.model.max_model_len.min(config.num_usable_blocks().saturating_mul(BLOCK_SIZE));
+        match engine {
+            EngineKind::V0 => {
+                config.num_cpu_blocks = (f64::from(self.devices) * SWAP_BYTES / block_bytes) as u32;
+                config.enable_chunked_prefill = config.max_model_len > CHUNKED_ABOVE;
+                if !config.enable_chunked_prefill {
+                    config.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS.max(config.max_model_len);
+                }
+            }
+            EngineKind::V1 => {
+                config.enable_chunked_prefill = true;
+                config.async_scheduling = true;
+                config.enable_prefix_caching = true;
+                let is_large = self.hardware.memory_bytes >= LARGE_CARD_BYTES && self.hardware.name != "a100-80g";
+                if is_large {
+                    (config.max_num_batched_tokens, config.max_num_seqs) = LARGE_CARD;
+                }
+            }
         }
-        engine
+        config
     }
 
     /// The name it was read from.
     pub fn name(&self) -> String {
         let count = if self.devices == 1 { String::new() } else { format!("{}x", self.devices) };
         format!("{}@{count}{}", self.model.name, self.hardware.name)
+    }
+
+    /// Reads `model@hardware`, where the hardware may be a [`Profile`]'s file: `llama-3-8b@2xmine.toml`.
+    ///
+    /// # Errors
+    /// No such model, hardware or file, or the model does not fit.
+    pub fn load(text: &str) -> Result<Deployment, DeploymentError> {
+        let Name { model, devices, hardware } = Name::parse(text)?;
+        if !is_file(hardware) {
+            return text.parse();
+        }
+        let hardware = Profile::read(Path::new(hardware))?.hardware;
+        Deployment { model, hardware, devices }.check()
+    }
+
+    /// `text` with a profile's file that was relative to `folder`.
+    pub fn relative_to(folder: &Path, text: &str) -> String {
+        match Name::parse(text) {
+            Ok(Name { hardware, .. }) if is_file(hardware) => {
+                let before = &text[..text.len() - hardware.len()];
+                format!("{before}{}", folder.join(hardware).display())
+            }
+            _ => text.to_owned(),
+        }
+    }
+
+    /// The same with `overrides` of the hardware.
+    ///
+    /// # Errors
+    /// A value out of range, or the model does not fit any more.
+    pub fn with(self, overrides: &[Setting]) -> Result<Deployment, DeploymentError> {
+        let hardware = self.hardware.with(overrides)?;
+        Deployment { hardware, ..self }.check()
     }
 
     fn check(self) -> Result<Deployment, DeploymentError> {
@@ -134,10 +195,15 @@ impl Deployment {
     }
 }
 
-impl FromStr for Deployment {
-    type Err = DeploymentError;
+/// `model@2xhardware`, taken apart.
+struct Name<'a> {
+    model: Model,
+    devices: u32,
+    hardware: &'a str,
+}
 
-    fn from_str(text: &str) -> Result<Deployment, DeploymentError> {
+impl Name<'_> {
+    fn parse(text: &str) -> Result<Name<'_>, DeploymentError> {
         let (model, hardware) = text.split_once('@').ok_or_else(|| DeploymentError::Form(text.to_owned()))?;
         let model = Model::named(model).ok_or_else(|| DeploymentError::Model(model.to_owned()))?;
         let (devices, hardware) = match hardware.split_once('x') {
@@ -149,6 +215,20 @@ impl FromStr for Deployment {
         if !(1..=MAX_DEVICES).contains(&devices) {
             return Err(DeploymentError::Devices(devices));
         }
+        Ok(Name { model, devices, hardware })
+    }
+}
+
+fn is_file(hardware: &str) -> bool {
+    Path::new(hardware).extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Built-in names only; [`Deployment::load`] also reads files.
+impl FromStr for Deployment {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<Deployment, DeploymentError> {
+        let Name { model, devices, hardware } = Name::parse(text)?;
         let hardware = Hardware::named(hardware).ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?;
         Deployment { model, hardware, devices }.check()
     }
@@ -160,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_24_gb_card_holds_about_what_a_real_server_reports() {
-        let engine = "llama-3-8b@rtx-4090".parse::<Deployment>().unwrap().engine();
+        let engine = "llama-3-8b@rtx-4090".parse::<Deployment>().unwrap().engine(EngineKind::V0);
         // A measured vLLM server with this model and card had a pool of 41,408 tokens.
         let tokens = f64::from(engine.num_gpu_blocks * engine.block_size);
         assert!((tokens / 41_408.0 - 1.0).abs() < 0.1, "{tokens}");
@@ -176,7 +256,7 @@ mod tests {
                 match name.parse::<Deployment>() {
                     Ok(deployment) => {
                         assert_eq!(deployment.name(), name);
-                        assert!(deployment.engine().validate().is_ok(), "{name}");
+                        assert!(deployment.engine(EngineKind::V1).validate().is_ok(), "{name}");
                     }
                     Err(DeploymentError::TooLarge { suggestion, .. }) => {
                         let more = format!("{model}@{suggestion}x{hardware}");
@@ -186,6 +266,40 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn hardware_may_be_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hardware = Hardware::named("h100").unwrap();
+        "mine".clone_into(&mut hardware.name);
+        let profile = Profile { hardware: hardware.clone(), provenance: None };
+        std::fs::write(folder.path().join("2x.toml"), profile.to_toml()).unwrap();
+        // `4x` is a number of devices, `2x.toml` is not.
+        for (text, devices, name) in [
+            ("llama-3-70b@4x2x.toml", 4, "llama-3-70b@4xmine"),
+            ("llama-3-8b@./2x.toml", 1, "llama-3-8b@mine"),
+        ] {
+            let deployment = Deployment::load(&Deployment::relative_to(folder.path(), text)).unwrap();
+            assert_eq!((deployment.devices, &deployment.hardware), (devices, &hardware));
+            assert_eq!(deployment.name(), name);
+        }
+        assert_eq!(Deployment::relative_to(folder.path(), "llama-3-70b@4xh100"), "llama-3-70b@4xh100");
+        assert_eq!(Deployment::load("llama-3-70b@4xh100"), "llama-3-70b@4xh100".parse());
+        let missing = Deployment::load("llama-3-8b@nowhere.toml").unwrap_err().to_string();
+        assert!(missing.starts_with("nowhere.toml: cannot open"), "{missing}");
+        assert!("llama-3-8b@nowhere.toml".parse::<Deployment>().is_err());
+    }
+
+    #[test]
+    fn less_memory_may_be_too_little() {
+        let with = |setting: &str| {
+            "llama-3-8b@h100".parse::<Deployment>().unwrap().with(&[setting.parse().unwrap()])
+        };
+        let small = with("memory_bytes=24e9").unwrap();
+        assert!(small.engine(EngineKind::V1).num_gpu_blocks < 3000);
+        assert!(matches!(with("memory_bytes=16e9"), Err(DeploymentError::TooLarge { .. })));
+        assert!(matches!(with("memory_bytes=-1"), Err(DeploymentError::Setting(_))));
     }
 
     #[test]

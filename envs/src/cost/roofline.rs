@@ -73,7 +73,7 @@ impl CostModel {
 
     /// Time on the accelerator, and the host's time per sequence. Seconds.
     fn compute(&self, plan: &StepPlan) -> f64 {
-        let sequences = plan.prefills.len() + plan.decodes.len();
+        let sequences = plan.prefills.len() as u32 + plan.num_decodes();
         if sequences == 0 {
             return 0.0;
         }
@@ -81,11 +81,11 @@ impl CostModel {
         let chunks: f64 =
             plan.prefills.iter().map(|prefill| self.chunk_attention(prefill.context, prefill.tokens)).sum();
         (tokens * self.layers_per_token).max(self.layers_at_least)
-            + (sequences as f64 * self.head_per_sample).max(self.head_at_least)
+            + (f64::from(sequences) * self.head_per_sample).max(self.head_at_least)
             + plan.decode_context as f64 * self.context_token
             + chunks
             + tokens * self.reduce_per_token
-            + sequences as f64 * self.sequence_fixed
+            + f64::from(sequences) * self.sequence_fixed
     }
 
     fn chunk_attention(&self, context: u32, tokens: u32) -> f64 {
@@ -147,7 +147,8 @@ mod tests {
         let sixteen = cost.step_time(&decodes(16, 1000)).0 as f64;
         assert!(sixteen < 1.2 * one, "{one} {sixteen}");
         let prompt = |tokens| {
-            let prefill = Prefill { id: RequestId(0), tokens, context: 0, source: Source::Waiting };
+            let source = Source::Waiting;
+            let prefill = Prefill { id: RequestId(0), tokens, context: 0, source, samples: true };
             cost.step_time(&StepPlan { prefills: vec![prefill], ..StepPlan::default() }).0 as f64
         };
         let ratio = prompt(4000) / prompt(2000);

@@ -1,6 +1,6 @@
 //! Whoever steers a node: a policy that ships, or a reference that may look at more than a policy sees.
 
-use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
+use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
 
 use super::observe::snapshot;
 use super::{Node, Progress};
@@ -11,6 +11,16 @@ use crate::sched::v0::EngineError;
 pub trait Controller {
     /// What the scheduler shall obey until the next decision.
     fn control(&mut self, node: &Node) -> Controls;
+}
+
+/// What the engine does when nobody tells it otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineDefault;
+
+impl Controller for EngineDefault {
+    fn control(&mut self, node: &Node) -> Controls {
+        node.scheduler().default_controls()
+    }
 }
 
 /// The same controls for ever.
@@ -49,7 +59,7 @@ pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
         mask =
             mask.forbid(Head::Preemption, Preemption::Swap as u8).forbid(Head::Preemption, Preemption::Cheaper as u8);
     }
-    profile.restrict(mask, Action::ENGINE_DEFAULT)
+    profile.restrict(mask, node.scheduler().config().engine.default_action())
 }
 
 /// Why a run has no result.
@@ -82,9 +92,7 @@ pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> R
             Progress::Stepped => {}
             Progress::Drained => return Ok(node.summary()?),
             Progress::Stalled => {
-                let scheduler = node.scheduler();
-                let left = scheduler.num_waiting() + scheduler.running().len() + scheduler.swapped().len();
-                return Err(RunError::Stalled { at: node.now(), left });
+                return Err(RunError::Stalled { at: node.now(), left: node.scheduler().num_open() });
             }
         }
     }

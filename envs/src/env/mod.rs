@@ -17,9 +17,9 @@ mod vector;
 
 pub use batch::{Batch, Episode, VectorEnv};
 pub use check::{CheckError, check_env};
-pub use controller::{Controller, PolicyController, RunError, mask, run};
+pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
-pub use node::{Node, Progress};
+pub use node::{Node, NodeConfig, Progress};
 pub use observe::snapshot;
 pub use reward::{Reward, RewardWeights};
 pub use serving::{EnvConfig, EnvError, Info, ServingEnv, Step};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use kvtide_runtime::Controls;
 
 use crate::cost::CostModel;
+use crate::kv::Content;
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{ConfigError, EngineConfig, Outcome, Slo, StepPlan, V0};
+use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
 use crate::time::Micros;
 use crate::trace::Request;
@@ -19,89 +20,164 @@ pub enum Progress {
     Stepped,
     /// Every request has arrived and is done.
     Drained,
-    /// Requests are left that the scheduler will never serve: a dead end of the faithful setting.
+    /// Requests are left that the scheduler will never serve: a dead end of the faithful setting, where nothing is planned
+    /// any more or the same is planned for ever.
     Stalled,
+}
+
+/// What a node is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeConfig {
+    /// Scheduler settings.
+    pub engine: EngineConfig,
+    /// Prices of steps.
+    pub cost: CostModel,
+    /// Targets of requests that name no preset class of their own.
+    pub slo: Slo,
+    /// A closed loop of so many clients, each of which sends the next request when its last one is done; arrival times
+    /// are then ignored. `None` for an open loop: requests come when they come.
+    pub clients: Option<u32>,
 }
 
 /// A scheduler with its clock, workload and accounts.
 #[derive(Debug, Clone)]
 pub struct Node {
-    scheduler: V0,
+    scheduler: Scheduler,
     cost: CostModel,
     requests: Arc<[Request]>,
     slo: Slo,
+    clients: Option<u32>,
     next_arrival: usize,
     now: Micros,
     collector: Collector,
+    /// The step planned last.
     plan: StepPlan,
+    /// The step planned before it.
+    previous: StepPlan,
+    /// The step planned last while it is being computed; asynchronous scheduling only.
+    in_flight: Option<InFlight>,
     outcome: Outcome,
     hash: RunHash,
     refused: bool,
+    /// Steps since a token appeared.
+    barren_steps: u32,
 }
+
+/// A step that is being computed.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    duration: Micros,
+    ends: Micros,
+    used_blocks: u32,
+}
+
+/// Steps without a token after which an engine is taken to be caught in a loop. A prompt of a million tokens in chunks of
+/// one takes a quarter of that.
+const MAX_BARREN_STEPS: u32 = 1 << 22;
 
 impl Node {
     /// An idle node at time zero that will be sent `requests`, which are in arrival order.
     ///
-    /// `slo` holds for every request that does not name a preset class of its own.
-    ///
     /// # Errors
     /// A setting the scheduler cannot work with.
-    pub fn new(
-        engine: EngineConfig,
-        cost: CostModel,
-        requests: Arc<[Request]>,
-        slo: Slo,
-        collector: Collector,
-    ) -> Result<Node, ConfigError> {
+    pub fn new(config: &NodeConfig, requests: Arc<[Request]>, collector: Collector) -> Result<Node, ConfigError> {
         Ok(Node {
-            scheduler: V0::new(engine)?,
-            cost,
+            scheduler: Scheduler::new(config.engine.clone())?,
+            cost: config.cost.clone(),
             requests,
-            slo,
+            slo: config.slo,
+            clients: config.clients,
             next_arrival: 0,
             now: Micros::ZERO,
             collector,
             plan: StepPlan::default(),
+            previous: StepPlan::default(),
+            in_flight: None,
             outcome: Outcome::default(),
             hash: RunHash::default(),
             refused: false,
+            barren_steps: 0,
         })
     }
 
-    /// Computes one scheduler step under `controls`, waiting for the next arrival first if there is nothing to do.
+    /// Plans one scheduler step under `controls` and computes it, or, with asynchronous scheduling, the one before;
+    /// waits for the next arrival first if there is nothing to do.
     ///
     /// # Errors
     /// The engine died, which only a faithful one does.
     pub fn step(&mut self, controls: &Controls) -> Result<Progress, EngineError> {
+        std::mem::swap(&mut self.plan, &mut self.previous);
         loop {
             self.deliver();
+            self.plan.clear();
             if !self.scheduler.is_empty() {
                 self.scheduler.schedule(self.now, controls, &mut self.plan)?;
-                if !self.plan.is_idle() {
-                    break;
-                }
+            }
+            if !self.plan.is_idle() || self.in_flight.is_some() {
+                break;
             }
             match self.requests.get(self.next_arrival) {
-                Some(next) => self.now = next.arrival,
-                None if self.scheduler.is_empty() => return Ok(Progress::Drained),
-                None => return Ok(Progress::Stalled),
+                Some(next) if self.clients.is_none() => self.now = next.arrival,
+                _ if self.scheduler.is_empty() => return Ok(Progress::Drained),
+                _ => return Ok(Progress::Stalled),
             }
         }
+        if self.scheduler.is_async() {
+            self.compute_previous()
+        } else {
+            self.compute()
+        }
+        let is_barren = self.barren_steps >= MAX_BARREN_STEPS;
+        Ok(if is_barren { Progress::Stalled } else { Progress::Stepped })
+    }
+
+    /// Computes the planned step.
+    fn compute(&mut self) {
         let duration = self.cost.step_time(&self.plan);
-        let gpu = self.scheduler.gpu();
-        let used = gpu.num_blocks() - gpu.num_free();
+        let used_blocks = self.used_blocks();
         self.now += duration;
-        self.scheduler.complete(&self.plan, self.now, &mut self.outcome);
-        self.collector.stepped(&self.plan, duration, used);
+        let plan = std::mem::take(&mut self.plan);
+        self.account(&plan, duration, used_blocks);
+        self.plan = plan;
+    }
+
+    /// Sends the planned step off, to be computed once the one before is, and waits for that one.
+    fn compute_previous(&mut self) {
+        let previous = self.in_flight.take();
+        if !self.plan.is_idle() {
+            let duration = self.cost.step_time(&self.plan);
+            let starts = previous.map_or(self.now, |previous| previous.ends.max(self.now));
+            self.in_flight = Some(InFlight { duration, ends: starts + duration, used_blocks: self.used_blocks() });
+        }
+        if let Some(InFlight { duration, ends, used_blocks }) = previous {
+            self.now = self.now.max(ends);
+            let plan = std::mem::take(&mut self.previous);
+            self.account(&plan, duration, used_blocks);
+            self.previous = plan;
+        }
+    }
+
+    /// The step `plan` ended now.
+    fn account(&mut self, plan: &StepPlan, duration: Micros, used_blocks: u32) {
+        self.scheduler.complete(plan, self.now, &mut self.outcome);
+        self.collector.stepped(plan, duration, used_blocks);
+        self.collector.left(&plan.left);
+        self.collector.advance(self.now);
         for &id in &self.outcome.tokens {
             self.collector.token(id, self.now);
         }
+        self.collector.joined(&plan.joined);
         for &id in &self.outcome.finished {
             self.collector.finished(id);
         }
         self.collector.expire(self.now);
-        self.absorb_step();
-        Ok(Progress::Stepped)
+        self.absorb_step(plan);
+        let is_barren = plan.num_decodes() == 0 && self.outcome.tokens.is_empty();
+        self.barren_steps = if is_barren { self.barren_steps + 1 } else { 0 };
+    }
+
+    fn used_blocks(&self) -> u32 {
+        self.scheduler.num_gpu_blocks() - self.scheduler.free_gpu_blocks()
     }
 
     /// Steps until a decision is due: after `interval` steps, or as soon as an admission, a swap-in or a running
@@ -124,30 +200,40 @@ impl Node {
         Ok(Progress::Stepped)
     }
 
-    /// Submits everything that has arrived by now.
+    /// Submits everything that has arrived by now; in a closed loop, one request for each client that waits for none.
     fn deliver(&mut self) {
-        while let Some(request) = self.requests.get(self.next_arrival).filter(|request| request.arrival <= self.now) {
+        while let Some(request) = self.requests.get(self.next_arrival) {
+            let arrival = match self.clients {
+                None if request.arrival > self.now => break,
+                None => request.arrival,
+                Some(clients) if self.scheduler.num_open() >= clients as usize => break,
+                Some(_) => self.now,
+            };
             let slo = request.slo_class.as_deref().and_then(Slo::class).unwrap_or(self.slo);
+            let config = self.scheduler.config();
+            let content = (config.engine == EngineKind::V1 && config.enable_prefix_caching)
+                .then(|| Content::of(request, self.next_arrival as u64, config.prefix_sharing));
             let (prompt, output) = (request.prompt_tokens, request.output_tokens);
-            let (id, phase) = self.scheduler.submit(request.arrival, prompt, output, slo);
-            self.collector.arrived(id, request.arrival, prompt, slo, phase);
+            let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo, content);
+            let group = self.collector.group(request.slo_class.as_deref(), request.tenant.as_deref());
+            self.collector.arrived(id, arrival, prompt, slo, phase, group);
             self.next_arrival += 1;
         }
     }
 
-    fn absorb_step(&mut self) {
+    fn absorb_step(&mut self, plan: &StepPlan) {
         self.hash.absorb(self.now.0);
-        self.hash.absorb((self.plan.prefills.len() as u64) << 32 | self.plan.decodes.len() as u64);
-        for prefill in &self.plan.prefills {
+        self.hash.absorb((plan.prefills.len() as u64) << 32 | u64::from(plan.num_decodes()));
+        for prefill in &plan.prefills {
             self.hash.absorb(u64::from(prefill.id.0) << 32 | u64::from(prefill.tokens));
         }
-        for victim in &self.plan.preempted {
+        for victim in &plan.preempted {
             self.hash.absorb(u64::from(victim.id.0) << 32 | u64::from(victim.lost_tokens));
         }
-        for &(id, blocks) in &self.plan.swapped_in {
+        for &(id, blocks) in &plan.swapped_in {
             self.hash.absorb(u64::from(id.0) << 32 | u64::from(blocks));
         }
-        for id in self.plan.rejected.iter().chain(&self.outcome.tokens).chain(&self.outcome.finished) {
+        for id in plan.rejected.iter().chain(&self.outcome.tokens).chain(&self.outcome.finished) {
             self.hash.absorb(u64::from(id.0));
         }
     }
@@ -158,7 +244,7 @@ impl Node {
     }
 
     /// The scheduler's state.
-    pub fn scheduler(&self) -> &V0 {
+    pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
@@ -182,7 +268,7 @@ impl Node {
         self.next_arrival
     }
 
-    /// The last step.
+    /// The step planned last.
     pub fn plan(&self) -> &StepPlan {
         &self.plan
     }
@@ -198,6 +284,6 @@ impl Node {
     /// An account does not add up.
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
-        Ok(Summary::of(&self.collector, self.now, self.scheduler.gpu().num_blocks(), self.hash.value()))
+        Ok(Summary::of(&self.collector, self.now, self.scheduler.num_gpu_blocks(), self.hash.value()))
     }
 }

@@ -14,14 +14,14 @@ pub fn snapshot(node: &Node) -> Snapshot {
     let mut shot = Snapshot {
         now_us: now.0,
         block_size: config.block_size,
-        num_gpu_blocks: config.num_gpu_blocks,
-        free_gpu_blocks: scheduler.gpu().num_free(),
-        evictable_blocks: 0,
+        num_gpu_blocks: scheduler.num_gpu_blocks(),
+        free_gpu_blocks: scheduler.free_gpu_blocks(),
+        evictable_blocks: scheduler.evictable_blocks(),
         num_cpu_blocks: config.num_cpu_blocks,
-        free_cpu_blocks: scheduler.cpu().num_free(),
+        free_cpu_blocks: scheduler.free_cpu_blocks(),
         running: scheduler.running().len() as u32,
         waiting: scheduler.num_waiting() as u32,
-        swapped: scheduler.swapped().len() as u32,
+        swapped: scheduler.num_swapped() as u32,
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
         ttft_target_us: node.slo().ttft.0,
@@ -30,19 +30,19 @@ pub fn snapshot(node: &Node) -> Snapshot {
         ..Snapshot::default()
     };
     for &id in scheduler.running() {
-        let request = scheduler.request(id);
+        let request = scheduler.view(id);
         for (blocks, steps) in shot.growth_blocks.iter_mut().zip(GROWTH_STEPS) {
             *blocks += request.growth(steps, config.block_size);
         }
         let slack = request.slack(now);
-        shot.held_blocks += request.blocks.len() as u32;
+        shot.held_blocks += request.held_blocks;
         shot.behind += u32::from(slack < 0);
         shot.slack_sum_us += slack;
         shot.generated_tokens += u64::from(request.generated);
         shot.pending_prefill_tokens += u64::from(request.pending_prefill());
     }
     for (position, id) in scheduler.waiting().take(WAITING_WINDOW).enumerate() {
-        let request = scheduler.request(id);
+        let request = scheduler.view(id);
         let tokens = request.len();
         let blocks = blocks_for(tokens, config.block_size);
         if position == 0 {

@@ -63,7 +63,7 @@ impl Reward {
         interval: u32,
         mean_output: f64,
     ) -> Reward {
-        let fitting = engine.num_gpu_blocks.saturating_mul(engine.block_size) / NOMINAL_CONTEXT;
+        let fitting = engine.num_usable_blocks().saturating_mul(engine.block_size) / NOMINAL_CONTEXT;
         let batch = fitting.clamp(1, engine.max_num_seqs);
         let tokens_per_ns = cost.decode_tokens_per_s(batch, NOMINAL_CONTEXT) * 1e-9;
         Reward {

@@ -7,23 +7,18 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Observation, Observer};
 use super::episode::{EpisodeSource, ResetOptions};
 use super::observe::snapshot;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, Progress, mask};
-use crate::cost::CostModel;
+use super::{Episode, Node, NodeConfig, Progress, mask};
 use crate::metrics::Collector;
+use crate::sched::ConfigError;
 use crate::sched::v0::EngineError;
-use crate::sched::{ConfigError, EngineConfig, Slo};
 use crate::seed::RunHash;
 use crate::workload::WorkloadError;
 
 /// What an environment is made of.
 #[derive(Debug, Clone)]
 pub struct EnvConfig {
-    /// Scheduler settings.
-    pub engine: EngineConfig,
-    /// Prices of steps.
-    pub cost: CostModel,
-    /// Targets of requests that name no class.
-    pub slo: Slo,
+    /// The node.
+    pub node: NodeConfig,
     /// Heads the agent decides.
     pub profile: ActionProfile,
     /// What is rewarded.
@@ -118,7 +113,7 @@ impl ServingEnv {
     /// # Errors
     /// The settings are out of range, or the source has no request.
     pub fn new(config: Arc<EnvConfig>) -> Result<ServingEnv, EnvError> {
-        config.engine.validate()?;
+        config.node.engine.validate()?;
         config.episodes.validate()?;
         let mean_output = config.episodes.mean_output()?;
         Ok(ServingEnv { config, mean_output, running: None })
@@ -132,9 +127,9 @@ impl ServingEnv {
         let config = &self.config;
         let drawn = config.episodes.draw(seed, options)?;
         let collector = Collector::default();
-        let node = Node::new(config.engine.clone(), config.cost.clone(), drawn.requests, config.slo, collector)?;
+        let node = Node::new(&config.node, drawn.requests, collector)?;
         let interval = config.decision_interval;
-        let reward = Reward::new(config.reward, &config.engine, &config.cost, interval, self.mean_output);
+        let reward = Reward::new(config.reward, &config.node.engine, &config.node.cost, interval, self.mean_output);
         let mut running = Running {
             mask: mask(&node, config.profile),
             node,

@@ -4,6 +4,7 @@
 //! by the same protocol and must say the same. Logs are one JSON object a file, plain or gzip.
 
 mod v0;
+mod v1;
 
 use std::fs;
 use std::io::Read;
@@ -97,20 +98,27 @@ pub fn replay_log(path: &Path) -> Result<RunReport, GoldenError> {
     let text = read_text(path)?;
     let header: Header = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if !header.version.starts_with("vllm 0.6") {
-        return Err(malformed(format!("logs of {:?} are not supported; this build replays vllm 0.6", header.version)));
-    }
-    let log: v0::Log = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-    let divergence = v0::replay(&log).map_err(malformed)?;
-    let end = log.end.get("kind").and_then(Value::as_str).unwrap_or("?").to_owned();
-    Ok(RunReport {
-        run,
-        version: header.version,
-        steps: log.steps.len(),
-        requests: log.requests.len(),
-        end,
-        divergence,
-    })
+    let end = |end: &Map<String, Value>| end.get("kind").and_then(Value::as_str).unwrap_or("?").to_owned();
+    let parsed = |error: serde_json::Error| malformed(error.to_string());
+    let report = match header.version.as_str() {
+        version if version.starts_with("vllm 0.6") => {
+            let log: v0::Log = serde_json::from_str(&text).map_err(parsed)?;
+            let divergence = v0::replay(&log).map_err(malformed)?;
+            let (steps, requests) = (log.steps.len(), log.requests.len());
+            RunReport { run, version: header.version, steps, requests, end: end(&log.end), divergence }
+        }
+        version if version.starts_with("vllm 0.33") => {
+            let log: v1::Log = serde_json::from_str(&text).map_err(parsed)?;
+            let divergence = v1::replay(&log).map_err(malformed)?;
+            let (steps, requests) = (log.steps.len(), log.requests.len());
+            RunReport { run, version: header.version, steps, requests, end: end(&log.end), divergence }
+        }
+        other => {
+            let known = "this build replays vllm 0.6 (V0) and vllm 0.33 (V1, synchronous and asynchronous)";
+            return Err(malformed(format!("logs of {other:?} are not supported; {known}")));
+        }
+    };
+    Ok(report)
 }
 
 #[derive(serde::Deserialize)]
@@ -137,4 +145,17 @@ fn first_difference(step: Option<usize>, theirs: &Map<String, Value>, ours: &Map
     keys.sort();
     let field = keys.into_iter().find(|key| get(theirs, key) != get(ours, key))?;
     Some(Divergence { step, field: field.clone(), theirs: get(theirs, field), ours: get(ours, field) })
+}
+
+/// CRC-32 of the values as little-endian words; 0 for none.
+fn crc(values: impl IntoIterator<Item = u32>) -> u32 {
+    let bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
+    crc32fast::hash(&bytes)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => unreachable!("{other} is not an object"),
+    }
 }

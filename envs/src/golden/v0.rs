@@ -4,7 +4,7 @@ use kvtide_runtime::{Admission, Controls, Preemption, Victim};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Divergence, first_difference};
+use super::{Divergence, crc, first_difference, object};
 use crate::kv::BlockId;
 use crate::sched::v0::EngineError;
 use crate::sched::{
@@ -183,6 +183,7 @@ fn config(params: &Params) -> EngineConfig {
         dead_ends: DeadEnds::Faithful,
         max_wait: Micros::MAX,
         pricing: Pricing::default(),
+        ..EngineConfig::default()
     }
 }
 
@@ -268,18 +269,4 @@ fn end_of(
 
 fn count(copies: &[BlockCopy]) -> Option<usize> {
     (!copies.is_empty()).then_some(copies.len())
-}
-
-/// CRC-32 of the values as little-endian words; 0 for none.
-fn crc(values: impl Iterator<Item = u32>) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    values.for_each(|value| hasher.update(&value.to_le_bytes()));
-    hasher.finalize()
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        other => unreachable!("{other} is not an object"),
-    }
 }

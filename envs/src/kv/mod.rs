@@ -1,8 +1,15 @@
 //! Blocks: identifiers, pools and the tables that map a request's tokens onto them. Integer arithmetic only.
 
+mod block;
+mod content;
 mod pool;
+mod prefix_pool;
+mod recount;
+mod registry;
 
+pub use content::{Content, Segment, Sharing};
 pub use pool::{BlockId, BlockPool};
+pub use prefix_pool::{Eviction, PrefixPool};
 
 /// Blocks that hold `tokens` tokens.
 pub fn blocks_for(tokens: u32, block_size: u32) -> u32 {

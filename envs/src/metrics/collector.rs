@@ -5,70 +5,27 @@ use std::collections::BinaryHeap;
 
 use hdrhistogram::Histogram;
 
-use crate::sched::{Phase, PreemptedAs, RequestId, Slo, StepPlan, V0};
+use super::cohort::{Cohort, Tick};
+use super::group::Groups;
+use super::{Group, Record};
+use crate::sched::{Phase, PreemptedAs, RequestId, Slo, Source, StepPlan};
 use crate::time::Micros;
-
-/// What is known of one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
-    /// When it arrived.
-    pub arrival: Micros,
-    /// Its targets.
-    pub slo: Slo,
-    /// When its first token appeared.
-    pub first_token: Option<Micros>,
-    /// When its latest token appeared.
-    pub last_token: Micros,
-    /// Tokens so far.
-    pub tokens: u32,
-    /// Longest gap between two tokens.
-    pub longest_stall: Micros,
-    /// Whether it is still open, finished, or was dropped.
-    pub phase: Phase,
-    /// A target is missed for certain.
-    pub violated: bool,
-}
-
-impl Record {
-    /// Time to first token.
-    pub fn ttft(&self) -> Option<Micros> {
-        Some(self.first_token? - self.arrival)
-    }
-
-    /// Mean time per token after the first; `None` with fewer than two tokens.
-    pub fn tpot(&self) -> Option<f64> {
-        let gaps = self.tokens.checked_sub(1).filter(|&gaps| gaps > 0)?;
-        Some((self.last_token - self.first_token?).as_secs_f64() / f64::from(gaps))
-    }
-
-    /// Arrival to last token.
-    pub fn e2e(&self) -> Micros {
-        self.last_token.since(self.arrival)
-    }
-
-    /// Finished with every target met.
-    pub fn attained(&self) -> bool {
-        self.phase == Phase::Finished && !self.violated
-    }
-}
-
-/// An account that does not add up: a defect of the simulator, never of the workload.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the run does not reconcile: {what} is {found}, expected {expected}")]
-pub struct Unreconciled {
-    what: &'static str,
-    found: u64,
-    expected: u64,
-}
 
 /// The longest gap the histogram tells apart: an hour.
 const MAX_GAP_US: u64 = 3_600_000_000;
 
 /// Counts a run. Counters only grow, so an interval is a difference.
+///
+/// Tokens come one by one ([`token`](Self::token)), or one for every member of the cohort
+/// ([`advance`](Self::advance)). What a step ended at `now` came to is told in this order: who
+/// [`left`](Self::left) the cohort before it, `advance`, each token told alone, who [`joined`](Self::joined) with one of
+/// those, who [`finished`](Self::finished) with either kind, and at last [`expire`](Self::expire).
 #[derive(Debug, Clone, Default)]
 pub struct Collector {
-    records: Vec<Record>,
-    /// Requests without a token by TTFT deadline, and victims by the end of the longest stall they may have.
+    accounts: Vec<Account>,
+    pub(super) cohort: Cohort,
+    pub(super) groups: Groups,
+    /// Open requests outside the cohort, by a time not after the one at which they will have missed a target.
     expiring: BinaryHeap<Reverse<(Micros, RequestId)>>,
     /// Gaps between tokens, microseconds, to three digits; `None` where nobody will ask.
     gaps: Option<Histogram<u64>>,
@@ -98,8 +55,23 @@ pub struct Collector {
     pub swap_out_blocks: u64,
     /// Blocks copied back.
     pub swap_in_blocks: u64,
+    /// Prompt tokens found in the prefix cache at admission.
+    pub prefix_hit_tokens: u64,
+    /// Prompt tokens computed, those computed again included.
+    pub prefilled_tokens: u64,
     /// Integral of blocks in use over time, block-microseconds.
     used_block_us: u128,
+}
+
+/// A request's record and where it stands.
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    /// Of a member of the cohort, as it was when it joined, but for `violated`.
+    record: Record,
+    /// The cohort's step in which it joined; `None` outside.
+    joined: Option<u64>,
+    /// Time of its valid entry in `expiring`; the end of time if it has none.
+    due: Micros,
 }
 
 impl Collector {
@@ -109,31 +81,36 @@ impl Collector {
         Collector { gaps: Some(gaps), ..Collector::default() }
     }
 
+    /// The group of requests that name `class` and `tenant`. [`Group::default`] is that of requests that name neither.
+    pub fn group(&mut self, class: Option<&str>, tenant: Option<&str>) -> Group {
+        self.groups.group(class, tenant)
+    }
+
     /// A request arrived, and was queued or refused. Ids come in order.
-    pub fn arrived(&mut self, id: RequestId, arrival: Micros, prompt_tokens: u32, slo: Slo, phase: Phase) {
-        debug_assert_eq!(id.index(), self.records.len());
-        self.records.push(Record {
-            arrival,
-            slo,
-            first_token: None,
-            last_token: arrival,
-            tokens: 0,
-            longest_stall: Micros::ZERO,
-            phase: Phase::Waiting,
-            violated: false,
-        });
+    pub fn arrived(
+        &mut self,
+        id: RequestId,
+        arrival: Micros,
+        prompt_tokens: u32,
+        slo: Slo,
+        phase: Phase,
+        group: Group,
+    ) {
+        debug_assert_eq!(id.index(), self.accounts.len());
+        let record = Record::new(arrival, slo, group);
+        self.accounts.push(Account { record, joined: None, due: Micros::MAX });
         self.prompt_tokens += u64::from(prompt_tokens);
         if phase == Phase::Rejected {
             self.dropped(id);
         } else {
-            self.expiring.push(Reverse((slo.deadline(arrival, 0), id)));
+            self.watch(id);
         }
     }
 
     /// A request was dropped for ever.
     pub fn dropped(&mut self, id: RequestId) {
-        let record = &mut self.records[id.index()];
-        record.phase = Phase::Rejected;
+        self.settle(id);
+        self.accounts[id.index()].record.phase = Phase::Rejected;
         self.rejected += 1;
         self.violate(id);
     }
@@ -143,14 +120,14 @@ impl Collector {
         self.steps += 1;
         self.refused_steps += u64::from(!plan.admissions_refused.is_empty());
         self.preemptions += plan.preempted.len() as u64;
-        for victim in &plan.preempted {
-            let record = &self.records[victim.id.index()];
-            if record.first_token.is_some() {
-                self.expiring.push(Reverse((record.last_token + record.slo.stall, victim.id)));
-            }
-            if victim.how == PreemptedAs::Recompute {
-                self.recomputed_tokens += u64::from(victim.lost_tokens);
-            }
+        for victim in plan.preempted.iter().filter(|victim| victim.how == PreemptedAs::Recompute) {
+            self.recomputed_tokens += u64::from(victim.lost_tokens);
+        }
+        for prefill in &plan.prefills {
+            self.prefilled_tokens += u64::from(prefill.tokens);
+            // What was copied back from the host was not found in the cache.
+            let is_hit = prefill.source == Source::Waiting && plan.swapped_in.iter().all(|&(id, _)| id != prefill.id);
+            self.prefix_hit_tokens += if is_hit { u64::from(prefill.context) } else { 0 };
         }
         self.swap_out_blocks += plan.copies_out.len() as u64;
         self.swap_in_blocks += plan.copies_in.len() as u64;
@@ -160,22 +137,66 @@ impl Collector {
         }
     }
 
-    /// A token appeared at `now`.
+    /// These are no members of the cohort any more. Who was none before, because it has finished, may be among them.
+    pub fn left(&mut self, ids: &[RequestId]) {
+        for &id in ids {
+            self.settle(id);
+            self.watch(id);
+        }
+    }
+
+    /// A token of every member of the cohort appeared at `now`.
+    ///
+    /// Constant in the number of members but for a search in a sorted list, and for the rare step in which somebody
+    /// stalls.
+    pub fn advance(&mut self, now: Micros) {
+        let members = u64::from(self.cohort.num_members());
+        let Tick { gap, on_time } = self.cohort.advance(now);
+        if members == 0 {
+            return;
+        }
+        self.output_tokens += members;
+        self.on_time_tokens += on_time;
+        if let Some(gaps) = &mut self.gaps {
+            gaps.saturating_record_n(gap.0, members);
+        }
+        if gap > self.cohort.strictest_stall {
+            self.stalled(gap);
+        }
+    }
+
+    /// Every member had a gap of `gap`: counts those for whom it was too long, and finds the strictest of the others.
+    fn stalled(&mut self, gap: Micros) {
+        let mut strictest = Micros::MAX;
+        for id in self.cohort.members() {
+            let record = &mut self.accounts[id.index()].record;
+            if gap > record.slo.stall {
+                self.violations += u64::from(!record.violated);
+                record.violated = true;
+            } else if !record.violated {
+                strictest = strictest.min(record.slo.stall);
+            }
+        }
+        self.cohort.strictest_stall = strictest;
+    }
+
+    /// A token appeared at `now`, of a request that is no member of the cohort.
     pub fn token(&mut self, id: RequestId, now: Micros) {
-        let record = &mut self.records[id.index()];
+        let Account { record, joined, .. } = &mut self.accounts[id.index()];
+        debug_assert!(joined.is_none(), "tokens of {id:?} are those of the cohort");
         let deadline = record.slo.deadline(record.arrival, record.tokens);
-        let mut missed = false;
-        if record.first_token.is_some() {
+        let is_first = record.first_token.is_none();
+        let missed = if is_first {
+            record.first_token = Some(now);
+            now > deadline
+        } else {
             let gap = now - record.last_token;
             record.longest_stall = record.longest_stall.max(gap);
-            missed = gap > record.slo.stall;
             if let Some(gaps) = &mut self.gaps {
                 gaps.saturating_record(gap.0);
             }
-        } else {
-            record.first_token = Some(now);
-            missed |= now > deadline;
-        }
+            gap > record.slo.stall
+        };
         record.last_token = now;
         record.tokens += 1;
         self.output_tokens += 1;
@@ -183,11 +204,30 @@ impl Collector {
         if missed {
             self.violate(id);
         }
+        // The entry for the TTFT target may come too late for the stall target. Those for a stall target never do.
+        if is_first {
+            self.watch(id);
+        }
+    }
+
+    /// These are members of the cohort from now on.
+    ///
+    /// # Panics
+    /// If one is already, is done, or has not just been given a [`token`](Self::token).
+    pub fn joined(&mut self, ids: &[RequestId]) {
+        for &id in ids {
+            let Account { record, joined, .. } = &mut self.accounts[id.index()];
+            assert!(joined.is_none() && record.phase == Phase::Waiting, "{id:?} is a member, or done");
+            let has_token = record.tokens > 0 && record.last_token == self.cohort.last_step();
+            assert!(has_token, "{id:?} joins without a token in this step");
+            *joined = Some(self.cohort.join(id, record));
+        }
     }
 
     /// A request finished with its latest token.
     pub fn finished(&mut self, id: RequestId) {
-        let record = &mut self.records[id.index()];
+        self.settle(id);
+        let record = &mut self.accounts[id.index()].record;
         record.phase = Phase::Finished;
         self.completed += 1;
         self.completed_tokens += u64::from(record.tokens);
@@ -198,31 +238,69 @@ impl Collector {
         }
     }
 
-    /// Counts requests whose TTFT target passed before `now` without a token, and victims whose stall target did, so that
-    /// nobody gains by keeping a victim away until the episode is over.
+    /// Counts requests outside the cohort whose TTFT target passed before `now` without a token, or whose stall target
+    /// passed without the next one, so that nobody gains by keeping a request waiting until the episode is over.
+    ///
+    /// Members of the cohort get a token in every step, in which [`advance`](Self::advance) has counted them.
     pub fn expire(&mut self, now: Micros) {
-        while let Some(&Reverse((deadline, id))) = self.expiring.peek() {
-            if deadline >= now {
-                break;
-            }
+        while let Some(&Reverse((due, id))) = self.expiring.peek().filter(|first| first.0.0 < now) {
             self.expiring.pop();
-            let record = &self.records[id.index()];
-            let missed = record.first_token.is_none() || record.last_token + record.slo.stall < now;
-            if missed && record.phase == Phase::Waiting {
-                self.violate(id);
+            let account = &mut self.accounts[id.index()];
+            // Otherwise there is another entry, for an earlier time.
+            if account.due == due {
+                account.due = Micros::MAX;
+                if account.is_watched() && account.record.limit() < now {
+                    self.violate(id);
+                } else {
+                    self.watch(id);
+                }
             }
         }
     }
 
+    /// Sees to it that a request is looked at once the time for its next token is up. An entry for an earlier time will
+    /// do: it is then replaced, so that most tokens need no entry of their own.
+    fn watch(&mut self, id: RequestId) {
+        let account = &mut self.accounts[id.index()];
+        let limit = account.record.limit();
+        if account.is_watched() && limit < account.due {
+            account.due = limit;
+            self.expiring.push(Reverse((limit, id)));
+        }
+    }
+
+    /// Takes a request out of the cohort if it is a member.
+    fn settle(&mut self, id: RequestId) {
+        let Account { record, joined, .. } = &mut self.accounts[id.index()];
+        if let Some(joined) = joined.take() {
+            self.cohort.leave(id, joined, record);
+        }
+    }
+
     fn violate(&mut self, id: RequestId) {
-        let record = &mut self.records[id.index()];
+        let record = &mut self.accounts[id.index()].record;
         self.violations += u64::from(!record.violated);
         record.violated = true;
     }
 
-    /// Every request that arrived, in id order.
-    pub fn records(&self) -> &[Record] {
-        &self.records
+    /// One request, as of now.
+    ///
+    /// # Panics
+    /// If it has not arrived.
+    pub fn record(&self, id: RequestId) -> Record {
+        self.as_of_now(&self.accounts[id.index()])
+    }
+
+    /// Every request that arrived, in id order, as of now.
+    pub fn records(&self) -> impl ExactSizeIterator<Item = Record> {
+        self.accounts.iter().map(|account| self.as_of_now(account))
+    }
+
+    fn as_of_now(&self, account: &Account) -> Record {
+        match account.joined {
+            Some(joined) => self.cohort.settled(joined, account.record),
+            None => account.record,
+        }
     }
 
     /// Gaps between tokens, microseconds; `None` if there are none or they were not kept.
@@ -234,34 +312,38 @@ impl Collector {
     pub fn mean_used_blocks(&self, now: Micros) -> f64 {
         if now == Micros::ZERO { 0.0 } else { self.used_block_us as f64 / now.0 as f64 }
     }
+}
 
-    /// Checks that tokens, requests and blocks are each accounted for once.
-    ///
-    /// # Errors
-    /// The first account that does not add up.
-    pub fn reconcile(&self, scheduler: &V0) -> Result<(), Unreconciled> {
-        let equal = |what, found: u64, expected: u64| {
-            if found == expected { Ok(()) } else { Err(Unreconciled { what, found, expected }) }
-        };
-        let requests = scheduler.requests();
-        let count = |phase| self.records.iter().filter(|record| record.phase == phase).count() as u64;
-        equal("requests", self.records.len() as u64, requests.len() as u64)?;
-        equal("completed requests", count(Phase::Finished), self.completed)?;
-        equal("rejected requests", count(Phase::Rejected), self.rejected)?;
-        let open = scheduler.num_waiting() + scheduler.running().len() + scheduler.swapped().len();
-        equal("open requests", count(Phase::Waiting), open as u64)?;
-        let generated = requests.iter().map(|request| u64::from(request.generated)).sum();
-        equal("output tokens", self.output_tokens, generated)?;
-        equal("tokens of records", self.records.iter().map(|record| u64::from(record.tokens)).sum(), generated)?;
-        let violated = self.records.iter().filter(|record| record.violated).count() as u64;
-        equal("violations", self.violations, violated)?;
-        let held = |phase| {
-            requests.iter().filter(|request| request.phase == phase).map(|request| request.blocks.len() as u64).sum()
-        };
-        let used = |pool: &crate::kv::BlockPool| u64::from(pool.num_blocks() - pool.num_free());
-        equal("GPU blocks in use", held(Phase::Running), used(scheduler.gpu()))?;
-        // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
-        let host: u64 = held(Phase::Swapped) + held(Phase::Rejected);
-        equal("host blocks in use", host, used(scheduler.cpu()))
+impl Account {
+    /// Whether it may yet miss a target without anybody telling of it.
+    fn is_watched(&self) -> bool {
+        self.joined.is_none() && self.record.phase == Phase::Waiting && !self.record.violated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_one_entry_among_the_expiring() {
+        let id = RequestId(0);
+        let slo = Slo { ttft: Micros(100), tpot: Micros(50), stall: Micros(10) };
+        let mut collector = Collector::default();
+        collector.arrived(id, Micros::ZERO, 8, slo, Phase::Waiting, Group::default());
+        // A token every 5 µs, in and out of the cohort.
+        for now in (5..200).step_by(5).map(Micros) {
+            collector.left(&[id]);
+            collector.advance(now);
+            collector.token(id, now);
+            if now.0 % 20 == 0 {
+                collector.joined(&[id]);
+            }
+            collector.expire(now);
+            // Until it is over, the one for the TTFT target as well.
+            assert!(collector.expiring.len() <= 1 + usize::from(now.0 <= 100), "at {now}: {:?}", collector.expiring);
+        }
+        collector.expire(Micros(1000));
+        assert_eq!((collector.violations, collector.expiring.len()), (1, 0));
     }
 }

@@ -1,7 +1,14 @@
 //! What came of a run: every request, token and copied block counted once.
 
+mod cohort;
 mod collector;
+mod group;
+mod reconcile;
+mod record;
 mod summary;
 
-pub use collector::{Collector, Record, Unreconciled};
+pub use collector::Collector;
+pub use group::{Group, GroupSummary};
+pub use reconcile::Unreconciled;
+pub use record::Record;
 pub use summary::{Percentiles, Summary};

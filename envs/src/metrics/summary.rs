@@ -1,8 +1,10 @@
 //! The numbers of a run.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Collector, Record};
+use super::{Collector, GroupSummary, Record};
 use crate::percentile::percentile;
 use crate::time::Micros;
 
@@ -71,6 +73,12 @@ pub struct Summary {
     pub swap_in_blocks: u64,
     /// Tokens computed again after preemptions.
     pub recomputed_tokens: u64,
+    /// Prompt tokens found in the prefix cache; those of a victim that are found again count too.
+    #[serde(default)]
+    pub prefix_hit_tokens: u64,
+    /// Prompt tokens found in the prefix cache / prompt tokens found or computed.
+    #[serde(default)]
+    pub prefix_hit_ratio: f64,
     /// Mean share of GPU blocks in use, over time.
     pub kv_usage_mean: f64,
     /// First arrival's clock zero to the last token.
@@ -79,44 +87,53 @@ pub struct Summary {
     pub scheduler_steps: u64,
     /// Rolling hash of (time, decision): equal for equal runs.
     pub hash: String,
+    /// By the class requests name, those without one under `-`; empty if none names one. The 63 largest are told apart
+    /// where there are more than 64; the others are under `*`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_class: BTreeMap<String, GroupSummary>,
+    /// By tenant, likewise.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_tenant: BTreeMap<String, GroupSummary>,
 }
 
 impl Summary {
     /// Sums up a run that ended at `now` on a pool of `num_gpu_blocks`.
     pub fn of(collector: &Collector, now: Micros, num_gpu_blocks: u32, hash: u64) -> Summary {
-        let records = collector.records();
-        let finished = || records.iter().filter(|record| record.phase == crate::sched::Phase::Finished);
-        let times = |time: &dyn Fn(&Record) -> Option<f64>| finished().filter_map(time).collect::<Vec<f64>>();
-        let ttft = times(&|record| Some(record.ttft()?.as_millis_f64()));
-        let attained = records.iter().filter(|record| record.attained()).count() as f64;
+        let records: Vec<Record> = collector.records().collect();
+        let records: Vec<&Record> = records.iter().collect();
         let seconds = now.as_secs_f64();
-        let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let all = GroupSummary::of(&records, seconds);
         let share = |count: f64, of: f64| if of > 0.0 { count / of } else { 0.0 };
+        let prompt_tokens = collector.prefix_hit_tokens + collector.prefilled_tokens;
         Summary {
-            requests: records.len() as u64,
-            completed: collector.completed,
-            rejected: collector.rejected,
-            slo_attainment: share(attained, records.len() as f64),
-            goodput_rps: per_second(attained),
-            output_tok_s: per_second(collector.output_tokens as f64),
+            requests: all.requests,
+            completed: all.completed,
+            rejected: all.rejected,
+            slo_attainment: all.slo_attainment,
+            goodput_rps: all.goodput_rps,
+            output_tok_s: all.output_tok_s,
             on_time_tokens: share(collector.on_time_tokens as f64, collector.output_tokens as f64),
-            longest_wait_ms: ttft.iter().copied().max_by(f64::total_cmp),
-            ttft_ms: Percentiles::of(ttft),
-            tpot_ms: Percentiles::of(times(&|record| Some(record.tpot()? * 1e3))),
+            ttft_ms: all.ttft_ms,
+            tpot_ms: all.tpot_ms,
             itl_ms: collector.gaps().map(|gaps| {
                 let gap = |p| gaps.value_at_percentile(p) as f64 * 1e-3;
                 Percentiles { p50: gap(50.0), p90: gap(90.0), p95: gap(95.0), p99: gap(99.0) }
             }),
-            e2e_ms: Percentiles::of(times(&|record| Some(record.e2e().as_millis_f64()))),
-            longest_stall_ms: finished().map(|record| record.longest_stall).max().map(Micros::as_millis_f64),
+            e2e_ms: all.e2e_ms,
+            longest_wait_ms: all.longest_wait_ms,
+            longest_stall_ms: all.longest_stall_ms,
             preemptions: collector.preemptions,
             swap_out_blocks: collector.swap_out_blocks,
             swap_in_blocks: collector.swap_in_blocks,
             recomputed_tokens: collector.recomputed_tokens,
+            prefix_hit_tokens: collector.prefix_hit_tokens,
+            prefix_hit_ratio: share(collector.prefix_hit_tokens as f64, prompt_tokens as f64),
             kv_usage_mean: collector.mean_used_blocks(now) / f64::from(num_gpu_blocks),
             makespan_s: seconds,
             scheduler_steps: collector.steps,
             hash: format!("{hash:016x}"),
+            by_class: collector.groups.by_class(&records, seconds),
+            by_tenant: collector.groups.by_tenant(&records, seconds),
         }
     }
 }

@@ -1,7 +1,12 @@
 //! Settings of a scheduler, under vLLM's names.
 
+use std::str::FromStr;
+
+use kvtide_runtime::Action;
 use serde::{Deserialize, Serialize};
 
+use super::SettingError;
+use crate::kv::{Eviction, Sharing};
 use crate::time::Micros;
 
 /// What the scheduler does where vLLM's V0 stalls for ever, leaks host blocks or dies.
@@ -16,6 +21,47 @@ pub enum DeadEnds {
     /// it touches; a dropped request gives back its host blocks; and a prompt that can never fit is refused on arrival.
     #[default]
     Safe,
+}
+
+/// Which engine's rules a scheduler follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// vLLM 0.6: three queues, whole prompts first, swap or recompute.
+    #[default]
+    V0,
+    /// vLLM today (0.33): one token budget, chunked prefill, prefix cache.
+    V1,
+}
+
+impl EngineKind {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::V0 => "v0",
+            EngineKind::V1 => "v1",
+        }
+    }
+
+    /// What the engine does when nobody tells it otherwise.
+    pub fn default_action(self) -> Action {
+        match self {
+            EngineKind::V0 => Action::ENGINE_DEFAULT,
+            EngineKind::V1 => Action::V1_DEFAULT,
+        }
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<EngineKind, SettingError> {
+        match text {
+            "v0" => Ok(EngineKind::V0),
+            "v1" => Ok(EngineKind::V1),
+            _ => Err(SettingError::value("engine", text, "v0 or v1")),
+        }
+    }
 }
 
 /// What the scheduler believes a preemption costs: the price list behind
@@ -47,9 +93,11 @@ impl Pricing {
 /// Settings of a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineConfig {
+    /// Whose rules.
+    pub engine: EngineKind,
     /// Tokens per block.
     pub block_size: u32,
-    /// Blocks on the GPU.
+    /// Blocks on the GPU. V1's pool includes the null block, which is never given out, as vLLM's does.
     pub num_gpu_blocks: u32,
     /// Blocks on the host, for swapping; 0 for none.
     pub num_cpu_blocks: u32,
@@ -61,12 +109,50 @@ pub struct EngineConfig {
     pub max_model_len: u32,
     /// Whether prompts are computed in chunks beside decodes.
     pub enable_chunked_prefill: bool,
+    /// V1: whether step `s` is planned before the tokens of step `s - 1` are known.
+    pub async_scheduling: bool,
+    /// V1: whether full blocks are kept under their content's key and taken again.
+    pub enable_prefix_caching: bool,
+    /// V1: longest prefill chunk of one request while others are there; 0 for no limit.
+    pub long_prefill_token_threshold: u32,
+    /// V1: whether admission asks for the blocks of the whole prompt, though only a chunk's are taken.
+    pub scheduler_reserve_full_isl: bool,
+    /// V1: which cached block goes first.
+    pub eviction: Eviction,
+    /// V1: whether tenants may share blocks of equal content.
+    pub prefix_sharing: Sharing,
     /// Behaviour at vLLM's dead ends.
     pub dead_ends: DeadEnds,
     /// Ageing bound: whoever waited longer is admitted first under every admission order.
     pub max_wait: Micros,
     /// Price list of preemptions.
     pub pricing: Pricing,
+}
+
+/// A small V0 engine, for tests and as the rest of a literal. What a deployment starts with is
+/// [`Deployment::engine`](crate::cost::Deployment::engine).
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            engine: EngineKind::V0,
+            block_size: 16,
+            num_gpu_blocks: 1024,
+            num_cpu_blocks: 0,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2048,
+            max_model_len: 2048,
+            enable_chunked_prefill: false,
+            async_scheduling: false,
+            enable_prefix_caching: false,
+            long_prefill_token_threshold: 0,
+            scheduler_reserve_full_isl: true,
+            eviction: Eviction::Lru,
+            prefix_sharing: Sharing::Tenant,
+            dead_ends: DeadEnds::Safe,
+            max_wait: Micros::from_millis(60_000),
+            pricing: Pricing::default(),
+        }
+    }
 }
 
 /// A setting the scheduler cannot work with.
@@ -97,13 +183,13 @@ pub enum ConfigError {
     },
     /// A sequence of the greatest length must fit into the pool.
     #[error(
-        "max_model_len ({max_model_len}) is more than the pool holds: {num_gpu_blocks} blocks of {block_size} tokens"
+        "max_model_len ({max_model_len}) is more than the pool holds: {usable_blocks} usable blocks of {block_size} tokens"
     )]
     Pool {
         /// `max_model_len`.
         max_model_len: u32,
-        /// `num_gpu_blocks`.
-        num_gpu_blocks: u32,
+        /// `num_gpu_blocks`, without V1's null block.
+        usable_blocks: u32,
         /// `block_size`.
         block_size: u32,
     },
@@ -126,6 +212,7 @@ impl EngineConfig {
             ("max_num_seqs", self.max_num_seqs, 1, MAX_SEQS),
             ("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_TOKENS),
             ("max_model_len", self.max_model_len, 1, MAX_TOKENS),
+            ("long_prefill_token_threshold", self.long_prefill_token_threshold, 0, MAX_TOKENS),
         ];
         for (name, value, min, max) in limits {
             let value = u64::from(value);
@@ -139,13 +226,21 @@ impl EngineConfig {
         if !self.enable_chunked_prefill && self.max_num_batched_tokens < self.max_model_len {
             return Err(ConfigError::Budget { budget: self.max_num_batched_tokens, max_model_len: self.max_model_len });
         }
-        if u64::from(self.max_model_len) > u64::from(self.num_gpu_blocks) * u64::from(self.block_size) {
+        if u64::from(self.max_model_len) > u64::from(self.num_usable_blocks()) * u64::from(self.block_size) {
             return Err(ConfigError::Pool {
                 max_model_len: self.max_model_len,
-                num_gpu_blocks: self.num_gpu_blocks,
+                usable_blocks: self.num_usable_blocks(),
                 block_size: self.block_size,
             });
         }
         Ok(())
+    }
+
+    /// GPU blocks that can hold tokens: all but V1's null block.
+    pub fn num_usable_blocks(&self) -> u32 {
+        match self.engine {
+            EngineKind::V0 => self.num_gpu_blocks,
+            EngineKind::V1 => self.num_gpu_blocks.saturating_sub(1),
+        }
     }
 }

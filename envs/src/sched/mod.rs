@@ -7,14 +7,18 @@
 mod config;
 mod plan;
 mod request;
+mod scheduler;
 mod settings;
 mod slo;
 pub mod v0;
+pub mod v1;
 mod waiting;
 
-pub use config::{ConfigError, DeadEnds, EngineConfig, Pricing};
-pub use plan::{Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Source, StepPlan};
-pub use request::{Phase, RequestId, RequestState, Stage};
+pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind, Pricing};
+pub use plan::{Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Source, StepPlan, Test};
+pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
+pub use scheduler::Scheduler;
 pub use settings::{Setting, SettingError};
 pub use slo::{Slo, SloError};
 pub use v0::V0;
+pub use v1::V1;

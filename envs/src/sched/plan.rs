@@ -25,6 +25,8 @@ pub struct Prefill {
     pub context: u32,
     /// Where it came from.
     pub source: Source,
+    /// Whether the prompt ends here, so that a token is sampled.
+    pub samples: bool,
 }
 
 /// How a victim was preempted.
@@ -56,13 +58,28 @@ pub enum Admittance {
     Never,
 }
 
+/// What blocks were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    /// A running request's next tokens.
+    Growth,
+    /// A whole prompt (or sequence) at admission or swap-in.
+    Prompt,
+    /// The first chunk of a prompt at admission.
+    Chunk,
+}
+
 /// A test for blocks that was not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// Whose.
     pub id: RequestId,
+    /// What for.
+    pub test: Test,
     /// Blocks asked for.
     pub need: u32,
+    /// Blocks that had to be left free beyond those.
+    pub reserve: u32,
     /// Blocks free at that moment.
     pub free: u32,
     /// The answer.
@@ -79,13 +96,25 @@ pub struct BlockCopy {
 }
 
 /// What one step does. Buffers are kept from step to step.
+///
+/// Decodes come in two forms. V0 lists them. V1 keeps a *cohort*: requests that decode one token in every step until
+/// something happens to them, of which a plan only says who joins and who leaves, so that a step costs nothing for those
+/// it does not touch.
 #[derive(Debug, Clone, Default)]
 pub struct StepPlan {
     /// Prompts computed, in scheduled order.
     pub prefills: Vec<Prefill>,
-    /// Requests decoding one token each, in scheduled order (after the prefills).
+    /// Requests decoding one token each, in scheduled order (after the prefills). Empty under V1.
     pub decodes: Vec<RequestId>,
-    /// Sum over `decodes` of the tokens each attends to.
+    /// Requests decoding one token each as members of the cohort, those that join included.
+    pub cohort: u32,
+    /// Members of the cohort from this step on, which they are part of.
+    pub joined: Vec<RequestId>,
+    /// Members until the step before this one.
+    pub left: Vec<RequestId>,
+    /// Whose last token is sampled in this step, in scheduled order; V1 only.
+    pub finishing: Vec<RequestId>,
+    /// Sum over all decodes of the tokens each attends to.
     pub decode_context: u64,
     /// Victims, in the order preempted.
     pub preempted: Vec<Preempted>,
@@ -103,6 +132,8 @@ pub struct StepPlan {
     pub admissions_refused: Vec<Refusal>,
     /// Swap-in tests not passed.
     pub swap_ins_refused: Vec<Refusal>,
+    /// Tests of running requests not passed, one entry a victim; V1 only.
+    pub growth_refused: Vec<Refusal>,
 }
 
 impl StepPlan {
@@ -110,6 +141,10 @@ impl StepPlan {
     pub fn clear(&mut self) {
         self.prefills.clear();
         self.decodes.clear();
+        self.cohort = 0;
+        self.joined.clear();
+        self.left.clear();
+        self.finishing.clear();
         self.decode_context = 0;
         self.preempted.clear();
         self.swapped_out.clear();
@@ -119,17 +154,28 @@ impl StepPlan {
         self.rejected.clear();
         self.admissions_refused.clear();
         self.swap_ins_refused.clear();
+        self.growth_refused.clear();
+    }
+
+    /// Requests decoding one token each.
+    pub fn num_decodes(&self) -> u32 {
+        self.decodes.len() as u32 + self.cohort
     }
 
     /// Tokens computed in this step.
     pub fn batched_tokens(&self) -> u32 {
-        self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.decodes.len() as u32
+        self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.num_decodes()
+    }
+
+    /// Whether anything is computed or copied, so that the step takes time.
+    pub fn is_computed(&self) -> bool {
+        self.batched_tokens() > 0 || !self.copies_in.is_empty() || !self.copies_out.is_empty()
     }
 
     /// Whether nothing is computed, copied or dropped.
     pub fn is_idle(&self) -> bool {
         self.prefills.is_empty()
-            && self.decodes.is_empty()
+            && self.num_decodes() == 0
             && self.preempted.is_empty()
             && self.swapped_in.is_empty()
             && self.rejected.is_empty()
@@ -139,7 +185,7 @@ impl StepPlan {
 /// What came of a step once it was computed.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// Requests that got a token, in scheduled order.
+    /// Requests that got a token, in scheduled order; of the cohort only those that joined with this step.
     pub tokens: Vec<RequestId>,
     /// Requests that finished, in scheduled order.
     pub finished: Vec<RequestId>,

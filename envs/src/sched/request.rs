@@ -42,7 +42,66 @@ pub enum Phase {
     Rejected,
 }
 
-/// The state of one request.
+/// What anybody but the scheduler itself sees of a request, under any engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestView {
+    /// When it arrived.
+    pub arrival: Micros,
+    /// Its targets.
+    pub slo: Slo,
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Generated tokens so far.
+    pub generated: u32,
+    /// Tokens whose keys and values exist, or are being written.
+    pub computed: u32,
+    /// Blocks it holds: on the GPU, or on the host while it is swapped.
+    pub held_blocks: u32,
+    /// Which queue it is in.
+    pub phase: Phase,
+    /// When its first token appeared.
+    pub first_token: Option<Micros>,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+impl RequestView {
+    /// Prompt plus generated tokens.
+    pub fn len(&self) -> u32 {
+        self.prompt_tokens + self.generated
+    }
+
+    /// A request always has at least its prompt.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// By when its next token is on time.
+    pub fn next_deadline(&self) -> Micros {
+        self.slo.deadline(self.arrival, self.generated)
+    }
+
+    /// Time left to the next token's deadline, microseconds; negative once it is missed.
+    pub fn slack(&self, now: Micros) -> i64 {
+        self.next_deadline().0 as i64 - now.0 as i64
+    }
+
+    /// Blocks it must still be given to finish its prompt and decode `steps` more steps.
+    pub fn growth(&self, steps: u32, block_size: u32) -> u32 {
+        let computed = self.computed.max(self.len() - 1);
+        (computed + steps).div_ceil(block_size).saturating_sub(self.held_blocks)
+    }
+
+    /// Prompt (or recomputed) tokens without keys and values; 0 for a decode, which has one such token.
+    pub fn pending_prefill(&self) -> u32 {
+        match self.len().saturating_sub(self.computed) {
+            1 if self.generated > 0 => 0,
+            pending => pending,
+        }
+    }
+}
+
+/// The state of one request under V0.
 ///
 /// `len()` is vLLM's sequence length: prompt plus generated tokens. A decoding request has exactly one token without a
 /// slot, the one sampled last; a request within a chunked prefill has none.
@@ -126,16 +185,18 @@ impl RequestState {
         }
     }
 
-    /// Blocks this request must still be given to decode `steps` more steps.
-    pub fn growth(&self, steps: u32, block_size: u32) -> u32 {
-        (self.len() + steps - 1).div_ceil(block_size).saturating_sub(self.blocks.len() as u32)
-    }
-
-    /// Prompt (or recomputed) tokens without keys and values.
-    pub fn pending_prefill(&self) -> u32 {
-        match self.stage {
-            Stage::Prefill => self.len() - self.computed,
-            Stage::Decode => 0,
+    /// What others see of it.
+    pub fn view(&self) -> RequestView {
+        RequestView {
+            arrival: self.arrival,
+            slo: self.slo,
+            prompt_tokens: self.prompt_tokens,
+            generated: self.generated,
+            computed: self.computed,
+            held_blocks: self.blocks.len() as u32,
+            phase: self.phase,
+            first_token: self.first_token,
+            preemptions: self.preemptions,
         }
     }
 

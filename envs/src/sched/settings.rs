@@ -1,12 +1,15 @@
-//! Settings from the command line: `num_gpu_blocks=2000`, under vLLM's names.
+//! Settings from the command line: `num_gpu_blocks=2000`, under vLLM's names, `bandwidth_efficiency=0.9` under ours.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{ConfigError, DeadEnds, EngineConfig};
+use crate::cost::Hardware;
+use crate::kv::{Eviction, Sharing};
 use crate::time::Micros;
 
-/// One override of an [`EngineConfig`], written `key=value`.
+/// One override of an [`EngineConfig`] or of a [`Hardware`], written `key=value`. The keys of the two differ, so that
+/// each takes what is its own and passes over the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     key: String,
@@ -20,7 +23,10 @@ pub enum SettingError {
     #[error("{0:?} is not KEY=VALUE")]
     Form(String),
     /// No such setting.
-    #[error("unknown setting {0:?}; known: {names}", names = KEYS.join(", "))]
+    #[error(
+        "unknown setting {0:?}; known of the engine: {}; of the hardware: {}",
+        KEYS.join(", "), Hardware::keys().collect::<Vec<_>>().join(", ")
+    )]
     Key(String),
     /// A value of another kind.
     #[error("{key}={value:?}: expected {expected}")]
@@ -37,7 +43,19 @@ pub enum SettingError {
     Config(#[from] ConfigError),
 }
 
-const KEYS: [&str; 9] = [
+impl SettingError {
+    pub(crate) fn value(key: &str, value: &str, expected: &'static str) -> SettingError {
+        SettingError::Value { key: key.to_owned(), value: value.to_owned(), expected }
+    }
+
+    /// Whether the value of `key` is what is wrong.
+    pub(crate) fn is_about(&self, key: &str) -> bool {
+        matches!(self, SettingError::Value { key: wrong, .. } if wrong == key)
+    }
+}
+
+const KEYS: [&str; 16] = [
+    "engine",
     "block_size",
     "num_gpu_blocks",
     "num_cpu_blocks",
@@ -45,6 +63,12 @@ const KEYS: [&str; 9] = [
     "max_num_batched_tokens",
     "max_model_len",
     "enable_chunked_prefill",
+    "async_scheduling",
+    "enable_prefix_caching",
+    "long_prefill_token_threshold",
+    "scheduler_reserve_full_isl",
+    "eviction",
+    "prefix_sharing",
     "dead_ends",
     "max_wait_s",
 ];
@@ -54,7 +78,7 @@ impl FromStr for Setting {
 
     fn from_str(text: &str) -> Result<Setting, SettingError> {
         let (key, value) = text.split_once('=').ok_or_else(|| SettingError::Form(text.to_owned()))?;
-        if KEYS.contains(&key) {
+        if KEYS.contains(&key) || Hardware::keys().any(|known| known == key) {
             Ok(Setting { key: key.to_owned(), value: value.to_owned() })
         } else {
             Err(SettingError::Key(key.to_owned()))
@@ -69,7 +93,7 @@ impl fmt::Display for Setting {
 }
 
 impl EngineConfig {
-    /// These settings with `overrides`, later ones winning.
+    /// These settings with `overrides`, later ones winning. Settings of the hardware are passed over.
     ///
     /// What an override makes impossible and no override names is adapted as vLLM does at start-up: the longest sequence
     /// to the pool, and without chunked prefill the token budget to the longest sequence.
@@ -77,12 +101,12 @@ impl EngineConfig {
     /// # Errors
     /// A value that cannot be read, or settings that do not work together.
     pub fn with(mut self, overrides: &[Setting]) -> Result<EngineConfig, SettingError> {
-        for setting in overrides {
+        for setting in overrides.iter().filter(|setting| KEYS.contains(&setting.key())) {
             setting.apply(&mut self)?;
         }
         let named = |key: &str| overrides.iter().any(|setting| setting.key == key);
         if !named("max_model_len") {
-            self.max_model_len = self.max_model_len.min(self.num_gpu_blocks.saturating_mul(self.block_size));
+            self.max_model_len = self.max_model_len.min(self.num_usable_blocks().saturating_mul(self.block_size));
         }
         if !named("max_num_batched_tokens") && !self.enable_chunked_prefill {
             self.max_num_batched_tokens = self.max_num_batched_tokens.max(self.max_model_len);
@@ -93,8 +117,19 @@ impl EngineConfig {
 }
 
 impl Setting {
+    /// What is set.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// To what.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
     fn apply(&self, config: &mut EngineConfig) -> Result<(), SettingError> {
         match self.key.as_str() {
+            "engine" => config.engine = self.value.parse()?,
             "block_size" => config.block_size = self.number()?,
             "num_gpu_blocks" => config.num_gpu_blocks = self.number()?,
             "num_cpu_blocks" => config.num_cpu_blocks = self.number()?,
@@ -102,8 +137,24 @@ impl Setting {
             "max_num_batched_tokens" => config.max_num_batched_tokens = self.number()?,
             "max_model_len" => config.max_model_len = self.number()?,
             "max_wait_s" => config.max_wait = Micros::from_millis(u64::from(self.number()?) * 1000),
-            "enable_chunked_prefill" => {
-                config.enable_chunked_prefill = self.value.parse().map_err(|_| self.wrong("true or false"))?;
+            "long_prefill_token_threshold" => config.long_prefill_token_threshold = self.number()?,
+            "enable_chunked_prefill" => config.enable_chunked_prefill = self.flag()?,
+            "async_scheduling" => config.async_scheduling = self.flag()?,
+            "enable_prefix_caching" => config.enable_prefix_caching = self.flag()?,
+            "scheduler_reserve_full_isl" => config.scheduler_reserve_full_isl = self.flag()?,
+            "eviction" => {
+                config.eviction = match self.value.as_str() {
+                    "lru" => Eviction::Lru,
+                    "radix" => Eviction::Radix,
+                    _ => return Err(self.wrong("lru or radix")),
+                };
+            }
+            "prefix_sharing" => {
+                config.prefix_sharing = match self.value.as_str() {
+                    "tenant" => Sharing::Tenant,
+                    "global" => Sharing::Global,
+                    _ => return Err(self.wrong("tenant or global")),
+                };
             }
             "dead_ends" => {
                 config.dead_ends = match self.value.as_str() {
@@ -117,12 +168,16 @@ impl Setting {
         Ok(())
     }
 
+    fn flag(&self) -> Result<bool, SettingError> {
+        self.value.parse().map_err(|_| self.wrong("true or false"))
+    }
+
     fn number(&self) -> Result<u32, SettingError> {
         self.value.parse().map_err(|_| self.wrong("a whole number"))
     }
 
-    fn wrong(&self, expected: &'static str) -> SettingError {
-        SettingError::Value { key: self.key.clone(), value: self.value.clone(), expected }
+    pub(crate) fn wrong(&self, expected: &'static str) -> SettingError {
+        SettingError::value(&self.key, &self.value, expected)
     }
 }
 
@@ -130,11 +185,12 @@ impl Setting {
 mod tests {
     use super::*;
     use crate::cost::Deployment;
+    use crate::sched::EngineKind;
 
     fn engine(settings: &[&str]) -> Result<EngineConfig, SettingError> {
         let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
         let settings: Result<Vec<Setting>, SettingError> = settings.iter().map(|text| text.parse()).collect();
-        deployment.engine().with(&settings?)
+        deployment.engine(EngineKind::V0).with(&settings?)
     }
 
     #[test]
@@ -146,7 +202,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let error = |settings: &[&str]| engine(settings).unwrap_err().to_string();
-        assert!(error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known: block_size"));
+        assert!(error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known: engine, block_size"));
         assert_eq!(error(&["max_num_seqs=-1"]), "max_num_seqs=\"-1\": expected a whole number");
         assert_eq!(error(&["max_num_seqs"]), "\"max_num_seqs\" is not KEY=VALUE");
         assert!(error(&["num_gpu_blocks=0"]).contains("num_gpu_blocks is 0"));

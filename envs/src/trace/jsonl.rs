@@ -51,6 +51,7 @@ pub(super) fn check(request: &Request) -> Result<(), Fault> {
         ("bytes of session", &request.session),
         ("bytes of tenant", &request.tenant),
         ("bytes of slo_class", &request.slo_class),
+        ("bytes of cache_salt", &request.cache_salt),
     ] {
         if let Some(name) = name.as_ref().filter(|name| name.len() > MAX_NAME_BYTES) {
             return Err(Fault::AboveLimit { field, value: excerpt(name), limit: MAX_NAME_BYTES as u64 });

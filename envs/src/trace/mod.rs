@@ -1,5 +1,5 @@
 //! Recorded workloads: a sequence of requests with arrival time, prompt tokens, output tokens and, where known, prefix
-//! hashes, session, tenant, priority and SLO class.
+//! hashes, session, tenant, priority, SLO class and cache salt.
 //!
 //! [`TraceReader`] streams a file of any known format, plain, gzip or zstd; compression and format are told by content,
 //! never by name. Every reader keeps the same contract:
@@ -22,6 +22,7 @@
 
 mod csv;
 mod error;
+mod hash_ids;
 pub mod jsonl;
 mod mooncake;
 mod record;
@@ -34,6 +35,7 @@ use std::path::Path;
 use serde::Serialize;
 
 pub use error::{Fault, TraceError};
+pub use hash_ids::HashIds;
 pub use record::Request;
 pub use source::{Compression, MAX_LINE_BYTES, MAX_LINES, ZSTD_WINDOW_LOG_MAX};
 pub use stats::TraceStats;
@@ -51,7 +53,7 @@ pub const MAX_OUTPUT_TOKENS: u32 = 1 << 20;
 /// Most prefix hashes of one request.
 pub const MAX_HASH_IDS: usize = 1 << 16;
 
-/// Longest session, tenant or SLO class name, bytes.
+/// Longest session, tenant, SLO class or cache salt, bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 
 /// Longest trace accepted: ten years. Longer means that a clock was misread.

@@ -71,8 +71,8 @@ pub(super) fn parse(line: &str) -> Result<Row, Fault> {
     }
     let mut request = Request::new(Micros::ZERO, prompt_tokens, output_tokens);
     request.session = row.session_id;
-    request.hash_ids = row.hash_ids;
-    request.hash_ids.truncate((prompt_tokens / block_tokens) as usize);
+    let full_blocks = (prompt_tokens / block_tokens) as usize;
+    request.hash_ids = row.hash_ids.into_iter().take(full_blocks).collect();
     request.hash_block_tokens = if request.hash_ids.is_empty() { 0 } else { block_tokens };
     // Milliseconds below 2^52 times 1e6 fit an `i128` exactly; a fraction is rounded to the nanosecond.
     let whole_ms = row.timestamp.trunc();

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::HashIds;
 use crate::time::Micros;
 
 /// A request as it was recorded, in kvtide's canonical form: one JSON object a line.
@@ -16,8 +17,8 @@ pub struct Request {
     /// Tokens generated before the request finished, at least 1.
     pub output_tokens: u32,
     /// Hashes of the prompt's full prefix blocks, each binding everything before it; empty where unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hash_ids: Vec<u64>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub hash_ids: HashIds,
     /// Tokens per entry of `hash_ids`; 0 where there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hash_block_tokens: u32,
@@ -33,6 +34,10 @@ pub struct Request {
     /// Name of its SLO class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_class: Option<String>,
+    /// Requests with different salts never share prefix blocks, whatever their hashes; none is a salt of its own.
+    /// vLLM's `cache_salt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<String>,
 }
 
 impl Request {
@@ -42,14 +47,19 @@ impl Request {
             arrival,
             prompt_tokens,
             output_tokens,
-            hash_ids: Vec::new(),
+            hash_ids: HashIds::default(),
             hash_block_tokens: 0,
             session: None,
             tenant: None,
             priority: None,
             slo_class: None,
+            cache_salt: None,
         }
     }
+}
+
+fn is_empty(hash_ids: &HashIds) -> bool {
+    hash_ids.is_empty()
 }
 
 // serde's `skip_serializing_if` passes a reference.

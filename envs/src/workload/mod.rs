@@ -20,7 +20,7 @@ pub use replay::{Replay, Scaling};
 pub use synthetic::{Extent, SyntheticSpec};
 pub use windows::Window;
 
-use crate::seed::RunHash;
+use crate::seed::{self, RunHash};
 use crate::time::Micros;
 use crate::trace::{self, Request, TraceError};
 
@@ -80,17 +80,23 @@ impl Workload {
         Arc::clone(&self.requests)
     }
 
-    /// How long requests are offered; every arrival is before it.
+    /// How long requests are offered; every arrival is before it. A microsecond where everything arrives at time 0.
     pub fn span(&self) -> Micros {
         self.span
     }
 
-    /// Requests offered a second, over the span.
+    /// Requests offered a second, over the span; infinite where everything arrives at time 0.
     pub fn rate_rps(&self) -> f64 {
-        self.requests.len() as f64 / self.span.as_secs_f64()
+        if self.is_at_once() { f64::INFINITY } else { self.requests.len() as f64 / self.span.as_secs_f64() }
     }
 
-    /// A hash of every arrival, length and prefix hash: workloads with the same fingerprint pose the same work.
+    /// Whether everything arrives at time 0 and the workload ends there: the pool of a closed loop.
+    pub fn is_at_once(&self) -> bool {
+        self.span == Micros(1)
+    }
+
+    /// A hash of every arrival, length, prefix hash and cache salt: workloads with the same fingerprint pose the same
+    /// work.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = RunHash::default();
         for request in self.requests.iter() {
@@ -98,6 +104,10 @@ impl Workload {
             hash.absorb(u64::from(request.prompt_tokens) << 32 | u64::from(request.output_tokens));
             hash.absorb(u64::from(request.hash_block_tokens));
             request.hash_ids.iter().for_each(|hash_id| hash.absorb(*hash_id));
+            // Nothing where there is no salt: fingerprints from before there were salts stay.
+            if let Some(salt) = &request.cache_salt {
+                hash.absorb(seed::derive(0, salt, 0));
+            }
         }
         hash.value()
     }

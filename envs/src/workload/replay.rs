@@ -48,10 +48,12 @@ pub enum Scaling {
     /// keep their shape in real time, and they add up as those of independent streams do.
     ///
     /// The first copy is as recorded; each further one is rotated in time by an offset of its own, uniform within the
-    /// span, and shares neither prefix hashes nor sessions with the others (its hashes are mapped one to one, its
-    /// sessions get `#1`, `#2`, …). So a system prompt common to all sessions counts once a copy, and a session that is
-    /// rotated across the end has its last requests first. With one seed, the requests of a load are among those of
-    /// every higher load.
+    /// span, and is made of other conversations: its sessions get `#1`, `#2`, …, and so do the cache salts of its
+    /// requests with prefix hashes, so that no copy finds another's prefixes cached. (If it did, every copy but one
+    /// would be served out of the cache, and hits would grow with the load.) A system prompt common to all sessions
+    /// then counts once a copy: hits are understated by its tokens, once each copy, because a trace does not say which
+    /// blocks those are. A session that is rotated across the end has its last requests first. With one seed, the
+    /// requests of a load are among those of every higher load.
     #[default]
     Thin,
     /// Arrival times are divided by the load. Nothing is drawn; a burst of ten seconds at load 2 takes five.
@@ -126,9 +128,11 @@ impl Replay {
         let offset = seed::stream(self.seed, "replay.rotate", copy).random_range(0..span);
         for request in &mut requests {
             request.arrival = Micros((request.arrival.0 + offset) % span);
-            // `derive` is one to one in its first argument, so blocks that differ still do.
-            request.hash_ids.iter_mut().for_each(|hash| *hash = seed::derive(*hash, "copy", copy));
             request.session = request.session.as_ref().map(|session| format!("{session}#{copy}"));
+            if !request.hash_ids.is_empty() {
+                // Hashes stay, and are shared in memory: the salt is what tells them apart.
+                request.cache_salt = Some(format!("{}#{copy}", request.cache_salt.as_deref().unwrap_or_default()));
+            }
         }
         requests
     }

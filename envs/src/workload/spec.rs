@@ -13,14 +13,15 @@ const KEYS: &str = "rate, duration, n, cv, seed";
 ///
 /// | key | meaning | default |
 /// |---|---|---|
-/// | `rate` | mean requests per second, or `inf`: everything arrives at time 0 | required |
-/// | `duration` | how long: `600`, `600s`, `10m` | one of the two |
+/// | `rate` | mean requests per second, or `inf`: everything arrives at time 0 | `inf` with `n` |
+/// | `duration` | how long: `600`, `600s`, `10m`; needs a `rate` | one of the two |
 /// | `n` | how many requests | is required |
 /// | `cv` | coefficient of variation of the time between arrivals | the profile's |
 /// | `seed` | whole number | 0 |
 ///
 /// Profiles are `chat`, `code`, `reasoning`, `mix` and `uniform`, which also takes `in` and `out` (mean tokens,
-/// required) and `spread` (default 0): `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`.
+/// required) and `spread` (default 0): `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`. Without `rate`, that is what a
+/// closed loop takes its requests from: all are there, and each is sent when a client is free.
 impl FromStr for SyntheticSpec {
     type Err = WorkloadError;
 
@@ -56,10 +57,12 @@ impl FromStr for SyntheticSpec {
         };
         settings.finish(if is_uniform { "in, out, spread, " } else { "" })?;
 
-        let rate_rps = rate_rps.ok_or_else(|| wrong("rate is missing: give rate=REQUESTS_PER_SECOND".to_owned()))?;
-        let extent = match (count, duration) {
-            (Some(count), None) => Extent::Requests(count),
-            (None, Some(duration)) => Extent::Duration(duration),
+        let (extent, rate_rps) = match (count, duration) {
+            (Some(count), None) => (Extent::Requests(count), rate_rps.unwrap_or(f64::INFINITY)),
+            (None, Some(duration)) => {
+                let missing = || wrong("rate is missing: give rate=REQUESTS_PER_SECOND".to_owned());
+                (Extent::Duration(duration), rate_rps.ok_or_else(missing)?)
+            }
             (None, None) => return Err(wrong("has no end: give duration=SECONDS or n=REQUESTS".to_owned())),
             (Some(_), Some(_)) => return Err(wrong("has two ends: give duration or n, not both".to_owned())),
         };

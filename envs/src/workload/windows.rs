@@ -109,6 +109,10 @@ pub fn equal(span: Micros, count: u32) -> Result<Vec<Window>, WorkloadError> {
 /// # Errors
 /// If the fractions do not rise strictly between 0 and 1.
 pub fn split(span: Micros, fractions: &[f64]) -> Result<Vec<Window>, WorkloadError> {
+    // Everything at once, as for a closed loop: a microsecond has no parts.
+    if span.0 <= fractions.len() as u64 {
+        return Err(WorkloadError::Split(format!("{fractions:?}: a workload of {span} cannot be cut by time")));
+    }
     let mut edges = vec![Micros::ZERO];
     for fraction in fractions {
         let edge = Micros((span.0 as f64 * fraction).round() as u64);

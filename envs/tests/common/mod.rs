@@ -4,12 +4,17 @@
 #![allow(clippy::needless_pass_by_value, reason = "stories are easier to read without references")]
 
 pub mod line;
+pub mod record_v1;
 pub mod reference;
+pub mod reference_pool;
+pub mod reference_v1;
 pub mod rules;
 pub mod sim;
 pub mod story;
 
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Pricing};
+use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::env::NodeConfig;
+use kvtide_envs::sched::{DeadEnds, EngineConfig, Pricing, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Action, Controls};
 
@@ -26,7 +31,14 @@ pub fn engine(block_size: u32, num_gpu_blocks: u32, num_cpu_blocks: u32) -> Engi
         dead_ends: DeadEnds::Safe,
         max_wait: Micros::MAX,
         pricing: Pricing::default(),
+        ..EngineConfig::default()
     }
+}
+
+/// A node with this engine, its step times those of an RTX 4090, in an open loop.
+pub fn node_config(engine: EngineConfig, slo: Slo) -> NodeConfig {
+    let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
+    NodeConfig { cost: CostModel::new(&deployment, engine.block_size), engine, slo, clients: None }
 }
 
 /// The same engine as vLLM has it, dead ends included.

@@ -2,7 +2,7 @@
 
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Phase, Pricing, Slo, StepPlan, V0};
+use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Phase, Pricing, Scheduler, Slo, StepPlan, V0};
 use kvtide_envs::seed::{self, RunHash, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};
@@ -62,6 +62,7 @@ impl World {
                 prefill_ns_per_token: scale(s),
                 attention_ns_per_token_pair: scale(s),
             },
+            ..EngineConfig::default()
         };
         World { requests: requests(s, &engine), engine, fickle: pick(s, &[0.0, 0.1, 0.5, 1.0]) }
     }
@@ -180,7 +181,8 @@ impl<'a> Simulation<'a> {
             self.collector.finished(id);
         }
         self.collector.expire(self.now);
-        self.collector.reconcile(&self.scheduler).map_err(|error| error.to_string())?;
+        let scheduler = Scheduler::V0(self.scheduler.clone());
+        self.collector.reconcile(&scheduler).map_err(|error| error.to_string())?;
         self.absorb();
         self.live()?;
         Ok(true)
@@ -191,7 +193,8 @@ impl<'a> Simulation<'a> {
             self.world.requests.get(self.submitted).filter(|request| request.0 <= self.now)
         {
             let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo);
-            self.collector.arrived(id, arrival, prompt, slo, phase);
+            let group = self.collector.group(None, None);
+            self.collector.arrived(id, arrival, prompt, slo, phase, group);
             self.submitted += 1;
         }
     }

@@ -52,14 +52,17 @@ pub(crate) fn cautious(observation: &Observation) -> [u8; 4] {
 /// A small pool under load, which swaps and queues.
 pub(crate) fn crowded(profile: ActionProfile) -> Arc<EnvConfig> {
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
-    let mut engine = deployment.engine();
+    let mut engine = deployment.engine(EngineKind::V0);
     engine.num_gpu_blocks = 900;
     engine.max_model_len = engine.max_model_len.min(900 * engine.block_size);
     engine.max_num_batched_tokens = engine.max_num_batched_tokens.max(engine.max_model_len);
     Arc::new(EnvConfig {
-        cost: CostModel::new(&deployment, engine.block_size),
-        engine,
-        slo: Slo::default(),
+        node: NodeConfig {
+            cost: CostModel::new(&deployment, engine.block_size),
+            engine,
+            slo: Slo::default(),
+            clients: None,
+        },
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,

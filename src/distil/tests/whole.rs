@@ -186,7 +186,7 @@ fn it_stops_when_asked_and_says_what_is_wrong() {
     let outcome = distil(&Rules(cautious), &crowded(ActionProfile::Full), &config, &mut |_| {}, &stop);
     assert!(matches!(outcome, Err(DistilError::Config { field: "max_leaves", .. })));
     let mut env = (*crowded(ActionProfile::Full)).clone();
-    env.engine.num_gpu_blocks = 0;
+    env.node.engine.num_gpu_blocks = 0;
     let outcome = distil(&Rules(cautious), &Arc::new(env), &quick(), &mut |_| {}, &stop);
     assert!(matches!(outcome, Err(DistilError::Env(_))));
 }
@@ -194,8 +194,8 @@ fn it_stops_when_asked_and_says_what_is_wrong() {
 #[test]
 fn an_engine_that_dies_is_an_error() {
     let mut env = (*crowded(ActionProfile::Full)).clone();
-    env.engine.dead_ends = DeadEnds::Faithful;
-    env.engine.num_cpu_blocks = 1;
+    env.node.engine.dead_ends = DeadEnds::Faithful;
+    env.node.engine.num_cpu_blocks = 1;
     let stop = AtomicBool::new(false);
     let swaps = Rules(|_| [0, 0, 0, 0]);
     let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);

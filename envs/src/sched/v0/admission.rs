@@ -1,6 +1,6 @@
 //! Waiting → running: the only place, with swap-in, where the watermark is tested.
 
-use super::super::{Admittance, Phase, Prefill, Refusal, Source, StepPlan};
+use super::super::{Admittance, Phase, Prefill, Refusal, Source, StepPlan, Test};
 use super::{Step, V0};
 use crate::kv::blocks_for;
 
@@ -24,7 +24,8 @@ impl V0 {
             }
             let need = blocks_for(head.tokens, self.config.block_size);
             let free = self.gpu.num_free();
-            let refusal = |status| Refusal { id: head.id, need, free, status };
+            let reserve = self.reserve(step);
+            let refusal = |status| Refusal { id: head.id, test: Test::Prompt, need, reserve, free, status };
             // Repair: the watermark alone never makes a request impossible.
             let never_reserve = if self.is_safe() { 0 } else { i64::from(step.watermark_blocks) };
             if i64::from(pool) - i64::from(need) < never_reserve {
@@ -32,7 +33,7 @@ impl V0 {
                 self.reject_waiting(position, plan);
                 continue;
             }
-            if u64::from(free) < u64::from(need) + u64::from(self.reserve(step)) {
+            if u64::from(free) < u64::from(need) + u64::from(reserve) {
                 plan.admissions_refused.push(refusal(Admittance::Later));
                 break;
             }
@@ -44,14 +45,15 @@ impl V0 {
             self.gpu.take(need, &mut request.blocks);
             request.slots = request.len();
             request.phase = Phase::Running;
-            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting });
+            let samples = tokens == head.tokens;
+            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting, samples });
             self.scratch.admitted.push(head.id);
             step.tokens += tokens;
             step.slots += 1;
         }
     }
 
-    fn next_waiting(&self, step: &Step<'_>) -> Option<(usize, super::Entry)> {
+    fn next_waiting(&mut self, step: &Step<'_>) -> Option<(usize, super::Entry)> {
         self.waiting.next(step.controls.admission, step.now, self.config.max_wait)
     }
 

@@ -325,6 +325,16 @@ impl V0 {
         self.waiting.is_empty() && self.running.is_empty() && self.swapped.is_empty()
     }
 
+    /// Heap bytes held for requests; see [`Scheduler::request_bytes`](super::Scheduler::request_bytes).
+    pub fn request_bytes(&self) -> usize {
+        let of = |request: &RequestState| {
+            size_of::<RequestState>() + size_of::<crate::kv::BlockId>() * request.blocks.capacity()
+        };
+        let queues = size_of::<RequestId>() * (self.running.len() + self.swapped.len())
+            + size_of::<Entry>() * self.waiting.len();
+        self.requests.iter().map(of).sum::<usize>() + queues
+    }
+
     /// Preemptions since the start, including one that raised.
     pub fn preemptions(&self) -> u64 {
         self.preemptions

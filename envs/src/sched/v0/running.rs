@@ -48,7 +48,8 @@ impl V0 {
                 self.scratch.decodes.push(id);
             } else {
                 let context = request.computed;
-                plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued });
+                let samples = tokens == rest;
+                plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued, samples });
                 self.scratch.continued.push(id);
             }
             step.tokens += tokens;

@@ -1,6 +1,6 @@
 //! Swapped → running: requests come back from the host, head first, and go on in the same step.
 
-use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan};
+use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan, Test};
 use super::{Step, V0};
 
 impl V0 {
@@ -11,13 +11,14 @@ impl V0 {
             let request = &self.requests[id.index()];
             let need = self.swap_need(request);
             let free = self.gpu.num_free();
-            let refusal = |status| Refusal { id, need, free, status };
+            let reserve = self.reserve(step);
+            let refusal = |status| Refusal { id, test: Test::Prompt, need, reserve, free, status };
             if self.gpu.num_blocks() < need {
                 plan.swap_ins_refused.push(refusal(Admittance::Never));
                 self.reject_swapped(id);
                 continue;
             }
-            if u64::from(free) < u64::from(need) + u64::from(self.reserve(step)) {
+            if u64::from(free) < u64::from(need) + u64::from(reserve) {
                 plan.swap_ins_refused.push(refusal(Admittance::Later));
                 break;
             }
@@ -56,7 +57,8 @@ impl V0 {
             self.scratch.swapped_in_decodes.push(id);
         } else {
             let context = request.computed;
-            plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped });
+            let samples = context + tokens == request.len();
+            plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped, samples });
             self.scratch.swapped_in_prefills.push(id);
         }
     }

@@ -1,0 +1,160 @@
+//! Hardware profiles as files: what `kvtide calibrate` writes and `--env model@FILE.toml` reads.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Hardware;
+
+/// Largest file read, bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// An accelerator, and where its numbers come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The accelerator.
+    pub hardware: Hardware,
+    /// How the numbers were found, if they were fitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+}
+
+/// What a profile was fitted to, and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The command that wrote it.
+    pub command: String,
+    /// What wrote it: `kvtide 0.1.0`.
+    pub version: String,
+    /// The measured run: its file or folder.
+    pub data: String,
+    /// When the run was recorded, as it says.
+    pub recorded: String,
+    /// The engine that was measured: `vLLM 0.19.0`.
+    pub engine: String,
+    /// Model and accelerators the run was simulated on.
+    pub env: String,
+    /// Share of the run's time that was fitted.
+    pub fit_fraction: f64,
+    /// The same in seconds.
+    pub fit_until_s: f64,
+    /// Requests that had arrived by then.
+    pub requests: u64,
+    /// Fewest and most running requests seen. Outside the profile extrapolates.
+    pub running: [u32; 2],
+    /// Lowest and highest share of KV blocks in use seen.
+    pub kv_usage: [f64; 2],
+    /// Time the first step took beyond what the profile says: the run's cold start, which is no part of the profile.
+    pub cold_start_s: f64,
+}
+
+/// A profile that cannot be used: file, line, reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{} {reason}", path.display(), line.map(|line| format!("{line}:")).unwrap_or_default())]
+pub struct ProfileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, counted from 1; `None` where the whole file is meant.
+    pub line: Option<usize>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl Profile {
+    /// Reads a profile and checks its ranges.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no profile, or a value is out of range.
+    pub fn read(path: &Path) -> Result<Profile, ProfileError> {
+        let error = |line, reason| ProfileError { path: path.to_owned(), line, reason };
+        let mut text = String::new();
+        let file = File::open(path).map_err(|io| error(None, format!("cannot open: {io}")))?;
+        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+        read.map_err(|io| error(None, format!("cannot read: {io}")))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(error(None, format!("longer than {MAX_BYTES} bytes")));
+        }
+        Profile::parse(&text).map_err(|(line, reason)| error(line, reason))
+    }
+
+    /// Reads a profile as [`to_toml`](Self::to_toml) writes it, and checks its ranges.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn parse(text: &str) -> Result<Profile, (Option<usize>, String)> {
+        let profile: Profile = toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            (line, error.message().to_owned())
+        })?;
+        profile.hardware.validate().map_err(|error| {
+            let is_named = |line: &str| line.split('=').next().is_some_and(|key| error.is_about(key.trim()));
+            (text.lines().position(is_named).map(|index| index + 1), error.to_string())
+        })?;
+        Ok(profile)
+    }
+
+    /// The profile as a file.
+    pub fn to_toml(&self) -> String {
+        let body = toml::to_string(self).expect("a profile is plain tables and values");
+        format!(
+            "# A hardware profile of kvtide: use it with --env MODEL@FILE.toml.\n\
+             # FLOP/s, bytes/s, bytes, shares of the peaks, seconds.\n\n{body}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        Profile { hardware: Hardware::named("a10").unwrap(), provenance: None }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut fitted = profile();
+        fitted.hardware.bandwidth_efficiency = 0.1 + 0.2;
+        fitted.provenance = Some(Provenance {
+            command: "kvtide calibrate --measured \"a b\"".to_owned(),
+            version: "kvtide 0.1.0".to_owned(),
+            data: "a b".to_owned(),
+            recorded: "2026-08-20T23:19:39Z".to_owned(),
+            engine: "vLLM 0.19.0".to_owned(),
+            env: "llama-3-8b@a10".to_owned(),
+            fit_fraction: 0.3,
+            fit_until_s: 55.07,
+            requests: 300,
+            running: [2, 48],
+            kv_usage: [0.1, 1.0],
+            cold_start_s: 0.35,
+        });
+        for profile in [profile(), fitted] {
+            assert_eq!(Profile::parse(&profile.to_toml()), Ok(profile));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_with_file_and_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.toml");
+        let good = profile().to_toml();
+        let mut error = |from: &str, to: &str| {
+            assert!(good.contains(from), "{from}");
+            std::fs::write(&path, good.replace(from, to)).unwrap();
+            let error = Profile::read(&path).unwrap_err().to_string();
+            error.strip_prefix(&path.display().to_string()).unwrap().to_owned()
+        };
+        assert!(error("name = ", "nam = ").starts_with(":5: unknown field `nam`"));
+        assert!(error("compute_efficiency = 0.7\n", "").contains("missing field `compute_efficiency`"));
+        assert!(error("0.7", "7.0").starts_with(":11: compute_efficiency=\"7\": expected a share from 0.01 to 1.5"));
+        assert!(error("0.7", "\"much\"").starts_with(":11: invalid type: string"));
+        assert!(error("[hardware]", "[hardware").starts_with(":4: "));
+        let missing = Profile::read(Path::new("nowhere.toml")).unwrap_err().to_string();
+        assert!(missing.starts_with("nowhere.toml: cannot open: No such file"), "{missing}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What tokens are, so that equal prefixes have equal keys.
+//!
+//! No trace holds its tokens, and no simulation needs them: it needs to know which are the same. So a token is a pair
+//! (stream, position): two requests have the same token at a position where they take it from the same stream. A system
+//! prompt is a stream that many requests start with; what a request generates is a stream of its own, which the next
+//! turn of its conversation may quote.
+//!
+//! The **key** of a full block binds its tokens, all tokens before it and the scope, chained from block to block as in
+//! vLLM. Two blocks of one size have equal keys if and only if all of that is equal, but for collisions of 64 bits: a
+//! lookup among `c` cached keys finds a false one with probability `c / 2^64`, so a run of 10⁸ lookups in a cache of
+//! 10⁵ blocks errs with a probability of one in two million.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::seed;
+use crate::trace::Request;
+
+/// Whether tenants may hit each other's prefixes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// They may not. A hit answers faster, so sharing would tell one tenant what another has sent.
+    #[default]
+    Tenant,
+    /// Equal prefixes are shared by all, as an engine does that is told of no tenants.
+    Global,
+}
+
+/// A stretch of a prompt out of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where the tokens come from.
+    pub stream: u64,
+    /// First position that is not from here any more; the segment starts where the one before it ends, the first at 0.
+    pub end: u32,
+}
+
+/// What every token of a request is, generated ones included. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Content {
+    scope: u64,
+    /// Stream of everything behind the last segment.
+    own: u64,
+    segments: Arc<[Segment]>,
+}
+
+impl Content {
+    /// Tokens out of `segments`, then out of `own` without end. Requests of different `scope` share nothing.
+    ///
+    /// # Panics
+    /// If a segment is empty: its end is not above that of the one before it, or 0.
+    pub fn new(scope: u64, own: u64, segments: Arc<[Segment]>) -> Content {
+        let mut start = 0;
+        for segment in &*segments {
+            assert!(
+                segment.end > start,
+                "segments must rise: one ends at {}, the one before it at {start}",
+                segment.end
+            );
+            start = segment.end;
+        }
+        Content { scope, own, segments }
+    }
+
+    /// What is known of the tokens of a trace's row; `index` tells the trace's rows apart.
+    ///
+    /// - **Hash ids**: each is a stream of `hash_block_tokens` tokens. An id binds everything before it, so equal ids
+    ///   at unequal places do not occur. The rest of the prompt and the answer are the request's own: an answer that
+    ///   the next turn quotes is not recognised there, which understates hits by one answer a turn.
+    /// - **Only a session**: all its requests are one growing text, of which each prompt is as much as it is long. This
+    ///   assumes that a turn's prompt quotes everything before it, prompts and answers, word for word. It overstates
+    ///   hits where a session forks, forgets or rewrites.
+    /// - **Neither**: the request shares nothing with any other. It still finds its own blocks after a preemption.
+    ///
+    /// The scope binds `cache_salt` (vLLM's name), which always separates, and the tenant unless tenants share. A
+    /// session belongs to its tenant either way.
+    pub fn of(request: &Request, index: u64, sharing: Sharing) -> Content {
+        let tenant = request.tenant.as_deref().map(|tenant| seed::derive(0, tenant, 0));
+        let mut scope = 0;
+        if let (Some(tenant), Sharing::Tenant) = (tenant, sharing) {
+            scope = seed::derive(tenant, "tenant", 0);
+        }
+        if let Some(salt) = &request.cache_salt {
+            scope = seed::derive(seed::derive(scope, salt, 0), "salt", 0);
+        }
+        let own = match &request.session {
+            Some(session) if request.hash_ids.is_empty() => {
+                let owner = tenant.map_or(0, |tenant| seed::derive(tenant, "owner", 0));
+                seed::derive(seed::derive(owner, session, 0), "session", 0)
+            }
+            _ => seed::derive(index, "request", 0),
+        };
+        let block_tokens = request.hash_block_tokens;
+        let namespace = seed::derive(u64::from(block_tokens), "hash_ids", 0);
+        let segments = (1..).zip(&request.hash_ids).map(|(number, &hash_id)| {
+            let end = number * block_tokens;
+            Segment { stream: absorb(namespace, hash_id), end }
+        });
+        Content::new(scope, own, segments.collect())
+    }
+
+    /// The key before the first block: it binds the scope.
+    pub fn root(&self) -> u64 {
+        absorb(0x6b76_7469_6465_2032, self.scope)
+    }
+
+    /// Key of full block number `block`; `parent` is the key of the block before it, or [`root`](Content::root).
+    pub fn key(&self, parent: u64, block: u32, block_size: u32) -> u64 {
+        let mut key = parent;
+        self.walk(block * block_size, (block + 1) * block_size, block_size, &mut key, |_| {});
+        key
+    }
+
+    /// Appends the keys of the full blocks from number `keys.len()` up to, not including, number `blocks`.
+    pub fn extend_keys(&self, keys: &mut Vec<u64>, blocks: u32, block_size: u32) {
+        let known = keys.len() as u32;
+        if known >= blocks {
+            return;
+        }
+        let mut key = keys.last().copied().unwrap_or_else(|| self.root());
+        keys.reserve((blocks - known) as usize);
+        self.walk(known * block_size, blocks * block_size, block_size, &mut key, |key| keys.push(key));
+    }
+
+    /// Absorbs the tokens `start..end` into `key`, both whole numbers of blocks, and reports it after each block.
+    ///
+    /// Absorbed are runs, (stream, number of tokens), cut at blocks and nowhere else. The numbers add up to positions,
+    /// so that a list of runs means one text, and a text has one list of runs.
+    fn walk(&self, start: u32, end: u32, block_size: u32, key: &mut u64, mut full: impl FnMut(u64)) {
+        let mut segment = self.segments.partition_point(|segment| segment.end <= start);
+        let mut at = start;
+        while at < end {
+            let stream = self.stream(segment);
+            let mut run_end = self.end(segment).min(end);
+            segment += 1;
+            while run_end < end && self.stream(segment) == stream {
+                run_end = self.end(segment).min(end);
+                segment += 1;
+            }
+            let mixed = mix(stream);
+            let word = |tokens: u32| mixed.wrapping_add(u64::from(tokens).wrapping_mul(0xd6e8_feb8_6659_fd93));
+            // The rest of a block that an earlier run began.
+            let within = at % block_size;
+            if within > 0 {
+                let tokens = (block_size - within).min(run_end - at);
+                *key = absorb(*key, word(tokens));
+                at += tokens;
+                if at.is_multiple_of(block_size) {
+                    full(*key);
+                }
+            }
+            let whole = word(block_size);
+            for _ in 0..(run_end - at) / block_size {
+                *key = absorb(*key, whole);
+                full(*key);
+            }
+            let tokens = (run_end - at) % block_size;
+            if tokens > 0 {
+                *key = absorb(*key, word(tokens));
+            }
+            at = run_end;
+        }
+    }
+
+    fn stream(&self, segment: usize) -> u64 {
+        self.segments.get(segment).map_or(self.own, |segment| segment.stream)
+    }
+
+    fn end(&self, segment: usize) -> u32 {
+        self.segments.get(segment).map_or(u32::MAX, |segment| segment.end)
+    }
+}
+
+/// Binds `word` to everything in `key`.
+fn absorb(key: u64, word: u64) -> u64 {
+    mix(key.rotate_left(23) ^ word)
+}
+
+/// The finaliser of `SplitMix64` (Steele, Lea, Flood 2014) on the next Weyl step.
+fn mix(state: u64) -> u64 {
+    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}

@@ -1,0 +1,54 @@
+//! Whether the accounts add up.
+
+use super::Collector;
+use crate::sched::{Phase, RequestId, Scheduler};
+
+/// An account that does not add up: a defect of the simulator, never of the workload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the run does not reconcile: {what} is {found}, expected {expected}")]
+pub struct Unreconciled {
+    what: &'static str,
+    found: u64,
+    expected: u64,
+}
+
+impl Collector {
+    /// Checks that tokens, requests and blocks are each accounted for once. Linear in all that ever arrived.
+    ///
+    /// # Errors
+    /// The first account that does not add up.
+    pub fn reconcile(&self, scheduler: &Scheduler) -> Result<(), Unreconciled> {
+        let equal = |what, found: u64, expected: u64| {
+            if found == expected { Ok(()) } else { Err(Unreconciled { what, found, expected }) }
+        };
+        equal("requests", self.records().len() as u64, scheduler.num_requests() as u64)?;
+        let [mut finished, mut rejected, mut open] = [0, 0, 0];
+        let [mut tokens, mut completed_tokens, mut violations] = [0, 0, 0];
+        for (index, record) in self.records().enumerate() {
+            let generated = scheduler.view(RequestId(index as u32)).generated;
+            equal("tokens of a request", u64::from(record.tokens), u64::from(generated))?;
+            tokens += u64::from(generated);
+            violations += u64::from(record.violated);
+            match record.phase {
+                Phase::Finished => {
+                    finished += 1;
+                    completed_tokens += u64::from(generated);
+                }
+                Phase::Rejected => rejected += 1,
+                Phase::Waiting | Phase::Running | Phase::Swapped => open += 1,
+            }
+        }
+        equal("completed requests", self.completed, finished)?;
+        equal("rejected requests", self.rejected, rejected)?;
+        equal("open requests", open, scheduler.num_open() as u64)?;
+        equal("output tokens", self.output_tokens, tokens)?;
+        equal("tokens of completed requests", self.completed_tokens, completed_tokens)?;
+        equal("violations", self.violations, violations)?;
+        for members in self.cohort.recount() {
+            equal("members of the cohort", members, u64::from(self.cohort.num_members()))?;
+        }
+        let (gpu, host) = scheduler.held_blocks();
+        equal("GPU blocks in use", gpu, u64::from(scheduler.num_gpu_blocks() - scheduler.free_gpu_blocks()))?;
+        equal("host blocks in use", host, u64::from(scheduler.config().num_cpu_blocks - scheduler.free_cpu_blocks()))
+    }
+}

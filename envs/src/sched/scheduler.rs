@@ -1,0 +1,204 @@
+//! One scheduler, whichever engine's rules it follows.
+
+use kvtide_runtime::Controls;
+
+use super::v0::EngineError;
+use super::{ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, RequestView, Slo, StepPlan, V0, V1};
+use crate::kv::Content;
+use crate::time::Micros;
+
+/// A scheduler of either engine. What both can do is here; what only one has is asked of it directly.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "there is one a node, and it is never moved in a loop")]
+pub enum Scheduler {
+    /// vLLM 0.6.
+    V0(V0),
+    /// vLLM today.
+    V1(V1),
+}
+
+/// Delegates to whichever scheduler there is.
+macro_rules! either {
+    ($self:ident, $scheduler:ident => $body:expr) => {
+        match $self {
+            Scheduler::V0($scheduler) => $body,
+            Scheduler::V1($scheduler) => $body,
+        }
+    };
+}
+
+impl Scheduler {
+    /// An empty scheduler of the engine `config` names.
+    ///
+    /// # Errors
+    /// A setting it cannot work with.
+    pub fn new(config: EngineConfig) -> Result<Scheduler, ConfigError> {
+        Ok(match config.engine {
+            EngineKind::V0 => Scheduler::V0(V0::new(config)?),
+            EngineKind::V1 => Scheduler::V1(V1::new(config)?),
+        })
+    }
+
+    /// Queues a request, or refuses it ([`Phase::Rejected`]). Ids are handed out in order. `content` says which tokens
+    /// its prompt shares with others; V0 has no prefix cache to ask.
+    pub fn submit(
+        &mut self,
+        arrival: Micros,
+        prompt_tokens: u32,
+        output_tokens: u32,
+        slo: Slo,
+        content: Option<Content>,
+    ) -> (RequestId, Phase) {
+        match self {
+            Scheduler::V0(v0) => v0.submit(arrival, prompt_tokens, output_tokens, slo),
+            Scheduler::V1(v1) => v1.submit_with(arrival, prompt_tokens, output_tokens, slo, content),
+        }
+    }
+
+    /// Plans one step.
+    ///
+    /// # Errors
+    /// [`EngineError`] under [`DeadEnds::Faithful`](super::DeadEnds::Faithful), V0 only.
+    pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) -> Result<(), EngineError> {
+        match self {
+            Scheduler::V0(v0) => v0.schedule(now, controls, plan),
+            Scheduler::V1(v1) => {
+                v1.schedule(now, controls, plan);
+                Ok(())
+            }
+        }
+    }
+
+    /// The planned step was computed and ended at `now`.
+    pub fn complete(&mut self, plan: &StepPlan, now: Micros, outcome: &mut Outcome) {
+        either!(self, scheduler => scheduler.complete(plan, now, outcome));
+    }
+
+    /// Whether a step is planned before the tokens of the one before it are known.
+    pub fn is_async(&self) -> bool {
+        let config = self.config();
+        config.engine == EngineKind::V1 && config.async_scheduling
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &EngineConfig {
+        either!(self, scheduler => scheduler.config())
+    }
+
+    /// What it does when nobody tells it otherwise.
+    pub fn default_controls(&self) -> Controls {
+        self.config().engine.default_action().controls()
+    }
+
+    /// GPU blocks that can hold tokens.
+    pub fn num_gpu_blocks(&self) -> u32 {
+        self.config().num_usable_blocks()
+    }
+
+    /// Free GPU blocks; those that only the prefix cache holds are free.
+    pub fn free_gpu_blocks(&self) -> u32 {
+        match self {
+            Scheduler::V0(v0) => v0.gpu().num_free(),
+            Scheduler::V1(v1) => v1.pool().num_free(),
+        }
+    }
+
+    /// Free GPU blocks that hold a cache entry.
+    pub fn evictable_blocks(&self) -> u32 {
+        match self {
+            Scheduler::V0(_) => 0,
+            Scheduler::V1(v1) => v1.pool().num_idle_cached(),
+        }
+    }
+
+    /// Free host blocks.
+    pub fn free_cpu_blocks(&self) -> u32 {
+        match self {
+            Scheduler::V0(v0) => v0.cpu().num_free(),
+            Scheduler::V1(v1) => v1.host().num_free(),
+        }
+    }
+
+    /// One request, of those handed out by this scheduler.
+    pub fn view(&self, id: RequestId) -> RequestView {
+        match self {
+            Scheduler::V0(v0) => v0.request(id).view(),
+            Scheduler::V1(v1) => v1.view(id),
+        }
+    }
+
+    /// Requests submitted.
+    pub fn num_requests(&self) -> usize {
+        match self {
+            Scheduler::V0(v0) => v0.requests().len(),
+            Scheduler::V1(v1) => v1.num_requests(),
+        }
+    }
+
+    /// Waiting requests, head first.
+    pub fn waiting(&self) -> Box<dyn Iterator<Item = RequestId> + '_> {
+        match self {
+            Scheduler::V0(v0) => Box::new(v0.waiting()),
+            Scheduler::V1(v1) => Box::new(v1.waiting()),
+        }
+    }
+
+    /// Number of waiting requests.
+    pub fn num_waiting(&self) -> usize {
+        either!(self, scheduler => scheduler.num_waiting())
+    }
+
+    /// Running requests, head first.
+    pub fn running(&self) -> &[RequestId] {
+        either!(self, scheduler => scheduler.running())
+    }
+
+    /// Requests whose blocks are on the host: V0's swapped queue, or those of V1's waiting that were swapped out.
+    pub fn num_swapped(&self) -> usize {
+        match self {
+            Scheduler::V0(v0) => v0.swapped().len(),
+            Scheduler::V1(v1) => v1.num_offloaded(),
+        }
+    }
+
+    /// Requests that are neither finished nor rejected.
+    pub fn num_open(&self) -> usize {
+        match self {
+            Scheduler::V0(v0) => v0.num_waiting() + v0.running().len() + v0.swapped().len(),
+            Scheduler::V1(v1) => v1.num_waiting() + v1.running().len(),
+        }
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_empty(&self) -> bool {
+        self.num_open() == 0
+    }
+
+    /// Distinct GPU blocks and host blocks that requests hold, counted anew. Linear in the requests.
+    pub fn held_blocks(&self) -> (u64, u64) {
+        match self {
+            Scheduler::V0(v0) => {
+                let held = |phases: &[Phase]| {
+                    let held = v0.requests().iter().filter(|request| phases.contains(&request.phase));
+                    held.map(|request| request.blocks.len() as u64).sum()
+                };
+                // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
+                (held(&[Phase::Running]), held(&[Phase::Swapped, Phase::Rejected]))
+            }
+            Scheduler::V1(v1) => v1.held_blocks(),
+        }
+    }
+
+    /// Heap bytes held for requests: their states, tables, keys and queues, but not the pools. Linear in the requests.
+    pub fn request_bytes(&self) -> usize {
+        either!(self, scheduler => scheduler.request_bytes())
+    }
+
+    /// Recounts everything that is counted twice.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        either!(self, scheduler => scheduler.validate())
+    }
+}

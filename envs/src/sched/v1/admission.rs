@@ -1,0 +1,142 @@
+//! Waiting → running: the only place where the watermark is tested.
+
+use super::super::{Admittance, BlockCopy, Phase, Refusal, RequestId, Source, StepPlan, Test};
+use super::{Entry, Step, Turn, V1};
+use crate::kv::{BlockId, blocks_for};
+
+/// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
+/// has to wait.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeadLookup {
+    /// Who, and how many tokens it had; `None` before the first.
+    of: Option<(RequestId, u32)>,
+    hits: Vec<BlockId>,
+}
+
+/// What admitting a request would take.
+struct Offer {
+    /// Tokens that need not be computed.
+    present: u32,
+    /// Tokens of the first chunk.
+    tokens: u32,
+}
+
+impl V1 {
+    /// Admits waiting requests until one is refused or the budget is spent.
+    ///
+    /// Only the first chunk's blocks are taken; that the whole prompt fits is tested, not reserved.
+    pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+        while self.budget_left(step) > 0 && self.running.len() < self.config.max_num_seqs as usize {
+            let Some((position, head)) = self.waiting.next(step.controls.admission, step.now, self.config.max_wait)
+            else {
+                break;
+            };
+            self.look_up(head);
+            let Some(offer) = self.offer(head, step) else { break };
+            if !self.passes(head, &offer, step, plan) {
+                break;
+            }
+            self.waiting.remove(position);
+            self.enter_running(head.id, &offer, step, plan);
+        }
+    }
+
+    /// Finds the leading blocks of `head` that are cached. The last token is never taken from the cache, because from it
+    /// the next one is sampled.
+    fn look_up(&mut self, head: Entry) {
+        let HeadLookup { of, hits } = &mut self.head;
+        let sequence = &mut self.sequences[head.id.index()];
+        let Some(content) = &sequence.content else { return };
+        let most = (head.tokens - 1) / self.config.block_size;
+        content.extend_keys(&mut sequence.keys, most, self.config.block_size);
+        if *of != Some((head.id, head.tokens)) || !self.pool.watch_is_valid() {
+            *of = Some((head.id, head.tokens));
+            hits.clear();
+        }
+        let found = hits.len();
+        if found < most as usize {
+            self.pool.lookup(sequence.keys[found..most as usize].iter().copied(), hits);
+        }
+        if hits.len() > found || found == 0 {
+            self.pool.watch(hits);
+        }
+    }
+
+    /// What the request would be given; `None` if that is not a whole prompt where it has to be.
+    fn offer(&self, head: Entry, step: &Step<'_>) -> Option<Offer> {
+        let hit = self.head.hits.len() as u32 * self.config.block_size;
+        let present = hit.max(self.sequences[head.id.index()].host_tokens);
+        let rest = (head.tokens - present).min(step.longest_chunk);
+        let left = self.budget_left(step);
+        if rest > left && !self.config.enable_chunked_prefill {
+            return None;
+        }
+        Some(Offer { present, tokens: rest.min(left) })
+    }
+
+    /// Tests for blocks: of the whole prompt, then of the first chunk, each with the watermark if anything runs. Cached
+    /// blocks that nobody uses count as free and are paid for like new ones.
+    fn passes(&self, head: Entry, offer: &Offer, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+        let hits = self.head.hits.len() as u32;
+        let idle = self.pool.idle_among(&self.head.hits);
+        let reserve = if self.running.is_empty() {
+            0
+        } else {
+            (step.controls.watermark * f64::from(self.config.num_gpu_blocks)) as u32
+        };
+        let free = self.pool.num_free();
+        let mut fits = |test, tokens: u32| {
+            let tokens = tokens.min(self.config.max_model_len);
+            let need = blocks_for(tokens, self.config.block_size) - hits + idle;
+            let fits = u64::from(need) + u64::from(reserve) <= u64::from(free);
+            if !fits {
+                let status = Admittance::Later;
+                plan.admissions_refused.push(Refusal { id: head.id, test, need, reserve, free, status });
+            }
+            fits
+        };
+        (!self.config.scheduler_reserve_full_isl || fits(Test::Prompt, head.tokens))
+            && fits(Test::Chunk, offer.present + offer.tokens)
+    }
+
+    fn enter_running(&mut self, id: RequestId, offer: &Offer, step: &mut Step<'_>, plan: &mut StepPlan) {
+        let hits = std::mem::take(&mut self.head.hits);
+        self.pool.touch(&hits);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let sequence = &mut self.sequences[id.index()];
+        sequence.blocks.extend_from_slice(&hits);
+        sequence.registered = hits.len() as u32;
+        let end = (offer.present + offer.tokens).min(self.config.max_model_len);
+        let need = blocks_for(end, self.config.block_size) - hits.len() as u32;
+        self.pool.take(need, &mut sequence.blocks);
+        sequence.phase = Phase::Running;
+        sequence.ticket = ticket;
+        sequence.computed = offer.present;
+        let known = sequence.tokens;
+        self.head.hits = hits;
+        self.head.hits.clear();
+        self.head.of = None;
+        self.bring_back(id, plan);
+        self.running.push(id);
+        self.loose.push(Turn { ticket, id });
+        self.register(id, known.min(offer.present + offer.tokens));
+        self.compute(id, offer.tokens, Source::Waiting, step, plan);
+    }
+
+    /// Copies what the cache did not hold from the host, and gives the host blocks back.
+    fn bring_back(&mut self, id: RequestId, plan: &mut StepPlan) {
+        let sequence = &mut self.sequences[id.index()];
+        if sequence.host_blocks.is_empty() {
+            return;
+        }
+        let cached = sequence.registered as usize;
+        let before = plan.copies_in.len();
+        let pairs = sequence.host_blocks.iter().zip(&sequence.blocks).skip(cached);
+        plan.copies_in.extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
+        plan.swapped_in.push((id, (plan.copies_in.len() - before) as u32));
+        self.host.give_back(&mut sequence.host_blocks);
+        sequence.host_tokens = 0;
+        self.offloaded -= 1;
+    }
+}

@@ -1,0 +1,312 @@
+//! vLLM's V1 scheduler (0.33), one sequence per request: two queues, one token budget, a prefix cache.
+//!
+//! One step: running requests first, each given the tokens it lacks and the blocks they need (`running.rs`), the newest
+//! preempted while blocks are missing (`preemption.rs`); then, unless somebody was preempted, waiting requests while they
+//! pass the watermark (`admission.rs`). Tokens are counted when their step has been computed (`complete.rs`).
+//!
+//! A request that decodes does the same thing in every step until it needs a block, fills one or ends. Such requests form
+//! the *cohort* (`cohort.rs`), which is advanced as a whole: a step touches only those members to which something
+//! happens. Everybody else who runs is *loose* and looked at in every step: prompts that are not finished, and, with
+//! asynchronous scheduling, requests whose last token is on its way.
+//!
+//! With [`async_scheduling`](EngineConfig::async_scheduling) step `s` is planned before the tokens of step `s - 1` are
+//! known: the driver calls [`schedule`](V1::schedule) for `s`, then [`complete`](V1::complete) for `s - 1`.
+//!
+//! Under [`DeadEnds::Faithful`](super::DeadEnds::Faithful) every decision, queue order and physical block is vLLM's.
+//! [`DeadEnds::Safe`](super::DeadEnds::Safe) differs in one thing: a prompt that can never fit is refused on arrival.
+//! A host tier ([`num_cpu_blocks`](EngineConfig::num_cpu_blocks) above 0) is ours: a victim's blocks may be copied there
+//! and brought back at its next admission.
+
+mod admission;
+mod cohort;
+mod complete;
+mod preemption;
+mod running;
+mod sequence;
+mod validate;
+
+use std::sync::Arc;
+
+use kvtide_runtime::Controls;
+
+use self::admission::HeadLookup;
+use self::cohort::Cohort;
+use self::sequence::Sequence;
+use super::waiting::{Entry, WaitingQueue};
+use super::{ConfigError, DeadEnds, EngineConfig, Phase, RequestId, RequestView, Slo, StepPlan};
+use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
+use crate::time::Micros;
+
+/// The scheduler and everything it owns: queues, requests, both pools.
+#[derive(Debug, Clone)]
+pub struct V1 {
+    config: EngineConfig,
+    pool: PrefixPool,
+    host: BlockPool,
+    waiting: WaitingQueue,
+    /// In the order admitted, which is the order of tickets.
+    running: Vec<RequestId>,
+    sequences: Vec<Sequence>,
+    cohort: Cohort,
+    /// Running requests outside the cohort, in running order.
+    loose: Vec<Turn>,
+    /// Requests that left the cohort in the step planned last with a token on its way.
+    departed: Vec<RequestId>,
+    /// Waiting requests whose blocks are on the host.
+    offloaded: u32,
+    /// Steps planned; the number of the next one.
+    planned: u32,
+    /// Steps whose tokens are known.
+    completed: u32,
+    /// When the step counted last ended.
+    clock: Micros,
+    next_ticket: u32,
+    preemptions: u64,
+    head: HeadLookup,
+    /// Turns of one step, kept so that a step allocates nothing.
+    turns: Vec<Turn>,
+}
+
+/// A running request's place in the order of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    /// Position in running, but constant: admissions are numbered.
+    ticket: u32,
+    id: RequestId,
+}
+
+/// The step in progress.
+struct Step<'a> {
+    controls: &'a Controls,
+    now: Micros,
+    /// Its number.
+    number: u32,
+    /// Longest chunk of a prompt.
+    longest_chunk: u32,
+    /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
+    loose_tokens: u32,
+}
+
+/// A request scheduled in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Who.
+    pub id: RequestId,
+    /// Tokens computed.
+    pub tokens: u32,
+    /// Tokens computed before.
+    pub context: u32,
+}
+
+impl V1 {
+    /// An empty scheduler.
+    ///
+    /// # Errors
+    /// A setting out of range, or one that [`DeadEnds::Safe`] cannot keep its promise under.
+    pub fn new(config: EngineConfig) -> Result<V1, ConfigError> {
+        config.validate()?;
+        Ok(V1 {
+            pool: PrefixPool::new(config.num_gpu_blocks, config.enable_prefix_caching, config.eviction),
+            host: BlockPool::new(config.num_cpu_blocks),
+            waiting: WaitingQueue::default(),
+            running: Vec::new(),
+            sequences: Vec::new(),
+            cohort: Cohort::new(config.block_size),
+            loose: Vec::new(),
+            departed: Vec::new(),
+            offloaded: 0,
+            planned: 0,
+            completed: 0,
+            clock: Micros::ZERO,
+            next_ticket: 0,
+            preemptions: 0,
+            head: HeadLookup::default(),
+            turns: Vec::new(),
+            config,
+        })
+    }
+
+    /// Appends a request that shares its prompt with nobody; see [`submit_with`](Self::submit_with).
+    pub fn submit(&mut self, arrival: Micros, prompt_tokens: u32, output_tokens: u32, slo: Slo) -> (RequestId, Phase) {
+        self.submit_with(arrival, prompt_tokens, output_tokens, slo, None)
+    }
+
+    /// Appends a request to waiting, or refuses it under [`DeadEnds::Safe`] because it can never fit
+    /// ([`Phase::Rejected`]). `content` says what its tokens are, for the prefix cache.
+    ///
+    /// Ids are handed out in order, refused ones included.
+    pub fn submit_with(
+        &mut self,
+        arrival: Micros,
+        prompt_tokens: u32,
+        output_tokens: u32,
+        slo: Slo,
+        content: Option<Content>,
+    ) -> (RequestId, Phase) {
+        let id = RequestId(self.sequences.len() as u32);
+        let limit = prompt_tokens.saturating_add(output_tokens).min(self.config.max_model_len);
+        let mut sequence = Sequence::new(arrival, prompt_tokens, limit, slo);
+        if self.config.enable_prefix_caching {
+            sequence.content = Some(content.unwrap_or_else(|| Content::new(0, u64::from(id.0), Arc::default())));
+        }
+        // vLLM's front end refuses such a prompt; in its scheduler it would block the queue for ever.
+        if self.config.dead_ends == DeadEnds::Safe && prompt_tokens >= self.config.max_model_len {
+            sequence.phase = Phase::Rejected;
+        }
+        let phase = sequence.phase;
+        self.sequences.push(sequence);
+        if phase == Phase::Waiting {
+            let entry = self.entry(id);
+            self.waiting.push_back(entry);
+        }
+        (id, phase)
+    }
+
+    /// Plans one step and moves requests between queues and pools accordingly.
+    pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
+        plan.clear();
+        let alone = self.running.len() + self.waiting.len() == 1;
+        let longest_chunk = match self.config.long_prefill_token_threshold {
+            0 => u32::MAX,
+            _ if alone => u32::MAX,
+            threshold => threshold,
+        };
+        let mut step = Step { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
+        self.run(&mut step, plan);
+        if plan.preempted.is_empty() {
+            self.admit(&mut step, plan);
+        }
+        plan.cohort = self.cohort.len();
+        plan.decode_context = self.cohort.context(step.number);
+        // A plan of nothing is no step, and its completion is not asked for.
+        self.planned += u32::from(!plan.is_idle());
+    }
+
+    /// What the waiting queue keeps of a request.
+    fn entry(&self, id: RequestId) -> Entry {
+        let sequence = &self.sequences[id.index()];
+        // On time means that the first token can still come in time, so the prefill it needs is taken off.
+        let prefill = self.config.pricing.prefill(sequence.tokens);
+        let late_at = Micros(sequence.late_at().0.saturating_sub(prefill.0));
+        Entry { id, tokens: sequence.tokens, arrival: sequence.arrival, late_at }
+    }
+
+    /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
+    fn budget_left(&self, step: &Step<'_>) -> u32 {
+        self.config.max_num_batched_tokens.saturating_sub(step.loose_tokens + self.cohort.len())
+    }
+
+    /// Position in running.
+    fn position(&self, id: RequestId) -> usize {
+        let ticket = self.sequences[id.index()].ticket;
+        self.running.partition_point(|other| self.sequences[other.index()].ticket < ticket)
+    }
+
+    /// Every request scheduled in the step just planned, in scheduled order: running order, then admissions. Linear in
+    /// the batch; a step itself is not.
+    pub fn scheduled(&self, plan: &StepPlan) -> Vec<Scheduled> {
+        let step = self.planned.wrapping_sub(u32::from(!plan.is_idle()));
+        let find = |&id: &RequestId| {
+            let sequence = &self.sequences[id.index()];
+            if sequence.is_member {
+                return Some(Scheduled { id, tokens: 1, context: sequence.computed_at(step) });
+            }
+            let prefill = plan.prefills.iter().find(|prefill| prefill.id == id)?;
+            Some(Scheduled { id, tokens: prefill.tokens, context: prefill.context })
+        };
+        self.running.iter().filter_map(find).collect()
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The GPU pool.
+    pub fn pool(&self) -> &PrefixPool {
+        &self.pool
+    }
+
+    /// The host pool.
+    pub fn host(&self) -> &BlockPool {
+        &self.host
+    }
+
+    /// One request.
+    ///
+    /// # Panics
+    /// If `id` was not handed out by this scheduler.
+    pub fn view(&self, id: RequestId) -> RequestView {
+        let sequence = &self.sequences[id.index()];
+        let (tokens, computed) = if sequence.is_member {
+            (sequence.known_after(self.completed), sequence.computed_at(self.planned))
+        } else {
+            (sequence.tokens, sequence.computed)
+        };
+        RequestView {
+            arrival: sequence.arrival,
+            slo: sequence.slo,
+            prompt_tokens: sequence.prompt_tokens,
+            generated: tokens - sequence.prompt_tokens,
+            computed,
+            held_blocks: (sequence.blocks.len() + sequence.host_blocks.len()) as u32,
+            phase: sequence.phase,
+            first_token: sequence.first_token,
+            preemptions: sequence.preemptions,
+        }
+    }
+
+    /// Requests submitted.
+    pub fn num_requests(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// GPU blocks of a request, in order.
+    ///
+    /// # Panics
+    /// If `id` was not handed out by this scheduler.
+    pub fn table(&self, id: RequestId) -> &[BlockId] {
+        &self.sequences[id.index()].blocks
+    }
+
+    /// Waiting requests, head first.
+    pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
+        self.waiting.ids()
+    }
+
+    /// Number of waiting requests.
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Running requests, head first.
+    pub fn running(&self) -> &[RequestId] {
+        &self.running
+    }
+
+    /// Waiting requests whose blocks are on the host.
+    pub fn num_offloaded(&self) -> usize {
+        self.offloaded as usize
+    }
+
+    /// Whether no request is waiting or running.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Heap bytes held for requests; see [`Scheduler::request_bytes`](super::Scheduler::request_bytes).
+    pub fn request_bytes(&self) -> usize {
+        let of = |sequence: &Sequence| {
+            size_of::<Sequence>()
+                + size_of::<BlockId>() * (sequence.blocks.capacity() + sequence.host_blocks.capacity())
+                + size_of::<u64>() * sequence.keys.capacity()
+        };
+        let queues = size_of::<RequestId>() * self.running.len() + size_of::<Entry>() * self.waiting.len();
+        self.sequences.iter().map(of).sum::<usize>() + queues + self.cohort.bytes()
+    }
+
+    /// Preemptions since the start.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+}

@@ -1,0 +1,97 @@
+//! Running → waiting: a victim gives its blocks up, to be computed again or brought back from the host.
+
+use kvtide_runtime::{Preemption, Victim};
+
+use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
+use super::{Step, Turn, V1};
+use crate::kv::blocks_for;
+
+impl V1 {
+    /// Preempts until `need` blocks are free for the running request `id`; false if it had to go itself.
+    ///
+    /// Victims are taken from those behind it, which have not been served in this step; it is its own victim only when
+    /// nobody is left.
+    pub(super) fn make_room(&mut self, id: RequestId, need: u32, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+        while need > self.pool.num_free() {
+            let free = self.pool.num_free();
+            let status = Admittance::Later;
+            plan.growth_refused.push(Refusal { id, test: Test::Growth, need, reserve: 0, free, status });
+            let candidates = self.position(id) + 1;
+            let victim = self.choose_victim(candidates, step).unwrap_or(id);
+            self.preempt(victim, step, plan);
+            if victim == id {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The victim among those from position `first` of running on; the newest of equals.
+    fn choose_victim(&self, first: usize, step: &Step<'_>) -> Option<RequestId> {
+        // Reversed, so that the first extreme found is the newest.
+        let newest_first = || self.running[first..].iter().rev().copied();
+        let blocks = |id: &RequestId| self.sequences[id.index()].blocks.len();
+        match step.controls.victim {
+            Victim::Newest => newest_first().next(),
+            Victim::FewestBlocks => newest_first().min_by_key(blocks),
+            Victim::MostBlocks => newest_first().min_by_key(|id| std::cmp::Reverse(blocks(id))),
+            Victim::LeastProgress => newest_first().min_by_key(|&id| self.view(id).generated),
+            Victim::MostSlack => newest_first().min_by_key(|&id| std::cmp::Reverse(self.view(id).next_deadline())),
+        }
+    }
+
+    /// Takes a running request's blocks and puts it at the head of waiting. What it generated stays.
+    fn preempt(&mut self, victim: RequestId, step: &Step<'_>, plan: &mut StepPlan) {
+        self.preemptions += 1;
+        if self.sequences[victim.index()].is_member {
+            self.loosen(victim, step, plan);
+        }
+        let position = self.position(victim);
+        self.running.remove(position);
+        self.forget_loose(Turn { ticket: self.sequences[victim.index()].ticket, id: victim });
+        let (how, lost_tokens) = if self.swaps(victim, step) {
+            self.swap_out(victim, plan);
+            (PreemptedAs::Swap, 0)
+        } else {
+            (PreemptedAs::Recompute, self.sequences[victim.index()].computed)
+        };
+        plan.preempted.push(Preempted { id: victim, how, lost_tokens });
+        let sequence = &mut self.sequences[victim.index()];
+        self.pool.give_back(&mut sequence.blocks);
+        sequence.phase = Phase::Waiting;
+        sequence.preemptions += 1;
+        sequence.is_stale = sequence.in_flight > 0;
+        sequence.computed = 0;
+        sequence.registered = 0;
+        sequence.sampling = 0;
+        sequence.in_flight = 0;
+        let entry = self.entry(victim);
+        self.waiting.push_front(entry);
+    }
+
+    fn swaps(&self, victim: RequestId, step: &Step<'_>) -> bool {
+        let sequence = &self.sequences[victim.index()];
+        let blocks = blocks_for(sequence.computed, self.config.block_size);
+        if blocks == 0 || blocks > self.host.num_free() {
+            return false;
+        }
+        let pricing = &self.config.pricing;
+        match step.controls.preemption {
+            Preemption::Recompute => false,
+            Preemption::Swap => true,
+            Preemption::Cheaper => pricing.swap(blocks) < pricing.prefill(sequence.computed),
+        }
+    }
+
+    /// Copies every block with computed tokens to the host.
+    fn swap_out(&mut self, victim: RequestId, plan: &mut StepPlan) {
+        let sequence = &mut self.sequences[victim.index()];
+        let blocks = blocks_for(sequence.computed, self.config.block_size);
+        self.host.take(blocks, &mut sequence.host_blocks);
+        sequence.host_tokens = sequence.computed;
+        let pairs = sequence.blocks.iter().zip(&sequence.host_blocks);
+        plan.copies_out.extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
+        plan.swapped_out.push((victim, blocks));
+        self.offloaded += 1;
+    }
+}

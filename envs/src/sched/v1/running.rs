@@ -1,0 +1,136 @@
+//! Running requests are given the tokens they lack, first admitted first.
+
+use super::super::{Phase, Prefill, RequestId, Source, StepPlan};
+use super::{Step, Turn, V1};
+use crate::kv::blocks_for;
+
+impl V1 {
+    /// Gives every running request its turn, in running order: the loose ones, and those members of the cohort to which
+    /// something happens. The other members need nothing.
+    pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+        if !self.budget_reaches(step) {
+            self.dissolve(step, plan);
+        }
+        let mut turns = std::mem::take(&mut self.turns);
+        self.cohort.due(step.number, &mut turns);
+        turns.extend_from_slice(&self.loose);
+        turns.sort_unstable();
+        // Who left the cohort and came back between two events has two entries for the second.
+        turns.dedup();
+        for &turn in &turns {
+            if !self.take_turn(turn, step, plan) {
+                break;
+            }
+        }
+        turns.clear();
+        self.turns = turns;
+    }
+
+    /// Whether every running request gets all it asks for, but perhaps the last, which may be cut short. If not, who gets
+    /// what depends on every request before, and the cohort does not decode as one.
+    fn budget_reaches(&self, step: &Step<'_>) -> bool {
+        let mut asked = u64::from(self.cohort.len());
+        for turn in &self.loose {
+            if self.running.last() != Some(&turn.id) {
+                asked += u64::from(self.wanted(turn.id, step));
+            }
+        }
+        asked <= u64::from(self.config.max_num_batched_tokens)
+    }
+
+    /// Tokens a loose request would be given from an endless budget.
+    fn wanted(&self, id: RequestId, step: &Step<'_>) -> u32 {
+        let sequence = &self.sequences[id.index()];
+        let is_last_on_its_way = sequence.sampling > 0 && sequence.tokens + sequence.sampling >= sequence.limit;
+        if is_last_on_its_way {
+            return 0;
+        }
+        let room = self.config.max_model_len.saturating_sub(sequence.computed + 1);
+        sequence.missing().min(step.longest_chunk).min(room)
+    }
+
+    /// False if the loop ends here, because the request was its own victim and so the last.
+    fn take_turn(&mut self, turn: Turn, step: &mut Step<'_>, plan: &mut StepPlan) -> bool {
+        let sequence = &self.sequences[turn.id.index()];
+        if sequence.phase != Phase::Running || sequence.ticket != turn.ticket {
+            return true;
+        }
+        if !sequence.is_member {
+            return self.loose_turn(turn, step, plan);
+        }
+        if sequence.next_event != step.number {
+            return true;
+        }
+        self.member_turn(turn, step, plan)
+    }
+
+    fn loose_turn(&mut self, turn: Turn, step: &mut Step<'_>, plan: &mut StepPlan) -> bool {
+        let id = turn.id;
+        let tokens = self.wanted(id, step).min(self.budget_left(step));
+        if tokens == 0 {
+            return true;
+        }
+        let sequence = &self.sequences[id.index()];
+        let (context, missing) = (sequence.computed, sequence.missing());
+        let end = (context + tokens).min(self.config.max_model_len);
+        let need = blocks_for(end, self.config.block_size).saturating_sub(sequence.blocks.len() as u32);
+        if !self.grow(id, need, step, plan) {
+            return false;
+        }
+        let known = self.sequences[id.index()].tokens;
+        self.register(id, known.min(context + tokens));
+        let has_begun = self.sequences[id.index()].has_begun();
+        if missing == 1 && has_begun {
+            self.join(turn, step, plan);
+        } else {
+            self.compute(id, tokens, Source::Continued, step, plan);
+        }
+        true
+    }
+
+    /// Plans a chunk of a prompt.
+    pub(super) fn compute(
+        &mut self,
+        id: RequestId,
+        tokens: u32,
+        source: Source,
+        step: &mut Step<'_>,
+        plan: &mut StepPlan,
+    ) {
+        let sequence = &mut self.sequences[id.index()];
+        let context = sequence.computed;
+        let samples = tokens == sequence.missing();
+        sequence.computed += tokens;
+        sequence.in_flight += tokens;
+        sequence.sampling += u32::from(samples);
+        plan.prefills.push(Prefill { id, tokens, context, source, samples });
+        if samples && sequence.tokens + sequence.sampling >= sequence.limit {
+            plan.finishing.push(id);
+        }
+        step.loose_tokens += tokens;
+    }
+
+    /// Takes `need` blocks for a running request, preempting others for them. False if it had to go itself.
+    pub(super) fn grow(&mut self, id: RequestId, need: u32, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+        if need > self.pool.num_free() && !self.make_room(id, need, step, plan) {
+            return false;
+        }
+        self.pool.take(need, &mut self.sequences[id.index()].blocks);
+        true
+    }
+
+    /// Enters the full blocks among the first `tokens` tokens into the prefix cache.
+    pub(super) fn register(&mut self, id: RequestId, tokens: u32) {
+        let sequence = &mut self.sequences[id.index()];
+        let Some(content) = &sequence.content else { return };
+        let block_size = self.config.block_size;
+        let full = tokens / block_size;
+        content.extend_keys(&mut sequence.keys, full, block_size);
+        for index in sequence.registered..full {
+            let index = index as usize;
+            let parent = index.checked_sub(1).map(|before| sequence.blocks[before]);
+            self.pool.register(sequence.blocks[index], sequence.keys[index], parent);
+        }
+        sequence.registered = sequence.registered.max(full);
+    }
+}

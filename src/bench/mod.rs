@@ -1,0 +1,63 @@
+//! How fast the world turns: scheduler steps, requests served, environment decisions.
+//!
+//! Every figure is measured several times and given with its spread. Machines are shared and clocks differ, so figures
+//! of one call compare with each other, not with those of another machine.
+
+mod environment;
+mod scheduler;
+mod serving;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use serde::Serialize;
+
+pub use environment::decisions;
+pub use scheduler::{bytes_per_request, steps};
+pub use serving::requests;
+
+/// One figure: how often something was done in a second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// What was measured: `scheduler_steps`, `requests`, `env_decisions`, `request_bytes`.
+    pub bench: &'static str,
+    /// Under which conditions.
+    pub case: String,
+    /// Of `min`, `median` and `max`.
+    pub unit: &'static str,
+    /// How often it was measured.
+    pub repeats: usize,
+    /// Slowest repeat (or least).
+    pub min: f64,
+    /// Median repeat.
+    pub median: f64,
+    /// Fastest repeat (or most).
+    pub max: f64,
+    /// Time of one, at the median, nanoseconds; `None` where no time is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each_ns: Option<f64>,
+}
+
+impl Figure {
+    /// From the seconds that `count` of something took in each repeat.
+    fn rate(bench: &'static str, case: String, unit: &'static str, count: u64, seconds: &[f64]) -> Figure {
+        let mut rates: Vec<f64> = seconds.iter().map(|seconds| count as f64 / seconds.max(1e-12)).collect();
+        rates.sort_by(f64::total_cmp);
+        let median = rates[rates.len() / 2];
+        let (min, max) = (rates[0], rates[rates.len() - 1]);
+        Figure { bench, case, unit, repeats: rates.len(), min, median, max, each_ns: Some(1e9 / median) }
+    }
+
+    /// A number that is counted, not timed.
+    fn count(bench: &'static str, case: String, unit: &'static str, value: f64) -> Figure {
+        Figure { bench, case, unit, repeats: 1, min: value, median: value, max: value, each_ns: None }
+    }
+}
+
+/// Seconds that `work` takes.
+#[expect(clippy::disallowed_methods, reason = "speed is measured in wall-clock time, and only reported")]
+fn seconds<T>(work: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    black_box(work());
+    start.elapsed().as_secs_f64()
+}
