@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kvtide_envs::cost::{CostModel, Deployment};
-use kvtide_envs::env::{EnvConfig, EpisodeSource, ResetOptions, RewardWeights, ServingEnv};
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Pricing, Slo, StepPlan, V0};
+use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingEnv, WorldDraw};
+use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Pricing, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{Action, ActionProfile};
@@ -29,6 +29,7 @@ fn decoding(batch: u32) -> V0 {
         dead_ends: DeadEnds::Safe,
         max_wait: Micros::MAX,
         pricing: Pricing::default(),
+        ..EngineConfig::default()
     };
     let mut scheduler = V0::new(engine).expect("the settings are valid");
     for _ in 0..batch {
@@ -74,21 +75,23 @@ fn decisions(criterion: &mut Criterion) {
     for source in ["chat:rate=8,duration=600", "reasoning:rate=1.5,duration=600"] {
         let length = Micros::from_millis(600_000);
         let config = EnvConfig {
-            node: NodeConfig {
-                engine: deployment.engine(EngineKind::V0),
-                cost: CostModel::new(&deployment, 16),
-                slo: Slo::default(),
-                clients: None,
-            },
+            worlds: vec![WorldDraw::new(
+                NodeConfig {
+                    engine: deployment.engine(EngineKind::V0),
+                    cost: CostModel::new(&deployment, 16),
+                    slo: Slo::default(),
+                    clients: None,
+                },
+                EpisodeSource {
+                    source: WorkloadSource::Synthetic(source.parse().expect("a known profile")),
+                    range: Window { start: Micros::ZERO, end: length },
+                    length,
+                    load: (1.0, 1.0),
+                },
+            )],
             profile: ActionProfile::Watermark,
             reward: RewardWeights::default(),
             decision_interval: 8,
-            episodes: EpisodeSource {
-                source: WorkloadSource::Synthetic(source.parse().expect("a known profile")),
-                range: Window { start: Micros::ZERO, end: length },
-                length,
-                load: (1.0, 1.0),
-            },
         };
         let mut env = ServingEnv::new(Arc::new(config)).expect("the settings are valid");
         let mut seed = 0;

@@ -9,8 +9,10 @@ use common::sim::any_controls;
 use common::{controls, engine, node_config};
 use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
-use kvtide_envs::metrics::{Collector, GroupSummary, Percentiles, Record, Summary};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
+use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
+use kvtide_envs::sched::{
+    EngineConfig, EngineKind, Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan,
+};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -194,11 +196,26 @@ fn classes_name_their_own_targets() {
         .into_iter()
         .map(|class| Request { slo_class: class.map(str::to_owned), ..Request::new(Micros::ZERO, 4, 1) })
         .collect();
-    let mut node =
-        Node::new(&config(engine(4, 10, 0), Slo::default()), requests.into(), Collector::default()).unwrap();
+    let mut node = Node::new(&config(engine(4, 10, 0), Slo::default()), requests.into(), Collector::default()).unwrap();
     run(&mut node, &controls());
     let slos: Vec<Slo> = node.collector().records().map(|record| record.slo).collect();
     assert_eq!(slos, [Slo::class("real-time").unwrap(), Slo::default(), Slo::default()]);
+}
+
+#[test]
+fn an_account_that_does_not_add_up_is_named() {
+    let mut scheduler = Scheduler::new(engine(4, 10, 0)).unwrap();
+    let mut collector = Collector::default();
+    let wrong = |collector: &Collector, scheduler: &Scheduler| collector.reconcile(scheduler).unwrap_err().to_string();
+    let (id, phase) = scheduler.submit(Micros::ZERO, 4, 2, Slo::default(), None);
+    assert_eq!(wrong(&collector, &scheduler), "the run does not reconcile: requests is 0, expected 1");
+    collector.arrived(id, Micros::ZERO, 4, Slo::default(), phase, Group::default());
+    assert_eq!(collector.reconcile(&scheduler), Ok(()));
+    let mut told = collector.clone();
+    told.token(id, Micros(1));
+    assert_eq!(wrong(&told, &scheduler), "the run does not reconcile: tokens of a request is 1, expected 0");
+    collector.finished(id);
+    assert_eq!(wrong(&collector, &scheduler), "the run does not reconcile: open requests is 0, expected 1");
 }
 
 /// Requests that all arrive at 0 with prompts of 4 tokens: `(class, tenant, output)`.
@@ -254,10 +271,8 @@ fn classes_and_tenants_have_accounts_of_their_own() {
 #[test]
 fn a_group_counts_its_refused_requests_too() {
     let mut node = {
-        let tenant = |tenant: &str, prompt| Request {
-            tenant: Some(tenant.to_owned()),
-            ..Request::new(Micros::ZERO, prompt, 1)
-        };
+        let tenant =
+            |tenant: &str, prompt| Request { tenant: Some(tenant.to_owned()), ..Request::new(Micros::ZERO, prompt, 1) };
         let requests = vec![tenant("ann", 4), tenant("bob", 9), tenant("ann", 9)];
         let short = EngineConfig { max_model_len: 8, ..engine(4, 10, 0) };
         Node::new(&config(short, Slo::default()), requests.into(), Collector::default()).unwrap()
@@ -458,7 +473,10 @@ fn recounted(engine: &EngineConfig) {
         assert_eq!(summary.goodput_rps, attained as f64 / seconds);
         assert_eq!(summary.on_time_tokens, on_time as f64 / count as f64);
         assert_eq!(summary.output_tok_s, count as f64 / seconds);
-        assert!(seen.recomputed_tokens > 0 && (seen.swap_in_blocks > 0) == (engine.num_cpu_blocks > 0), "no preemptions: the run tells nothing");
+        assert!(
+            seen.recomputed_tokens > 0 && (seen.swap_in_blocks > 0) == (engine.num_cpu_blocks > 0),
+            "no preemptions: the run tells nothing"
+        );
         assert_eq!(summary.preemptions, seen.preemptions);
         assert_eq!(summary.recomputed_tokens, seen.recomputed_tokens);
         assert_eq!(summary.swap_out_blocks, seen.swap_out_blocks);

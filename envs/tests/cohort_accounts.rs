@@ -142,7 +142,9 @@ impl Run {
         let left = self.some(self.ids(|request| request.is_member), chance);
         let done = self.some(self.ids(|request| request.phase == Phase::Finished), 0.1);
         self.cohort.left(&[done, left.clone()].concat());
-        left.iter().for_each(|id| self.listed[id.index()].is_member = false);
+        for id in &left {
+            self.listed[id.index()].is_member = false;
+        }
 
         self.cohort.advance(now);
         for id in self.ids(|request| request.is_member) {
@@ -159,7 +161,9 @@ impl Run {
         }
         let joined = self.some(tokens.clone(), 0.5);
         self.cohort.joined(&joined);
-        joined.iter().for_each(|id| self.listed[id.index()].is_member = true);
+        for id in &joined {
+            self.listed[id.index()].is_member = true;
+        }
 
         let served = self.ids(|request| request.phase == Phase::Waiting && request.tokens.last() == Some(&now));
         for id in self.some(served, self.restless / 2.0) {

@@ -8,7 +8,7 @@ use common::{controls, engine, faithful, node_config};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
-    ServingEnv, VecEnv, VectorEnv, check_env, mask, snapshot,
+    ServingEnv, VecEnv, VectorEnv, WorldDraw, check_env, mask, snapshot,
 };
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{ConfigError, EngineConfig, Slo};
@@ -39,23 +39,20 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
         pricing: cost.pricing(),
         ..engine(16, 256, 64)
     };
-    EnvConfig {
-        node: NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None },
-        profile,
-        reward: RewardWeights::default(),
-        decision_interval: 8,
-        episodes: EpisodeSource {
-            source: WorkloadSource::Synthetic(source.parse().unwrap()),
-            range: Window { start: Micros::ZERO, end: SECOND.times(20) },
-            length: SECOND.times(20),
-            load: (0.8, 1.5),
-        },
-    }
+    let episodes = EpisodeSource {
+        source: WorkloadSource::Synthetic(source.parse().unwrap()),
+        range: Window { start: Micros::ZERO, end: SECOND.times(20) },
+        length: SECOND.times(20),
+        load: (0.8, 1.5),
+    };
+    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None };
+    let worlds = vec![WorldDraw::new(node, episodes)];
+    EnvConfig { worlds, profile, reward: RewardWeights::default(), decision_interval: 8 }
 }
 
 /// The same with a host pool of so many blocks.
 fn with_host(mut config: EnvConfig, num_cpu_blocks: u32) -> EnvConfig {
-    config.node.engine.num_cpu_blocks = num_cpu_blocks;
+    config.worlds[0].node.engine.num_cpu_blocks = num_cpu_blocks;
     config
 }
 
@@ -64,22 +61,23 @@ fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
     let length = SECOND.times(3600);
     let trace = Workload::new("fixed", requests, length).unwrap();
     let cost = cost(engine.block_size);
+    let node = NodeConfig {
+        engine: EngineConfig { pricing: cost.pricing(), ..engine.clone() },
+        cost,
+        slo: Slo::from_millis(1000, 60, 500),
+        clients: None,
+    };
+    let episodes = EpisodeSource {
+        source: WorkloadSource::Replay { trace, replay: Replay::default() },
+        range: Window { start: Micros::ZERO, end: length },
+        length,
+        load: (1.0, 1.0),
+    };
     EnvConfig {
-        node: NodeConfig {
-            engine: EngineConfig { pricing: cost.pricing(), ..engine.clone() },
-            cost,
-            slo: Slo::from_millis(1000, 60, 500),
-            clients: None,
-        },
+        worlds: vec![WorldDraw::new(node, episodes)],
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
-        episodes: EpisodeSource {
-            source: WorkloadSource::Replay { trace, replay: Replay::default() },
-            range: Window { start: Micros::ZERO, end: length },
-            length,
-            load: (1.0, 1.0),
-        },
     }
 }
 
@@ -102,8 +100,8 @@ fn every_profile_keeps_its_promises_under_overload() {
 #[test]
 fn a_chunked_engine_keeps_them_too() {
     let mut config = overload("mix:rate=4,duration=20", ActionProfile::Full);
-    config.node.engine = common::chunked(config.node.engine, 512);
-    config.node.engine.num_cpu_blocks = 0;
+    config.worlds[0].node.engine = common::chunked(config.worlds[0].node.engine.clone(), 512);
+    config.worlds[0].node.engine.num_cpu_blocks = 0;
     check_env(&mut ServingEnv::new(Arc::new(config)).unwrap(), 6, 2).unwrap();
 }
 
@@ -175,14 +173,14 @@ fn rewards_add_up_however_the_episode_is_cut() {
 fn a_reward_is_the_weighted_growth_of_the_counters() {
     let config = crowded();
     let mut node = Node::new(
-        &config.node,
-        config.episodes.draw(0, &ResetOptions::default()).unwrap().requests,
+        &config.worlds[0].node,
+        config.worlds[0].episodes.draw(0, &ResetOptions::default(), false).unwrap().requests,
         Collector::default(),
     )
     .unwrap();
     let only = |on_time, violation, waste| {
         let weights = RewardWeights { on_time, violation, waste };
-        Reward::new(weights, &config.node.engine, &config.node.cost, 8, 50.0)
+        Reward::new(weights, &config.worlds[0].node.engine, &config.worlds[0].node.cost, 8, 50.0)
     };
     let controls = Controls { preemption: Preemption::Recompute, ..controls() };
     while node.step(&controls).unwrap() == Progress::Stepped {}
@@ -347,16 +345,16 @@ fn a_stalled_engine_is_an_episode_cut_short() {
 fn settings_that_cannot_work_are_refused() {
     let error = |config: EnvConfig| ServingEnv::new(Arc::new(config)).map(drop).unwrap_err();
     let mut bad = crowded();
-    bad.node.engine.max_model_len = 100_000;
-    bad.node.engine.max_num_batched_tokens = 100_000;
+    bad.worlds[0].node.engine.max_model_len = 100_000;
+    bad.worlds[0].node.engine.max_num_batched_tokens = 100_000;
     assert!(matches!(error(bad), EnvError::Config(ConfigError::Pool { .. })));
     for load in [(0.0, 1.0), (2.0, 1.0), (f64::NAN, 1.0), (1.0, f64::NAN), (-1.0, 1.0)] {
         let mut bad = crowded();
-        bad.episodes.load = load;
+        bad.worlds[0].episodes.load = load;
         assert!(matches!(error(bad), EnvError::Workload(_)), "{load:?}");
     }
     let mut bad = crowded();
-    bad.episodes.length = Micros::ZERO;
+    bad.worlds[0].episodes.length = Micros::ZERO;
     assert!(matches!(error(bad), EnvError::Workload(_)));
 }
 
@@ -364,7 +362,7 @@ fn settings_that_cannot_work_are_refused() {
 fn an_episode_can_be_drawn_from_any_seed_once_the_settings_passed() {
     // In ten seconds half a request arrives on average, and less at the lowest load.
     let mut rare = overload("chat:rate=0.05,duration=10", ActionProfile::Watermark);
-    rare.episodes.length = SECOND.times(10);
+    rare.worlds[0].episodes.length = SECOND.times(10);
     let mut env = ServingEnv::new(Arc::new(rare)).unwrap();
     for seed in 0..200 {
         env.reset(seed, &ResetOptions::default()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -374,10 +372,10 @@ fn an_episode_can_be_drawn_from_any_seed_once_the_settings_passed() {
         let mut beyond = crowded();
         let trace =
             Workload::new("short", requests(&[(0, 8, 4), (2000, 8, 4), (5000, 8, 4)]), SECOND.times(10)).unwrap();
-        beyond.episodes.source = WorkloadSource::Replay { trace, replay: Replay::default() };
-        beyond.episodes.range.end = SECOND.times(end);
-        beyond.episodes.length = SECOND.times(2);
-        assert!(beyond.episodes.validate().is_err(), "a range to {end} s");
+        beyond.worlds[0].episodes.source = WorkloadSource::Replay { trace, replay: Replay::default() };
+        beyond.worlds[0].episodes.range.end = SECOND.times(end);
+        beyond.worlds[0].episodes.length = SECOND.times(2);
+        assert!(beyond.worlds[0].episodes.validate(false).is_err(), "a range to {end} s");
         let refused = ServingEnv::new(Arc::new(beyond)).map(drop).unwrap_err();
         assert!(matches!(refused, EnvError::Workload(WorkloadError::WindowBeyondTrace { .. })), "{refused}");
     }
@@ -416,8 +414,8 @@ const NUM_ENVS: usize = 6;
 /// Short episodes, so that some end.
 fn vector() -> VecEnv {
     let mut config = overload("chat:rate=8,duration=20", ActionProfile::Full);
-    config.episodes.length = SECOND.times(5);
-    config.episodes.range.end = SECOND.times(5);
+    config.worlds[0].episodes.length = SECOND.times(5);
+    config.worlds[0].episodes.range.end = SECOND.times(5);
     VecEnv::new(&Arc::new(config), NUM_ENVS).unwrap()
 }
 
@@ -518,7 +516,7 @@ fn a_tampered_state_is_refused_with_its_reason() {
 fn a_saved_action_the_mask_forbids_is_refused() {
     let config = |profile| {
         let mut config = overload("chat:rate=8,duration=20", profile);
-        config.node.engine.num_cpu_blocks = 0;
+        config.worlds[0].node.engine.num_cpu_blocks = 0;
         config
     };
     let mut env = VecEnv::new(&Arc::new(config(ActionProfile::Watermark)), 1).unwrap();
@@ -555,7 +553,7 @@ fn an_episode_says_what_it_came_to() {
             assert_eq!(episode.episode_return.to_bits(), returns[episode.env].to_bits());
             assert_eq!(episode.decisions, decisions[episode.env]);
             let names: Vec<&str> = episode.metrics.iter().map(|metric| metric.0).collect();
-            assert_eq!(names, ["slo_attainment", "output_tok_s", "preemptions", "load"]);
+            assert_eq!(names, ["slo_attainment", "output_tok_s", "preemptions", "load", "world"]);
             assert!((0.0..=1.0).contains(&episode.metrics[0].1));
             (returns[episode.env], decisions[episode.env]) = (0.0, 0);
             ended += 1;

@@ -2,6 +2,7 @@
 //!
 //! They are never part of the project, so without them these tests say `skipped` and pass no judgement.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -78,9 +79,39 @@ fn derived_session_traces() {
 }
 
 #[test]
+fn agentic_sessions() {
+    let Some(path) = recorded("kvct_agentic_sessions_0001-0559.tar.zst") else { return };
+    let stats = TraceStats::read(&path).unwrap();
+    assert_eq!((stats.format, stats.compression, stats.sessions), (Format::Sessions, Compression::Zstd, 512));
+    assert_eq!((stats.requests + stats.left_out_rows, stats.quantum_s), (30_174, None));
+    assert!(near(stats.left_out_rows as f64, 0.08 * 30_174.0, 0.1), "{}", stats.left_out_rows);
+    // 512 sessions at 20 an hour take 25.6 hours, give or take 1.1.
+    assert!(near(stats.duration_s, 25.6 * 3_600.0, 0.1), "{}", stats.duration_s);
+    assert!(near(stats.prefix_reuse.unwrap(), 0.96, 0.01), "{:?}", stats.prefix_reuse);
+    let (prompt, output) = (stats.prompt_tokens, stats.output_tokens);
+    for (found, expected) in
+        [(prompt.p50, 108_350.0), (prompt.p95, 357_833.0), (output.p50, 236.0), (output.p95, 1_591.0)]
+    {
+        assert!(near(found, expected, 0.03), "{found} for {expected}");
+    }
+
+    // Of 57 million hashes a tenth is kept: turns share.
+    let trace = Workload::from_trace(path).unwrap();
+    let lists: BTreeSet<*const u64> = trace.requests().iter().map(|request| request.hash_ids.as_ptr()).collect();
+    assert!(lists.len() < trace.requests().len() / 8, "{} lists", lists.len());
+}
+
+#[test]
 fn what_is_not_a_trace_is_refused() {
     for (name, said) in [
-        ("kvct_agentic_sessions_0001-0559.tar.zst", ": a tar archive: unpack it and give one of the files inside"),
+        (
+            "lmcache_agent_miniswe.tar.zst",
+            ": 063925220f0d2954505eb37612b11ab3.jsonl: not an agentic session of kv-cache-tester, starts with `{",
+        ),
+        (
+            "measured_vllm_RTX4090_llama3.1-8b.tar.zst",
+            ": measured_vllm_RTX4090_llama3.1-8b/requests.jsonl: not an agentic session of kv-cache-tester",
+        ),
         ("sarathi_sharegpt8k_lengths.csv.zst", ":1: unknown format, starts with `num_prefill_tokens,"),
         ("burstgpt1_rateprofile_day0-4_per_minute.json.zst", ":1: unknown format, starts with `{`"),
     ] {

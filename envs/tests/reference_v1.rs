@@ -123,7 +123,7 @@ impl Replay<'_> {
     fn submit(&mut self, step: usize) {
         while let Some(asked) = self.arrivals.get(self.submitted).filter(|asked| asked.arrival_step <= step) {
             let Asked { id, prompt_len: prompt, output_len: output, prefix, .. } = asked;
-            self.reference.submit(Ask { id: *id, prompt: *prompt, output: *output, prefix: prefix.clone() });
+            self.reference.submit(Ask { id: *id, prompt: *prompt, output: *output, scope: 0, prefix: prefix.clone() });
             self.submitted += 1;
         }
     }

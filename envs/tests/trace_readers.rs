@@ -187,7 +187,7 @@ fn what_is_said_of_a_file_without_requests() {
 
 #[test]
 fn what_is_said_of_an_unknown_format() {
-    let known = "known are Azure CSV, Mooncake JSONL and kvtide JSONL";
+    let known = "known are Azure CSV, Mooncake JSONL, agentic sessions and kvtide JSONL";
     let expected = format!("t:1: unknown format, starts with `num_prefill_tokens,num_decode_tokens`: {known}");
     assert_eq!(complaint("num_prefill_tokens,num_decode_tokens\n1,2\n"), expected);
     let expected = format!("t:2: unknown format, starts with `{{\"input_toks\": 1}}`: {known}");
@@ -200,13 +200,17 @@ fn what_is_said_of_an_unknown_format() {
 }
 
 #[test]
-fn a_tar_archive_is_refused() {
-    let mut tar = vec![0_u8; 1_024];
-    tar[..5].copy_from_slice(b"a.csv");
-    tar[257..263].copy_from_slice(b"ustar\0");
-    let expected = "t: a tar archive: unpack it and give one of the files inside";
+fn a_tar_archive_of_anything_but_sessions_is_refused() {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(AZURE.len() as u64);
+    builder.append_data(&mut header, "a.csv", AZURE.as_bytes()).unwrap();
+    let mut tar = builder.into_inner().unwrap();
+    let expected = "t: a tar archive without agentic sessions: unpack it and give one of the files inside";
     assert_eq!(complaint(&tar), expected);
     assert_eq!(complaint(zstd::encode_all(tar.as_slice(), 1).unwrap()), expected);
+    tar[0] = b'b';
+    assert_eq!(complaint(&tar), "t: cannot read: archive header checksum mismatch");
 }
 
 #[test]
@@ -395,14 +399,17 @@ fn saved_traces_are_compressed_as_they_are_named_and_never_half_there() {
 fn convert_writes_any_format_in_the_canonical_form() {
     let folder = TempDir::new().unwrap();
     let (input, output) = (file(&folder, "in", gzip(MOONCAKE)), folder.path().join("out.jsonl.zst"));
-    let converted = jsonl::convert(&input, &output).unwrap();
+    let converted = jsonl::convert(TraceReader::open(&input).unwrap(), &output).unwrap();
     assert_eq!((converted.requests, converted.zero_output_rows), (3, 1));
     assert_eq!(trace::read_all(&output).unwrap(), trace::read_all(&input).unwrap());
 
     let broken = file(&folder, "broken", format!("{MOONCAKE}{{"));
-    let said = jsonl::convert(&broken, folder.path().join("never")).unwrap_err().to_string();
+    let said =
+        jsonl::convert(TraceReader::open(&broken).unwrap(), folder.path().join("never")).unwrap_err().to_string();
     assert!(said.ends_with("broken:4: cut off: `{`"), "{said}");
-    let said = jsonl::convert(&input, folder.path().join("no/such/folder")).unwrap_err().to_string();
+    let said = jsonl::convert(TraceReader::open(&input).unwrap(), folder.path().join("no/such/folder"))
+        .unwrap_err()
+        .to_string();
     assert!(said.ends_with("folder: cannot write: No such file or directory (os error 2)"), "{said}");
     assert_eq!(names(folder.path()), ["broken", "in", "out.jsonl.zst"]);
 }
@@ -439,8 +446,9 @@ tokens               mean      p50      p90      p95      p99      max
   prompt            721.3     1024     1085     1092     1098     1100
   output              4.0        5        6        6        6        6
 total tokens   2176
-prefix reuse   23.7 %
+prefix reuse   23.7 % of prompt tokens, a cache of 1536 tokens
 sessions       0
+tenants        0
 arrivals       █
                1 min a bar, at most 3 a minute
 warning: requests that generated 0 tokens, read as 1: 1";

@@ -5,16 +5,20 @@ mod common;
 use std::sync::Arc;
 
 use common::node_config;
+use common::sim::any_controls;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
+use kvtide_envs::kv::{Content, Eviction};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{
     ConfigError, DeadEnds, EngineConfig, EngineKind, Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1,
 };
+use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::SyntheticSpec;
 use kvtide_runtime::{Action, Controls, Preemption, Victim};
+use rand::RngExt;
 
 /// A safe engine of `usable` blocks of 4 tokens, synchronous and without prefix cache.
 fn engine(usable: u32, host: u32) -> EngineConfig {
@@ -256,4 +260,54 @@ fn a_faithful_node_in_a_livelock_says_so() {
     let stalled = run(&mut node, &mut controls(), 8).unwrap_err();
     assert!(matches!(stalled, RunError::Stalled { left: 1, .. }), "{stalled}");
     assert!(node.collector().preemptions > 1000, "it is admitted again and again");
+}
+
+/// A block that nobody else can ask for has no key until its request is preempted; nothing may tell the difference.
+#[test]
+fn blocks_without_a_key_are_like_any_other() {
+    let mut preemptions = 0;
+    for seed in 0..60 {
+        let s = &mut seed::stream(seed, "keyless", 0);
+        let config = EngineConfig {
+            enable_prefix_caching: true,
+            async_scheduling: s.random_bool(0.5),
+            max_num_batched_tokens: s.random_range(4..64),
+            eviction: if s.random_bool(0.5) { Eviction::Lru } else { Eviction::Radix },
+            ..engine(s.random_range(8..40), 0)
+        };
+        let mut schedulers = [V1::new(config.clone()).unwrap(), V1::new(config.clone()).unwrap()];
+        for id in 0..40 {
+            let (prompt, output) = (s.random_range(1..20), s.random_range(1..24));
+            for (has_key, v1) in [false, true].into_iter().zip(&mut schedulers) {
+                let content = has_key.then(|| Content::new(0, id, Arc::default()));
+                v1.submit_with(Micros::ZERO, prompt, output, Slo::default(), content);
+            }
+        }
+        let mut plans = [[StepPlan::default(), StepPlan::default()], [StepPlan::default(), StepPlan::default()]];
+        let mut outcome = Outcome::default();
+        for step in 0..3000 {
+            let controls = Controls { watermark: 0.0, ..any_controls(s) };
+            for (v1, [previous, plan]) in schedulers.iter_mut().zip(&mut plans) {
+                std::mem::swap(previous, plan);
+                v1.schedule(Micros(step), &controls, plan);
+                if !config.async_scheduling {
+                    v1.complete(plan, Micros(step), &mut outcome);
+                } else if step > 0 {
+                    v1.complete(previous, Micros(step), &mut outcome);
+                }
+                v1.validate().unwrap();
+            }
+            let [a, b] = &schedulers;
+            assert_eq!(plans[0][1].prefills, plans[1][1].prefills, "seed {seed}, step {step}");
+            assert_eq!(plans[0][1].preempted, plans[1][1].preempted, "seed {seed}, step {step}");
+            assert!(a.pool().free_blocks().eq(b.pool().free_blocks()), "seed {seed}, step {step}");
+            assert_eq!(a.pool().num_keys(), b.pool().num_keys(), "seed {seed}, step {step}");
+            if a.is_empty() {
+                break;
+            }
+        }
+        assert!(schedulers[0].is_empty() && schedulers[1].is_empty(), "seed {seed} is not done");
+        preemptions += schedulers[0].preemptions();
+    }
+    assert!(preemptions > 500, "{preemptions} preemptions test little");
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use kvtide_envs::cost::{CostModel, Deployment};
-use kvtide_envs::env::{Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, VecEnv, VectorEnv};
+use kvtide_envs::env::{
+    Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, VecEnv, VectorEnv, WorldDraw,
+};
 use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -53,16 +55,16 @@ fn config(kind: EngineKind, source: &str) -> EnvConfig {
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().expect("a known deployment");
     let engine = deployment.engine(kind);
     let cost = CostModel::new(&deployment, engine.block_size);
+    let episodes = EpisodeSource {
+        source: WorkloadSource::Synthetic(source.parse().expect("a known profile")),
+        range: Window { start: Micros::ZERO, end: LENGTH },
+        length: LENGTH,
+        load: (1.0, 1.0),
+    };
     EnvConfig {
-        node: NodeConfig { engine, cost, slo: Slo::default(), clients: None },
+        worlds: vec![WorldDraw::new(NodeConfig { engine, cost, slo: Slo::default(), clients: None }, episodes)],
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
-        episodes: EpisodeSource {
-            source: WorkloadSource::Synthetic(source.parse().expect("a known profile")),
-            range: Window { start: Micros::ZERO, end: LENGTH },
-            length: LENGTH,
-            load: (1.0, 1.0),
-        },
     }
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod calibrate;
 mod demo;
 mod evaluate;
 mod export;
@@ -46,6 +47,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Replay decision logs of real engines and compare every field of every step.
     Replay(replay::ReplayArgs),
+    /// Fit the simulator to a measured run of a real server, and judge it on what it was not fitted to.
+    Calibrate(calibrate::CalibrateArgs),
     /// Measure how fast the simulator is on this machine, with the spread over repeats.
     Bench(bench::BenchArgs),
 }
@@ -73,6 +76,7 @@ pub fn run() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
     match result {

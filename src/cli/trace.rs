@@ -1,9 +1,9 @@
 //! `kvtide trace`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kvtide_envs::trace::{TraceStats, jsonl};
+use kvtide_envs::trace::{SessionArrivals, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
 
 use super::Exit;
@@ -19,8 +19,10 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     /// Rates, lengths, burstiness and prefix reuse of a recorded workload.
     Stats {
-        /// The trace: Azure LLM CSV, Mooncake JSONL or kvtide JSONL, plain, gzip or zstd.
+        /// The trace: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
         file: PathBuf,
+        #[command(flatten)]
+        sessions: SessionArgs,
         /// One JSON line instead of text.
         #[arg(long)]
         json: bool,
@@ -31,6 +33,8 @@ enum TraceCommand {
         input: PathBuf,
         /// Where to write; .gz and .zst are compressed.
         output: PathBuf,
+        #[command(flatten)]
+        sessions: SessionArgs,
     },
     /// Write a generated workload as a trace.
     Generate {
@@ -41,15 +45,36 @@ enum TraceCommand {
     },
 }
 
+/// How a file of agentic sessions, which has no clock of its own, becomes a trace; ignored for others.
+#[derive(Debug, Args)]
+struct SessionArgs {
+    /// Sessions that start an hour, by a Poisson process; for files of agentic sessions, which do not say when.
+    #[arg(long, value_name = "PER_HOUR", default_value_t = 20.0)]
+    session_rate: f64,
+    /// Only the first N sessions of such a file.
+    #[arg(long, value_name = "N")]
+    sessions: Option<usize>,
+    /// Seed of that process.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    session_seed: u64,
+}
+
+impl SessionArgs {
+    fn open(&self, file: &Path) -> anyhow::Result<TraceReader> {
+        let SessionArgs { session_rate: per_hour, sessions: limit, session_seed: seed } = *self;
+        Ok(TraceReader::open_with(file, &SessionArrivals { per_hour, limit, seed })?)
+    }
+}
+
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     match &args.command {
-        TraceCommand::Stats { file, json } => {
-            let stats = TraceStats::read(file)?;
+        TraceCommand::Stats { file, sessions, json } => {
+            let stats = TraceStats::of(sessions.open(file)?)?;
             let mut output = Output::new();
             if *json { output.json("trace", &stats)? } else { output.line(&stats.to_string())? }
         }
-        TraceCommand::Convert { input, output } => {
-            let converted = jsonl::convert(input, output)?;
+        TraceCommand::Convert { input, output, sessions } => {
+            let converted = jsonl::convert(sessions.open(input)?, output)?;
             eprintln!("{} requests written to {}", converted.requests, output.display());
         }
         TraceCommand::Generate { spec, output } => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvtide_envs::cost::{Deployment, DeploymentError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
-use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights};
+use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
@@ -198,12 +198,12 @@ impl World {
         length: Micros,
         load: (f64, f64),
     ) -> Arc<EnvConfig> {
+        let episodes = EpisodeSource { source: self.source.clone(), range, length, load };
         Arc::new(EnvConfig {
-            node: self.node.clone(),
+            worlds: vec![WorldDraw::new(self.node.clone(), episodes)],
             profile,
             reward,
             decision_interval: self.decision_interval,
-            episodes: EpisodeSource { source: self.source.clone(), range, length, load },
         })
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
-use kvtide_envs::sched::{EngineKind, Setting};
+use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::workload::{Scaling, duration};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,8 @@ pub struct WorldSpec {
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Model and hardware: llama-3-8b, qwen2.5-7b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100 or h200.
+    /// Model and hardware: llama-3-8b, qwen2.5-7b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100, h200,
+    /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: String,
     /// Whose scheduling rules: v0 (vLLM 0.6) or v1 (vLLM today).
@@ -40,7 +41,8 @@ pub struct WorldSpec {
     /// Targets: ttft:MS,tpot:MS,stall:MS, or a class: chat, agent, document, batch, real-time.
     #[arg(long, default_value = "ttft:2000,tpot:100,stall:3000")]
     pub slo: String,
-    /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000`. Repeatable.
+    /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000`, or number of the hardware, such as
+    /// `bandwidth_efficiency=0.9` or `pcie_bandwidth=20e9` (shares, bytes/s, seconds). Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
@@ -85,15 +87,16 @@ impl WorldSpec {
     /// # Errors
     /// What is wrong, with the option it stands in.
     pub fn world(&self) -> Result<World, WorldError> {
-        let settings: Result<Vec<Setting>, _> = self.set.iter().map(|text| text.parse()).collect();
+        let settings: Result<Vec<Setting>, SettingError> = self.set.iter().map(|text| text.parse()).collect();
+        let settings = settings?;
         if !(1..=MAX_INTERVAL).contains(&self.interval) {
             return Err(wrong("interval", &self.interval.to_string(), "1 to 1000000 steps"));
         }
         if !self.clients.is_none_or(|clients| (1..=MAX_CLIENTS).contains(&clients)) {
             return Err(wrong("clients", &self.clients.unwrap_or(0).to_string(), "1 to 1000000 clients"));
         }
-        let deployment: Deployment = self.env.parse()?;
-        let node = self.node(&deployment, &settings?)?;
+        let deployment = Deployment::load(&self.env)?.with(&settings)?;
+        let node = self.node(&deployment, &settings)?;
         World::new(&self.traffic()?, deployment, node, self.interval)
     }
 
@@ -107,8 +110,9 @@ impl WorldSpec {
             ("on", EngineKind::V0) => return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1")),
             (other, _) => return Err(wrong("prefix-cache", other, "on, off or auto")),
         }
-        let engine = engine.with(settings)?;
+        let mut engine = engine.with(settings)?;
         let cost = CostModel::new(deployment, engine.block_size);
+        engine.pricing = cost.pricing();
         Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients })
     }
 
@@ -132,6 +136,7 @@ impl WorldSpec {
     #[must_use]
     pub fn relative_to(mut self, folder: &Path) -> WorldSpec {
         self.trace = self.trace.map(|path| folder.join(path));
+        self.env = Deployment::relative_to(folder, &self.env);
         self
     }
 }

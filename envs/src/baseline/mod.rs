@@ -1,50 +1,33 @@
 //! What a policy is measured against and may itself not be: controllers that look at the engine directly.
 //!
-//! The two rules here are those of the watermark study of vLLM's scheduler; fixed controls need no code, since
-//! [`Controls`] is a controller.
+//! | file | rule |
+//! |---|---|
+//! | `opt_factor.rs`, `average_blocks.rs` | the two watermarks of the watermark study of vLLM's scheduler, stated in blocks |
+//! | `past_future.rs` | admit while the peak predicted from recent answers fits |
+//! | `oracle.rs` | the same with every answer's length known |
+//! | `peak.rs` | what the last two share: when a batch needs most, and the watermark that follows |
+//!
+//! Fixed controls need no code, since [`Controls`] is a controller.
+
+mod average_blocks;
+mod opt_factor;
+mod oracle;
+mod past_future;
+mod peak;
 
 use kvtide_runtime::Controls;
 
-use crate::env::{Controller, Node};
+pub use average_blocks::AverageBlocks;
+pub use opt_factor::OptFactor;
+pub use oracle::Oracle;
+pub use past_future::{PastFuture, Prediction};
 
-/// `opt-factor:a`: leave free `a · N / block_size` blocks for `N` running requests.
-///
-/// Each running request takes a new block every `block_size` steps, so `N / block_size` blocks are taken a step: the
-/// watermark is `a` steps of growth.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OptFactor {
-    /// `a`, in steps.
-    pub factor: f64,
-}
+use crate::env::Node;
 
-impl Controller for OptFactor {
-    fn control(&mut self, node: &Node) -> Controls {
-        let scheduler = node.scheduler();
-        let blocks = self.factor * scheduler.running().len() as f64 / f64::from(scheduler.config().block_size);
-        leaving_free(node, blocks)
-    }
-}
-
-/// `avg-blocks:t`: leave free what the running requests will still take if each ends at `t` blocks on average, that is
-/// `N · t` less the blocks they hold.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AverageBlocks {
-    /// `t`, in blocks.
-    pub blocks: f64,
-}
-
-impl Controller for AverageBlocks {
-    fn control(&mut self, node: &Node) -> Controls {
-        let scheduler = node.scheduler();
-        let held: usize = scheduler.running().iter().map(|&id| scheduler.view(id).held_blocks as usize).sum();
-        leaving_free(node, self.blocks * scheduler.running().len() as f64 - held as f64)
-    }
-}
-
-/// The engine's default with a watermark of that many blocks, rounded down and limited to the pool.
-fn leaving_free(node: &Node, blocks: f64) -> Controls {
+/// `controls` with a watermark of that many blocks, rounded down and limited to the pool.
+fn leaving_free(node: &Node, blocks: f64, controls: Controls) -> Controls {
     let pool = f64::from(node.scheduler().config().num_gpu_blocks);
     // Half a block more, so that the scheduler's own truncation gives the number back.
     let watermark = ((blocks.max(0.0).floor() + 0.5) / pool).min(1.0);
-    Controls { watermark, ..node.scheduler().default_controls() }
+    Controls { watermark, ..controls }
 }

@@ -276,10 +276,9 @@ mod tests {
         let profile = Profile { hardware: hardware.clone(), provenance: None };
         std::fs::write(folder.path().join("2x.toml"), profile.to_toml()).unwrap();
         // `4x` is a number of devices, `2x.toml` is not.
-        for (text, devices, name) in [
-            ("llama-3-70b@4x2x.toml", 4, "llama-3-70b@4xmine"),
-            ("llama-3-8b@./2x.toml", 1, "llama-3-8b@mine"),
-        ] {
+        for (text, devices, name) in
+            [("llama-3-70b@4x2x.toml", 4, "llama-3-70b@4xmine"), ("llama-3-8b@./2x.toml", 1, "llama-3-8b@mine")]
+        {
             let deployment = Deployment::load(&Deployment::relative_to(folder.path(), text)).unwrap();
             assert_eq!((deployment.devices, &deployment.hardware), (devices, &hardware));
             assert_eq!(deployment.name(), name);
@@ -293,9 +292,7 @@ mod tests {
 
     #[test]
     fn less_memory_may_be_too_little() {
-        let with = |setting: &str| {
-            "llama-3-8b@h100".parse::<Deployment>().unwrap().with(&[setting.parse().unwrap()])
-        };
+        let with = |setting: &str| "llama-3-8b@h100".parse::<Deployment>().unwrap().with(&[setting.parse().unwrap()]);
         let small = with("memory_bytes=24e9").unwrap();
         assert!(small.engine(EngineKind::V1).num_gpu_blocks < 3000);
         assert!(matches!(with("memory_bytes=16e9"), Err(DeploymentError::TooLarge { .. })));

@@ -174,7 +174,8 @@ mod tests {
             assert_eq!((&low, &high), (&before, &before), "{}", field.name);
         }
         let json = serde_json::to_value(&before).unwrap();
-        let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).filter(|key| *key != "name").collect();
+        let names: Vec<&str> =
+            json.as_object().unwrap().keys().map(String::as_str).filter(|key| *key != "name").collect();
         let mut keys: Vec<&str> = Hardware::keys().collect();
         keys.sort_unstable();
         assert_eq!(keys, names);
@@ -189,10 +190,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         let error = |setting: &str| hardware(&[setting]).unwrap_err().to_string();
-        assert_eq!(
-            error("bandwidth_efficiency=90"),
-            "bandwidth_efficiency=\"90\": expected a share from 0.01 to 1.5"
-        );
+        assert_eq!(error("bandwidth_efficiency=90"), "bandwidth_efficiency=\"90\": expected a share from 0.01 to 1.5");
         for bad in ["step_overhead=-1", "step_overhead=NaN", "peak_flops=inf", "pcie_bandwidth=", "memory_bytes=24G"] {
             assert!(error(bad).starts_with(bad.split_once('=').unwrap().0), "{bad}");
         }

@@ -44,9 +44,9 @@ pub struct Provenance {
     pub fit_until_s: f64,
     /// Requests that had arrived by then.
     pub requests: u64,
-    /// Fewest and most running requests seen. Outside the profile extrapolates.
-    pub running: [u32; 2],
-    /// Lowest and highest share of KV blocks in use seen.
+    /// Running requests seen in the middle nine tenths of the time. Outside, the profile extrapolates.
+    pub running: [f64; 2],
+    /// Share of KV blocks in use seen in the middle nine tenths of the time.
     pub kv_usage: [f64; 2],
     /// Time the first step took beyond what the profile says: the run's cold start, which is no part of the profile.
     pub cold_start_s: f64,
@@ -129,7 +129,7 @@ mod tests {
             fit_fraction: 0.3,
             fit_until_s: 55.07,
             requests: 300,
-            running: [2, 48],
+            running: [2.0, 48.0],
             kv_usage: [0.1, 1.0],
             cold_start_s: 0.35,
         });
@@ -143,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bad.toml");
         let good = profile().to_toml();
-        let mut error = |from: &str, to: &str| {
+        let error = |from: &str, to: &str| {
             assert!(good.contains(from), "{from}");
             std::fs::write(&path, good.replace(from, to)).unwrap();
             let error = Profile::read(&path).unwrap_err().to_string();

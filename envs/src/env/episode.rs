@@ -29,6 +29,8 @@ pub struct ResetOptions {
     pub load: Option<f64>,
     /// The episode starts here in the trace.
     pub start: Option<Micros>,
+    /// The world of that number, modulo how many there are.
+    pub world: Option<usize>,
 }
 
 /// An episode's workload.
@@ -50,7 +52,7 @@ impl EpisodeSource {
     ///
     /// # Errors
     /// A load or window out of range, too many requests, or no request at all.
-    pub fn validate(&self) -> Result<(), WorkloadError> {
+    pub fn validate(&self, is_closed: bool) -> Result<(), WorkloadError> {
         let (low, high) = self.load;
         if !(low > 0.0 && low <= high) {
             return Err(WorkloadError::Load(if low > 0.0 { high } else { low }));
@@ -63,16 +65,16 @@ impl EpisodeSource {
             trace.window(self.range)?;
         }
         let options = ResetOptions { load: Some(high), ..ResetOptions::default() };
-        self.draw(0, &options).map(drop)
+        self.draw(0, &options, is_closed).map(drop)
     }
 
-    /// Draws the episode of `seed`. A window in which no request arrives is drawn again.
+    /// Draws the episode of `seed`. In a closed loop the load is drawn, but the traffic is that of load 1. A window in which no request arrives is drawn again.
     ///
     /// # Errors
     /// Those of [`validate`](Self::validate); none once that has passed, unless `options` ask for the impossible.
-    pub fn draw(&self, seed: u64, options: &ResetOptions) -> Result<Drawn, WorkloadError> {
+    pub fn draw(&self, seed: u64, options: &ResetOptions, is_closed: bool) -> Result<Drawn, WorkloadError> {
         for attempt in 0..TRIES {
-            match self.attempt(seed::derive(seed, "episode", attempt), options) {
+            match self.attempt(seed::derive(seed, "episode", attempt), options, is_closed) {
                 Err(
                     WorkloadError::IdleWindow(_)
                     | WorkloadError::ThinnedToNothing { .. }
@@ -84,22 +86,24 @@ impl EpisodeSource {
         Ok(Drawn { requests: Arc::new([]), end: self.length, load: options.load.unwrap_or(self.load.0) })
     }
 
-    fn attempt(&self, seed: u64, options: &ResetOptions) -> Result<Drawn, WorkloadError> {
+    fn attempt(&self, seed: u64, options: &ResetOptions, is_closed: bool) -> Result<Drawn, WorkloadError> {
         let mut stream = seed::stream(seed, "episode.draw", 0);
         let (low, high) = self.load;
         let drawn_load = low * (high / low).powf(stream.random::<f64>());
         let latest = self.range.length().since(self.length);
         let offset = Micros((stream.random::<f64>() * (latest.0 + 1) as f64) as u64);
         let load = options.load.unwrap_or(drawn_load);
+        let traffic = if is_closed { 1.0 } else { load };
         let start = options.start.unwrap_or(self.range.start + offset);
         let workload = match &self.source {
             WorkloadSource::Replay { trace, replay } => {
                 let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
-                Replay { load, window, seed, ..*replay }.apply(trace)?
+                Replay { load: traffic, window, seed, ..*replay }.apply(trace)?
             }
             WorkloadSource::Synthetic(spec) => {
-                let extent = Extent::Duration(self.length);
-                SyntheticSpec { rate_rps: spec.rate_rps * load, extent, seed, ..*spec }.generate()?
+                // A closed loop takes requests as clients become free, however long that takes.
+                let extent = if is_closed { spec.extent } else { Extent::Duration(self.length) };
+                SyntheticSpec { rate_rps: spec.rate_rps * traffic, extent, seed, ..*spec }.generate()?
             }
         };
         Ok(Drawn { requests: workload.share(), end: self.length, load })

@@ -8,6 +8,7 @@
 pub mod batch;
 mod check;
 mod controller;
+mod draw;
 mod episode;
 mod node;
 mod observe;
@@ -18,6 +19,7 @@ mod vector;
 pub use batch::{Batch, Episode, VectorEnv};
 pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};
+pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
 pub use node::{Node, NodeConfig, Progress};
 pub use observe::snapshot;

@@ -8,7 +8,7 @@ use crate::cost::CostModel;
 use crate::kv::Content;
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, Scheduler, Slo, StepPlan};
+use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, RequestId, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
 use crate::time::Micros;
 use crate::trace::Request;
@@ -238,9 +238,20 @@ impl Node {
         }
     }
 
+    /// Prices steps planned from now on by `cost`: a machine may be slower at first.
+    pub fn set_cost(&mut self, cost: CostModel) {
+        self.cost = cost;
+    }
+
     /// Everything it will be sent, arrived or not.
     pub(super) fn requests(&self) -> &[Request] {
         &self.requests
+    }
+
+    /// How long a request's answer will be. Whoever decides by this knows the future: it is for references that say so.
+    pub(crate) fn output_tokens(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id.index()];
+        request.output_tokens.min(self.scheduler.config().max_model_len.saturating_sub(request.prompt_tokens) + 1)
     }
 
     /// The scheduler's state.

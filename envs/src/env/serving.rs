@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Observation, Observer};
 
-use super::episode::{EpisodeSource, ResetOptions};
+use super::draw::{WorldDraw, drawn_world};
+use super::episode::ResetOptions;
 use super::observe::snapshot;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, NodeConfig, Progress, mask};
+use super::{Episode, Node, Progress, mask};
 use crate::metrics::Collector;
 use crate::sched::ConfigError;
 use crate::sched::v0::EngineError;
@@ -17,16 +18,14 @@ use crate::workload::WorkloadError;
 /// What an environment is made of.
 #[derive(Debug, Clone)]
 pub struct EnvConfig {
-    /// The node.
-    pub node: NodeConfig,
+    /// What an episode may be, at least one; drawn anew at each reset.
+    pub worlds: Vec<WorldDraw>,
     /// Heads the agent decides.
     pub profile: ActionProfile,
     /// What is rewarded.
     pub reward: RewardWeights,
     /// Scheduler steps between decisions.
     pub decision_interval: u32,
-    /// Where episodes come from.
-    pub episodes: EpisodeSource,
 }
 
 /// Why an environment cannot go on.
@@ -44,6 +43,20 @@ pub enum EnvError {
     /// A faithful engine in a vector of environments.
     #[error("dead_ends=faithful engines can die in the middle of an episode; train with dead_ends=safe")]
     Faithful,
+    /// Pool sizes out of order or range.
+    #[error("pool = [{least}, {most}]: expected 0 < smallest <= largest <= 1000, relative to the engine's")]
+    Pool {
+        /// Smallest.
+        least: f64,
+        /// Largest.
+        most: f64,
+    },
+    /// A weight out of range.
+    #[error("weight = {0}: expected a number above 0")]
+    Weight(f64),
+    /// Nothing to draw an episode from.
+    #[error("an environment needs at least one world")]
+    NoWorld,
     /// `step` before `reset`, or after the episode's end.
     #[error("step was called on an environment that needs a reset")]
     NeedsReset,
@@ -90,7 +103,8 @@ pub struct Step {
 #[derive(Debug)]
 pub struct ServingEnv {
     config: Arc<EnvConfig>,
-    mean_output: f64,
+    /// Mean answer of each world, tokens.
+    mean_outputs: Vec<f64>,
     running: Option<Running>,
 }
 
@@ -102,6 +116,7 @@ struct Running {
     mask: ActionMask,
     end: crate::time::Micros,
     load: f64,
+    world: usize,
     decisions: u64,
     episode_return: f64,
     done: bool,
@@ -113,10 +128,15 @@ impl ServingEnv {
     /// # Errors
     /// The settings are out of range, or the source has no request.
     pub fn new(config: Arc<EnvConfig>) -> Result<ServingEnv, EnvError> {
-        config.node.engine.validate()?;
-        config.episodes.validate()?;
-        let mean_output = config.episodes.mean_output()?;
-        Ok(ServingEnv { config, mean_output, running: None })
+        if config.worlds.is_empty() {
+            return Err(EnvError::NoWorld);
+        }
+        let mut mean_outputs = Vec::with_capacity(config.worlds.len());
+        for world in &config.worlds {
+            world.validate()?;
+            mean_outputs.push(world.episodes.mean_output()?);
+        }
+        Ok(ServingEnv { config, mean_outputs, running: None })
     }
 
     /// Starts the episode of `seed`.
@@ -125,11 +145,13 @@ impl ServingEnv {
     /// No episode can be drawn.
     pub fn reset(&mut self, seed: u64, options: &ResetOptions) -> Result<(Observation, Info), EnvError> {
         let config = &self.config;
-        let drawn = config.episodes.draw(seed, options)?;
-        let collector = Collector::default();
-        let node = Node::new(&config.node, drawn.requests, collector)?;
+        let index =
+            options.world.map_or_else(|| drawn_world(&config.worlds, seed), |index| index % config.worlds.len());
+        let (node_config, drawn) = config.worlds[index].draw(seed, options)?;
+        let node = Node::new(&node_config, drawn.requests, Collector::default())?;
         let interval = config.decision_interval;
-        let reward = Reward::new(config.reward, &config.node.engine, &config.node.cost, interval, self.mean_output);
+        let mean_output = self.mean_outputs[index];
+        let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
         let mut running = Running {
             mask: mask(&node, config.profile),
             node,
@@ -137,6 +159,7 @@ impl ServingEnv {
             reward,
             end: drawn.end,
             load: drawn.load,
+            world: index,
             decisions: 0,
             episode_return: 0.0,
             done: false,
@@ -186,6 +209,7 @@ impl ServingEnv {
                 ("output_tok_s", collector.output_tokens as f64 / seconds),
                 ("preemptions", collector.preemptions as f64),
                 ("load", running.load),
+                ("world", running.world as f64),
             ],
         })
     }

@@ -71,7 +71,7 @@ impl VecEnv {
     /// # Errors
     /// Those of [`ServingEnv::new`]; a faithful engine is refused, because it can die in the middle of an episode.
     pub fn new(config: &Arc<EnvConfig>, num_envs: usize) -> Result<VecEnv, EnvError> {
-        if config.node.engine.dead_ends == DeadEnds::Faithful {
+        if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
             return Err(EnvError::Faithful);
         }
         let mut slots = Vec::with_capacity(num_envs);

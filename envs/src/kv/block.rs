@@ -7,6 +7,9 @@ const NULL: u32 = 0;
 /// In `next_copy`: the block is not registered.
 const UNREGISTERED: u32 = u32::MAX;
 
+/// In `prev_copy`: the block is registered without a key, so that it has no copies.
+const KEYLESS: u32 = u32::MAX;
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     /// Content key; means something only while the block is registered.
@@ -51,6 +54,23 @@ impl Blocks {
 
     pub(super) fn is_registered(&self, block: u32) -> bool {
         self.get(block).next_copy != UNREGISTERED
+    }
+
+    /// Whether the block is registered without a key.
+    pub(super) fn is_keyless(&self, block: u32) -> bool {
+        self.is_registered(block) && self.get(block).prev_copy == KEYLESS
+    }
+
+    /// Registers a block without a key.
+    pub(super) fn enter_keyless(&mut self, block: u32) {
+        let record = self.get_mut(block);
+        record.next_copy = block;
+        record.prev_copy = KEYLESS;
+    }
+
+    /// Unregisters a block that has no key.
+    pub(super) fn remove_keyless(&mut self, block: u32) {
+        self.get_mut(block).next_copy = UNREGISTERED;
     }
 
     /// Whether no other block is registered under the key of this registered one.

@@ -1,20 +1,10 @@
 //! What tokens are, so that equal prefixes have equal keys.
-//!
-//! No trace holds its tokens, and no simulation needs them: it needs to know which are the same. So a token is a pair
-//! (stream, position): two requests have the same token at a position where they take it from the same stream. A system
-//! prompt is a stream that many requests start with; what a request generates is a stream of its own, which the next
-//! turn of its conversation may quote.
-//!
-//! The **key** of a full block binds its tokens, all tokens before it and the scope, chained from block to block as in
-//! vLLM. Two blocks of one size have equal keys if and only if all of that is equal, but for collisions of 64 bits: a
-//! lookup among `c` cached keys finds a false one with probability `c / 2^64`, so a run of 10⁸ lookups in a cache of
-//! 10⁵ blocks errs with a probability of one in two million.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::seed;
+use crate::seed::{self, mix};
 use crate::trace::Request;
 
 /// Whether tenants may hit each other's prefixes.
@@ -38,12 +28,24 @@ pub struct Segment {
 }
 
 /// What every token of a request is, generated ones included. Cheap to clone.
+///
+/// No trace holds its tokens, and no simulation needs them: it needs to know which are the same. So a token is a pair
+/// (stream, position): two requests have the same token at a position where they take it from the same stream. A system
+/// prompt is a stream that many requests start with; what a request generates is a stream of its own, which the next
+/// turn of its conversation may quote.
+///
+/// The **key** of a full block binds its tokens, all tokens before it and the scope, chained from block to block as in
+/// vLLM. Two blocks of one size have equal keys if and only if all of that is equal, but for collisions of 64 bits: a
+/// lookup among `c` cached keys finds a false one with probability `c / 2^64`, so a run of 10⁸ lookups in a cache of
+/// 10⁵ blocks errs with a probability of one in two million.
 #[derive(Debug, Clone)]
 pub struct Content {
     scope: u64,
     /// Stream of everything behind the last segment.
     own: u64,
     segments: Arc<[Segment]>,
+    /// No other request has tokens of `own`.
+    is_own_unshared: bool,
 }
 
 impl Content {
@@ -61,7 +63,7 @@ impl Content {
             );
             start = segment.end;
         }
-        Content { scope, own, segments }
+        Content { scope, own, segments, is_own_unshared: false }
     }
 
     /// What is known of the tokens of a trace's row; `index` tells the trace's rows apart.
@@ -98,7 +100,19 @@ impl Content {
             let end = number * block_tokens;
             Segment { stream: absorb(namespace, hash_id), end }
         });
-        Content::new(scope, own, segments.collect())
+        let mut content = Content::new(scope, own, segments.collect());
+        // Nothing else in the trace refers to a request's own stream; a session's stream is its other requests' too.
+        content.is_own_unshared = request.session.is_none() || !request.hash_ids.is_empty();
+        content
+    }
+
+    /// The first block that holds a token nobody else has or will have; every block behind it does as well. `u32::MAX`
+    /// if others may have them all.
+    pub fn unshared_from(&self, block_size: u32) -> u32 {
+        if !self.is_own_unshared {
+            return u32::MAX;
+        }
+        self.segments.last().map_or(0, |last| last.end / block_size)
     }
 
     /// The key before the first block: it binds the scope.
@@ -176,12 +190,4 @@ impl Content {
 /// Binds `word` to everything in `key`.
 fn absorb(key: u64, word: u64) -> u64 {
     mix(key.rotate_left(23) ^ word)
-}
-
-/// The finaliser of `SplitMix64` (Steele, Lea, Flood 2014) on the next Weyl step.
-fn mix(state: u64) -> u64 {
-    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
 }

@@ -7,6 +7,9 @@ mod prefix_pool;
 mod recount;
 mod registry;
 
+#[cfg(test)]
+mod tests;
+
 pub use content::{Content, Segment, Sharing};
 pub use pool::{BlockId, BlockPool};
 pub use prefix_pool::{Eviction, PrefixPool};

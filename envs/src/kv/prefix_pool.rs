@@ -1,34 +1,52 @@
-//! A block pool with a prefix cache: what vLLM's V1 scheduler takes blocks from.
-//!
-//! A full block can be **registered** under the key of its content; a later request with the same prefix **hits** it
-//! instead of computing it again. A block counts the tables that hold it. One that nobody holds is free, and if it is
-//! registered it is *idle*: it can still be hit, and it can still be taken, which evicts its entry. So the free queue
-//! has two parts, and nothing ever moves a block from one to the other but the rules below:
-//!
-//! - in front the unregistered blocks, a stack: what was given back last is taken first;
-//! - behind them the idle ones, a queue: what became idle first is taken first. [`Eviction`] says what else counts as
-//!   use.
-//!
-//! A table is given back from its last block to its first. Of the blocks that nobody holds then, the unregistered ones
-//! come to the front as a group, last block foremost (so that without caching the pool is a stack, as [`BlockPool`]
-//! is), the registered ones to the tail, so that a prefix outlives what continues it. Taking the head of the queue is
-//! the only way an entry is lost, but for the repetitions that [`Eviction::Radix`] drops.
-//!
-//! **Tables are paths.** The caller's tables must be what a scheduler's are: the hits of one lookup, or the first few
-//! of them, then blocks taken, registered in order and held until the whole table is given back. Then whoever holds a
-//! block, or used it last, holds or used everything before it as well; so the queue, without any tree, never offers a
-//! prefix before what continues it.
-//!
-//! Source: the decision logs of vLLM 0.33.0 and the rules L, C and R drawn from them (`SEMANTICS.md` beside the logs).
-//! Every operation takes constant time per block and allocates nothing.
-//!
-//! [`BlockPool`]: super::BlockPool
+//! A block pool with a prefix cache.
 
 use serde::{Deserialize, Serialize};
 
 use super::BlockId;
 use super::block::Blocks;
 use super::registry::Registry;
+
+/// A pool of blocks with a prefix cache: what vLLM's V1 scheduler takes blocks from.
+///
+/// A full block can be **registered** under the key of its content; a later request with the same prefix **hits** it
+/// instead of computing it again. A block counts the tables that hold it. One that nobody holds is free, and if it is
+/// registered it is *idle*: it can still be hit, and it can still be taken, which evicts its entry. So the free queue
+/// has two parts, and nothing ever moves a block from one to the other but the rules below:
+///
+/// - in front the unregistered blocks, a stack: what was given back last is taken first;
+/// - behind them the idle ones, a queue: what became idle first is taken first. [`Eviction`] says what else counts as
+///   use.
+///
+/// A table is given back from its last block to its first. Of the blocks that nobody holds then, the unregistered ones
+/// come to the front as a group, last block foremost (so that without caching the pool is a stack, as [`BlockPool`]
+/// is), the registered ones to the tail, so that a prefix outlives what continues it. Taking the head of the queue is
+/// the only way an entry is lost, but for the repetitions that [`Eviction::Radix`] drops.
+///
+/// **Tables are paths.** The caller's tables must be what a scheduler's are: the hits of one lookup, or the first few
+/// of them, then blocks taken, registered in order and held until the whole table is given back. Then whoever holds a
+/// block, or used it last, holds or used everything before it as well; so the queue, without any tree, never offers a
+/// prefix before what continues it.
+///
+/// Source: the decision logs of vLLM 0.33.0 and the rules L, C and R drawn from them (`SEMANTICS.md` beside the logs).
+/// Every operation takes constant time per block and allocates nothing.
+///
+/// [`BlockPool`]: super::BlockPool
+#[derive(Debug, Clone)]
+pub struct PrefixPool {
+    pub(super) caching: bool,
+    pub(super) eviction: Eviction,
+    /// Free blocks without an entry; the head of the queue is the end.
+    pub(super) unregistered: Vec<BlockId>,
+    /// Without caching, neither reference counts nor anything else in here is kept.
+    pub(super) blocks: Blocks,
+    pub(super) registry: Registry,
+    pub(super) num_idle: u32,
+    /// Blocks registered without a key.
+    pub(super) num_keyless: u32,
+    /// Number of the last watch.
+    pub(super) watch: u32,
+    watch_is_valid: bool,
+}
 
 /// Which idle block loses its entry when no unregistered block is left to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -43,13 +61,14 @@ pub enum Eviction {
     /// back; one call accesses its whole path at one moment of a logical clock. Two leaves never share a moment, so
     /// there are no ties.
     ///
-    /// Because tables are paths, every block is accessed no earlier than what continues it, and that order is a queue
-    /// too: a lookup moves the idle blocks that it hits to the tail, last block first, as giving back does. A scheduler
-    /// that remembers a lookup does not access the blocks again.
+    /// Because tables are paths, no block is accessed earlier than what continues it, and the order of access is a
+    /// queue as well, of which the head is always a leaf. So this differs from [`Eviction::Lru`] in two things only:
     ///
-    /// The tree has one place for each key, so while a key is cached, no copy of it is kept idle besides: a repetition
-    /// given back while another block has its key, and an idle block whose key a held one registers, lose their entry
-    /// and are free like unregistered ones.
+    /// - a lookup moves the idle blocks that it hits to the tail, last block first, as giving back does (a scheduler
+    ///   that remembers a lookup does not access the blocks again);
+    /// - the tree has one place for each key, so an idle block is the only one of its key: a repetition given back
+    ///   while another block has its key, and an idle block whose key a held one registers, lose their entry and are
+    ///   free like unregistered ones.
     ///
     /// Source: `python/sglang/srt/mem_cache/radix_cache.py`, the `lru` strategy: `_match_prefix_helper` and
     /// `_insert_helper` set `last_access_time` along the path, `evict` takes unlocked leaves from a heap. Not modelled:
@@ -59,22 +78,6 @@ pub enum Eviction {
     /// until its table is given back); that the newest tokens of a retracted request are not kept; the allocator's
     /// order of free pages (here [`Eviction::Lru`]'s); host memory and the other strategies.
     Radix,
-}
-
-/// A pool of blocks, some of which hold a prefix cache. See the [module](self) for its rules.
-#[derive(Debug, Clone)]
-pub struct PrefixPool {
-    pub(super) caching: bool,
-    pub(super) eviction: Eviction,
-    /// Free blocks without an entry; the head of the queue is the end.
-    pub(super) unregistered: Vec<BlockId>,
-    /// Without caching, neither reference counts nor anything else in here is kept.
-    pub(super) blocks: Blocks,
-    pub(super) registry: Registry,
-    pub(super) num_idle: u32,
-    /// Number of the last watch.
-    watch: u32,
-    watch_is_valid: bool,
 }
 
 impl PrefixPool {
@@ -92,6 +95,7 @@ impl PrefixPool {
             blocks: Blocks::new(num_blocks),
             registry: Registry::new(if caching { num_blocks } else { 0 }),
             num_idle: 0,
+            num_keyless: 0,
             watch: 0,
             watch_is_valid: false,
         }
@@ -119,7 +123,7 @@ impl PrefixPool {
 
     /// Distinct content keys in the cache.
     pub fn num_keys(&self) -> usize {
-        self.registry.num_keys()
+        self.registry.num_keys() + self.num_keyless as usize
     }
 
     /// The free queue, next to be taken first.
@@ -185,6 +189,7 @@ impl PrefixPool {
         if self.eviction == Eviction::Radix {
             for &BlockId(block) in hits.iter().rev() {
                 if self.blocks.get(block).refs == 0 {
+                    debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
                     self.blocks.remove_idle(block);
                     self.blocks.push_idle(block);
                 }
@@ -233,6 +238,30 @@ impl PrefixPool {
         self.registry.enter(&mut self.blocks, block, key);
     }
 
+    /// Registers a full block that the caller holds and whose content nobody else will ever ask for: what it could be
+    /// found by is told when somebody does ([`publish`](PrefixPool::publish)). Apart from that it is like any other
+    /// registered block. Entering and evicting it costs a fraction, because there is no key to make and to look up, and
+    /// such are most blocks of most traffic: all that is generated, and every prompt that is not shared.
+    pub fn register_keyless(&mut self, block: BlockId) {
+        if !self.caching {
+            return;
+        }
+        debug_assert!(self.blocks.get(block.0).refs > 0, "block {} is registered by its holder", block.0);
+        assert!(!self.blocks.is_registered(block.0), "block {} is registered already", block.0);
+        self.blocks.enter_keyless(block.0);
+        self.num_keyless += 1;
+    }
+
+    /// Gives a block registered without a key the key of its content, so that it can be found. The caller holds it.
+    pub fn publish(&mut self, block: BlockId, key: u64) {
+        if !self.caching {
+            return;
+        }
+        assert!(self.blocks.is_keyless(block.0), "block {} was not registered without a key", block.0);
+        self.unregister(block.0);
+        self.register(block, key, None);
+    }
+
     /// Watches the blocks of a remembered lookup, in place of those watched before.
     pub fn watch(&mut self, hits: &[BlockId]) {
         if self.watch == u32::MAX {
@@ -259,7 +288,16 @@ impl PrefixPool {
         self.disturb(block);
         self.blocks.remove_idle(block);
         self.num_idle -= 1;
-        self.registry.remove(&mut self.blocks, block);
+        self.unregister(block);
+    }
+
+    fn unregister(&mut self, block: u32) {
+        if self.blocks.is_keyless(block) {
+            self.blocks.remove_keyless(block);
+            self.num_keyless -= 1;
+        } else {
+            self.registry.remove(&mut self.blocks, block);
+        }
     }
 
     /// Something that a watch must notice happens to `block`.

@@ -45,9 +45,17 @@ impl PrefixPool {
         Ok(())
     }
 
-    /// Reference counts, the two parts of the queue, and the rings of copies behind the map.
+    /// The two parts of the queue, reference counts, links, and the rings of copies behind the map.
     fn validate_cache(&self, refs: &[u32]) -> Result<(), String> {
         let blocks = &self.blocks;
+        if let Some(block) = self.unregistered.iter().find(|block| blocks.is_registered(block.0)) {
+            return Err(format!("block {} is free and registered, but not idle", block.0));
+        }
+        if let Some(block) =
+            self.free_blocks().skip(self.unregistered.len()).find(|block| !blocks.is_registered(block.0))
+        {
+            return Err(format!("block {} is idle and not registered", block.0));
+        }
         for (block, &count) in (0..).zip(refs) {
             if blocks.get(block).refs != count {
                 return Err(format!("block {block} is in {count} tables and counts {}", blocks.get(block).refs));
@@ -58,20 +66,15 @@ impl PrefixPool {
             if count == 0 && !blocks.idle_links_agree(block) {
                 return Err(format!("block {block} is not where its neighbours in the idle queue say"));
             }
+            if blocks.is_keyless(block) {
+                continue;
+            }
             if !blocks.copy_links_agree(block) || blocks.get(blocks.next_copy(block)).key != blocks.get(block).key {
                 return Err(format!("block {block} is in a broken ring of copies"));
             }
             if self.eviction == Eviction::Radix && count == 0 && !blocks.is_sole_copy(block) {
                 return Err(format!("block {block} is idle, and another has its key"));
             }
-        }
-        if let Some(block) = self.unregistered.iter().find(|block| blocks.is_registered(block.0)) {
-            return Err(format!("block {} is free and registered, but not idle", block.0));
-        }
-        if let Some(block) =
-            self.free_blocks().skip(self.unregistered.len()).find(|block| !blocks.is_registered(block.0))
-        {
-            return Err(format!("block {} is idle and not registered", block.0));
         }
         self.validate_rings()
     }
@@ -93,7 +96,11 @@ impl PrefixPool {
                 }
             }
         }
-        let registered = (0..self.num_blocks()).filter(|&block| blocks.is_registered(block)).count();
+        let keyless = (0..self.num_blocks()).filter(|&block| blocks.is_keyless(block)).count();
+        if keyless != self.num_keyless as usize {
+            return Err(format!("{keyless} blocks have no key, {} are counted", self.num_keyless));
+        }
+        let registered = (0..self.num_blocks()).filter(|&block| blocks.is_registered(block)).count() - keyless;
         if in_rings != registered {
             return Err(format!("{registered} blocks are registered, {in_rings} are in the map"));
         }

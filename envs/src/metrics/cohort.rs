@@ -236,7 +236,8 @@ mod tests {
         assert_eq!([0, 40].map(|joined| peaks.since(joined).0), [100, 60]);
         peaks.advance(62, Micros(100));
         assert_eq!((peaks.peaks.len(), peaks.peaks[0].members), (1, 2));
-        [0, 40].into_iter().for_each(|joined| peaks.leave(joined));
+        peaks.leave(0);
+        peaks.leave(40);
         assert!(peaks.peaks.is_empty());
     }
 }

@@ -24,8 +24,8 @@ pub enum SettingError {
     Form(String),
     /// No such setting.
     #[error(
-        "unknown setting {0:?}; known of the engine: {}; of the hardware: {}",
-        KEYS.join(", "), Hardware::keys().collect::<Vec<_>>().join(", ")
+        "unknown setting {0:?}; known of the engine: {engine}; of the hardware: {hardware}",
+        engine = KEYS.join(", "), hardware = Hardware::keys().collect::<Vec<_>>().join(", ")
     )]
     Key(String),
     /// A value of another kind.
@@ -202,7 +202,10 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let error = |settings: &[&str]| engine(settings).unwrap_err().to_string();
-        assert!(error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known: engine, block_size"));
+        assert!(
+            error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known of the engine: engine, block_size")
+        );
+        assert!(error(&["blocks=3"]).contains("; of the hardware: peak_flops, "));
         assert_eq!(error(&["max_num_seqs=-1"]), "max_num_seqs=\"-1\": expected a whole number");
         assert_eq!(error(&["max_num_seqs"]), "\"max_num_seqs\" is not KEY=VALUE");
         assert!(error(&["num_gpu_blocks=0"]).contains("num_gpu_blocks is 0"));

@@ -1,7 +1,7 @@
 //! What can be wrong with a trace, told in one line: file, line, reason.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -12,8 +12,22 @@ pub struct TraceError {
     pub path: PathBuf,
     /// The line, counted from 1; `None` where the whole file is meant.
     pub line: Option<u64>,
+    /// Where in a file of sessions: the file in the archive, and the request in it.
+    pub entry: Option<String>,
     /// The reason.
     pub fault: Fault,
+}
+
+impl TraceError {
+    /// An error of a file as a whole.
+    pub(super) fn of_file(path: &Path, fault: Fault) -> TraceError {
+        TraceError { path: path.to_path_buf(), line: None, entry: None, fault }
+    }
+
+    /// An error of a line, counted from 1.
+    pub(super) fn of_line(path: &Path, line: u64, fault: Fault) -> TraceError {
+        TraceError { line: Some(line), ..TraceError::of_file(path, fault) }
+    }
 }
 
 impl fmt::Display for TraceError {
@@ -21,6 +35,9 @@ impl fmt::Display for TraceError {
         write!(f, "{}:", self.path.display())?;
         if let Some(line) = self.line {
             write!(f, "{line}:")?;
+        }
+        if let Some(entry) = &self.entry {
+            write!(f, " {entry}:")?;
         }
         write!(f, " {}", self.fault)
     }
@@ -44,11 +61,28 @@ pub enum Fault {
     /// There is not one request.
     #[error("no requests")]
     Empty,
-    /// A tar archive.
-    #[error("a tar archive: unpack it and give one of the files inside")]
+    /// A tar archive of something else.
+    #[error("a tar archive without agentic sessions: unpack it and give one of the files inside")]
     Archive,
+    /// A tar archive that stops before its end.
+    #[error("the tar archive ends early: it is cut off")]
+    ArchiveEndsEarly,
+    /// A JSON file in an archive of sessions that is not one.
+    #[error("not an agentic session of kv-cache-tester, starts with `{0}`")]
+    NotASession(String),
+    /// Two sessions of one name.
+    #[error("a second session named `{0}`")]
+    SessionTwice(String),
+    /// A session longer than any needs to be.
+    #[error("a session longer than {0} bytes")]
+    SessionTooLong(u64),
+    /// A rate at which no sessions can start.
+    #[error("{0} sessions per hour: must be above 0 and at most {max}", max = super::sessions::MAX_SESSIONS_PER_HOUR)]
+    SessionRate(f64),
     /// The first line is of no known format.
-    #[error("unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL and kvtide JSONL")]
+    #[error(
+        "unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL, agentic sessions and kvtide JSONL"
+    )]
     UnknownFormat(String),
     /// Bytes that are not text.
     #[error("not UTF-8: `{0}`")]

@@ -128,8 +128,7 @@ pub fn save(path: impl AsRef<Path>, requests: &[Request]) -> Result<(), TraceErr
 ///
 /// # Errors
 /// Those of [`TraceReader`] for the input and of [`save`] for the output.
-pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Converted, TraceError> {
-    let mut reader = TraceReader::open(input)?;
+pub fn convert(mut reader: TraceReader, output: impl AsRef<Path>) -> Result<Converted, TraceError> {
     let requests = save_each(output.as_ref(), reader.by_ref())?;
     Ok(Converted { requests, zero_output_rows: reader.zero_output_rows() })
 }
@@ -168,14 +167,14 @@ fn write_file(
     for request in requests {
         let request = request?;
         count += 1;
-        let wrong = |fault| TraceError { path: path.to_path_buf(), line: Some(count), fault };
+        let wrong = |fault| TraceError::of_line(path, count, fault);
         check(&request).map_err(wrong)?;
         check_order(last, &request).map_err(wrong)?;
         last = Some(request.arrival);
         write(&mut sink, std::slice::from_ref(&request)).map_err(failed)?;
     }
     if count == 0 {
-        return Err(TraceError { path: path.to_path_buf(), line: None, fault: Fault::Empty });
+        return Err(TraceError::of_file(path, Fault::Empty));
     }
     sink.finish().map_err(failed)?;
     Ok(count)
@@ -194,7 +193,7 @@ fn check_order(last: Option<crate::time::Micros>, request: &Request) -> Result<(
 }
 
 fn write_error(path: &Path, error: &io::Error) -> TraceError {
-    TraceError { path: path.to_path_buf(), line: None, fault: Fault::Write(error.to_string()) }
+    TraceError::of_file(path, Fault::Write(error.to_string()))
 }
 
 /// A name in the same folder, of this process alone.

@@ -14,35 +14,45 @@
 //!   also the last. (A CSV file cut inside its very last number cannot be told from a whole one.)
 //! - Blank lines, a byte-order mark and CRLF are accepted.
 //!
+//! A file of sessions ([`Format::Sessions`]) is read to its end first, because sessions overlap; [`SessionArrivals`] says
+//! when they start.
+//!
 //! | format | recognised by | file |
 //! |---|---|---|
 //! | [`Format::Azure`] | a CSV header with `TIMESTAMP`, `ContextTokens` or `GeneratedTokens` | `csv.rs` |
 //! | [`Format::Mooncake`] | a JSON object with `input_length`, `output_length` or `hash_ids` | `mooncake.rs` |
+//! | [`Format::Sessions`] | a JSON object with `requests` and `block_size` or `hash_id_scope`; an archive of them (tar) | `kvct.rs`, `archive.rs` |
 //! | [`Format::Canonical`] | a JSON object with `arrival_us` | `jsonl.rs` |
 
+mod archive;
 mod csv;
 mod error;
 mod hash_ids;
 pub mod jsonl;
+mod kvct;
 mod mooncake;
 mod record;
+mod sessions;
 mod source;
 pub mod stats;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+pub use archive::{MAX_ARCHIVE_BYTES, MAX_HASHES, MAX_SESSION_BYTES, MAX_SESSION_REQUESTS, MAX_SESSIONS};
 pub use error::{Fault, TraceError};
 pub use hash_ids::HashIds;
 pub use record::Request;
+pub use sessions::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
 pub use source::{Compression, MAX_LINE_BYTES, MAX_LINES, ZSTD_WINDOW_LOG_MAX};
 pub use stats::TraceStats;
 
 use crate::time::Micros;
 use error::excerpt;
-use source::Source;
+use sessions::Sessions;
+use source::{Opened, Source};
 
 /// Longest prompt accepted, tokens.
 pub const MAX_PROMPT_TOKENS: u32 = 1 << 24;
@@ -67,6 +77,8 @@ pub enum Format {
     Azure,
     /// Mooncake traces (FAST'25) and what is derived in their manner.
     Mooncake,
+    /// Agentic sessions of `kv-cache-tester`: one JSON file each, alone or in a tar archive.
+    Sessions,
     /// kvtide's own: one [`Request`] a line.
     Canonical,
 }
@@ -76,6 +88,7 @@ impl fmt::Display for Format {
         f.write_str(match self {
             Format::Azure => "Azure CSV",
             Format::Mooncake => "Mooncake JSONL",
+            Format::Sessions => "agentic sessions",
             Format::Canonical => "kvtide JSONL",
         })
     }
@@ -83,16 +96,29 @@ impl fmt::Display for Format {
 
 /// A trace file read from start to end: an iterator that ends after the first error.
 pub struct TraceReader {
-    source: Source,
-    parser: Parser,
-    line: String,
-    /// `line` holds a row that has not been parsed.
-    row_waits: bool,
+    path: PathBuf,
+    compression: Compression,
+    rows: Rows,
     first_ns: Option<i128>,
     last_ns: i128,
     requests: u64,
     zero_output_rows: u64,
     ended: bool,
+}
+
+/// Where rows come from.
+enum Rows {
+    Lines(Lines),
+    Sessions(Sessions),
+}
+
+/// A row a line.
+struct Lines {
+    source: Source,
+    parser: Parser,
+    line: String,
+    /// `line` holds a row that has not been parsed.
+    row_waits: bool,
 }
 
 /// How a row is read, one variant a format.
@@ -110,23 +136,32 @@ struct Row {
 }
 
 impl TraceReader {
-    /// Opens a trace and recognises it.
+    /// Opens a trace and recognises it. Sessions start as [`SessionArrivals`] does by default.
     ///
     /// # Errors
-    /// If the file cannot be read, is empty, is an archive, or its first line is of no known format.
+    /// If the file cannot be read, is empty, is an archive of anything but sessions, or its first line is of no known
+    /// format; and whatever is wrong with a file of sessions.
     pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, TraceError> {
-        let mut source = Source::open(path.as_ref())?;
-        let mut line = String::new();
-        if !source.next_line(&mut line)? {
-            return Err(source.file_error(Fault::Empty));
-        }
-        let parser = Parser::recognise(&line).map_err(|fault| source.error(fault))?;
-        let row_waits = !matches!(parser, Parser::Azure(_));
+        TraceReader::open_with(path, &SessionArrivals::default())
+    }
+
+    /// Opens a trace and recognises it; in a file of sessions, they start by `arrivals`. Others have a clock already.
+    ///
+    /// # Errors
+    /// Those of [`open`](TraceReader::open), and if no session can start at the rate of `arrivals`.
+    pub fn open_with(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<TraceReader, TraceError> {
+        let path = path.as_ref().to_path_buf();
+        let opened = Opened::open(&path)?;
+        let compression = opened.compression;
+        let rows = if archive::recognise(&opened.start) || kvct::recognise(&opened.start) {
+            Rows::Sessions(Sessions::read(opened, arrivals)?)
+        } else {
+            Rows::Lines(Lines::recognise(Source::new(opened))?)
+        };
         Ok(TraceReader {
-            source,
-            parser,
-            line,
-            row_waits,
+            path,
+            compression,
+            rows,
             first_ns: None,
             last_ns: 0,
             requests: 0,
@@ -137,21 +172,24 @@ impl TraceReader {
 
     /// The file.
     pub fn path(&self) -> &Path {
-        self.source.path()
+        &self.path
     }
 
     /// What the file is written in.
     pub fn format(&self) -> Format {
-        match self.parser {
-            Parser::Azure(_) => Format::Azure,
-            Parser::Mooncake => Format::Mooncake,
-            Parser::Canonical => Format::Canonical,
+        match &self.rows {
+            Rows::Sessions(_) => Format::Sessions,
+            Rows::Lines(lines) => match lines.parser {
+                Parser::Azure(_) => Format::Azure,
+                Parser::Mooncake => Format::Mooncake,
+                Parser::Canonical => Format::Canonical,
+            },
         }
     }
 
     /// How the file is compressed.
     pub fn compression(&self) -> Compression {
-        self.source.compression()
+        self.compression
     }
 
     /// Requests read so far.
@@ -164,16 +202,31 @@ impl TraceReader {
         self.zero_output_rows
     }
 
+    /// Requests of sessions that would arrive after the last session has started, and are left out.
+    pub fn left_out_rows(&self) -> u64 {
+        if let Rows::Sessions(sessions) = &self.rows { sessions.left_out } else { 0 }
+    }
+
     fn read_request(&mut self) -> Result<Option<Request>, TraceError> {
-        if !self.row_waits && !self.source.next_line(&mut self.line)? {
-            return if self.requests == 0 { Err(self.source.file_error(Fault::Empty)) } else { Ok(None) };
-        }
-        self.row_waits = false;
-        let row = self.parser.parse(&self.line).map_err(|fault| self.source.error(fault))?;
-        let arrival = self.rebase(row.time_ns).map_err(|fault| self.source.error(fault))?;
+        let row = match &mut self.rows {
+            Rows::Lines(lines) => lines.next_row()?,
+            Rows::Sessions(sessions) => sessions.rows.next(),
+        };
+        let Some(row) = row else {
+            return if self.requests == 0 { Err(self.error(Fault::Empty)) } else { Ok(None) };
+        };
+        let arrival = self.rebase(row.time_ns).map_err(|fault| match &self.rows {
+            Rows::Lines(lines) => lines.source.error(fault),
+            Rows::Sessions(_) => self.error(fault),
+        })?;
         self.requests += 1;
         self.zero_output_rows += u64::from(row.zero_output);
         Ok(Some(Request { arrival, ..row.request }))
+    }
+
+    /// An error of the file as a whole.
+    fn error(&self, fault: Fault) -> TraceError {
+        TraceError::of_file(&self.path, fault)
     }
 
     /// The file's own time as time since its first row, cut to whole microseconds.
@@ -206,6 +259,26 @@ impl Iterator for TraceReader {
     }
 }
 
+impl Lines {
+    fn recognise(mut source: Source) -> Result<Lines, TraceError> {
+        let mut line = String::new();
+        if !source.next_line(&mut line)? {
+            return Err(source.file_error(Fault::Empty));
+        }
+        let parser = Parser::recognise(&line).map_err(|fault| source.error(fault))?;
+        let row_waits = !matches!(parser, Parser::Azure(_));
+        Ok(Lines { source, parser, line, row_waits })
+    }
+
+    fn next_row(&mut self) -> Result<Option<Row>, TraceError> {
+        if !self.row_waits && !self.source.next_line(&mut self.line)? {
+            return Ok(None);
+        }
+        self.row_waits = false;
+        self.parser.parse(&self.line).map(Some).map_err(|fault| self.source.error(fault))
+    }
+}
+
 impl Parser {
     fn recognise(first_line: &str) -> Result<Parser, Fault> {
         let has = |key: &str| first_line.contains(&format!("\"{key}\""));
@@ -230,7 +303,7 @@ impl Parser {
     }
 }
 
-/// Reads a whole trace.
+/// Reads a whole trace; sessions start as they do by default.
 ///
 /// # Errors
 /// The first one met; see [`TraceReader`].

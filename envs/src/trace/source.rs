@@ -1,4 +1,4 @@
-//! A file as numbered lines of text, whatever it is compressed with.
+//! A file, whatever it is compressed with, and its numbered lines of text.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -18,8 +18,8 @@ pub const MAX_LINES: u64 = 100_000_000;
 /// Largest zstd window accepted, as a power of two: `zstd --long=27`, 128 MiB of memory.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// Bytes looked at to recognise a tar archive: one header block (POSIX.1-1988, ustar).
-const TAR_BLOCK_BYTES: usize = 512;
+/// Bytes looked at to tell an archive, or an agentic session, whose first fields come before its requests.
+pub(super) const RECOGNISED_BYTES: usize = 1_024;
 
 /// How a trace file is compressed, told by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,6 +54,32 @@ impl Compression {
     }
 }
 
+/// A file that was opened: its first bytes, and a reader of all of them.
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    pub(super) compression: Compression,
+    /// The first [`RECOGNISED_BYTES`], fewer if there are no more.
+    pub(super) start: Vec<u8>,
+    pub(super) reader: Box<dyn BufRead + Send>,
+}
+
+impl Opened {
+    /// Opens a file and looks at its first bytes. Reads on from there, never back: a pipe will do.
+    pub(super) fn open(path: &Path) -> Result<Opened, TraceError> {
+        let wrong = |fault| TraceError::of_file(path, fault);
+        let file = File::open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?;
+        let (magic, file) = peek(file, 4).map_err(|error| wrong(Fault::Read(error.to_string())))?;
+        if magic.is_empty() {
+            return Err(wrong(Fault::Empty));
+        }
+        let compression = Compression::of(&magic);
+        let decompressed = decompress(compression, file).map_err(|error| wrong(Fault::Read(error.to_string())))?;
+        let (start, rest) =
+            peek(decompressed, RECOGNISED_BYTES).map_err(|error| wrong(read_fault(compression, &error)))?;
+        Ok(Opened { path: path.to_path_buf(), compression, start, reader: Box::new(BufReader::new(rest)) })
+    }
+}
+
 /// The lines of a file that are not blank.
 pub(super) struct Source {
     path: PathBuf,
@@ -64,41 +90,20 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens a file and looks at its first bytes. Reads on from there, never back: a pipe will do.
-    pub(super) fn open(path: &Path) -> Result<Source, TraceError> {
-        let whole_file = |fault| TraceError { path: path.to_path_buf(), line: None, fault };
-        let file = File::open(path).map_err(|error| whole_file(Fault::Open(error.to_string())))?;
-        let (magic, file) = peek(file, 4).map_err(|error| whole_file(Fault::Read(error.to_string())))?;
-        if magic.is_empty() {
-            return Err(whole_file(Fault::Empty));
-        }
-        let compression = Compression::of(&magic);
-        let decompressed = decompress(compression, file).map_err(|error| whole_file(Fault::Read(error.to_string())))?;
-        let (start, rest) =
-            peek(decompressed, TAR_BLOCK_BYTES).map_err(|error| whole_file(read_fault(compression, &error)))?;
-        if start.len() == TAR_BLOCK_BYTES && start[257..262] == *b"ustar" {
-            return Err(whole_file(Fault::Archive));
-        }
-        let reader = Box::new(BufReader::new(rest));
-        Ok(Source { path: path.to_path_buf(), compression, reader, line: 0, raw: Vec::new() })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn compression(&self) -> Compression {
-        self.compression
+    /// The lines of a file from its first.
+    pub(super) fn new(opened: Opened) -> Source {
+        let Opened { path, compression, reader, .. } = opened;
+        Source { path, compression, reader, line: 0, raw: Vec::new() }
     }
 
     /// An error of the line read last.
     pub(super) fn error(&self, fault: Fault) -> TraceError {
-        TraceError { path: self.path.clone(), line: Some(self.line), fault }
+        TraceError::of_line(&self.path, self.line, fault)
     }
 
     /// An error of the file as a whole.
     pub(super) fn file_error(&self, fault: Fault) -> TraceError {
-        TraceError { path: self.path.clone(), line: None, fault }
+        TraceError::of_file(&self.path, fault)
     }
 
     /// Reads the next line that is not blank, without its end; false after the last.
@@ -149,7 +154,8 @@ fn decompress(compression: Compression, file: impl Read + Send + 'static) -> io:
     })
 }
 
-fn read_fault(compression: Compression, error: &io::Error) -> Fault {
+/// What a failed read means.
+pub(super) fn read_fault(compression: Compression, error: &io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::UnexpectedEof if compression != Compression::Plain => Fault::EndsEarly(compression),
         _ => Fault::Read(error.to_string()),

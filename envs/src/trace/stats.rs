@@ -1,12 +1,12 @@
 //! What a trace looks like: `kvtide trace stats`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Compression, Format, TraceError, TraceReader};
+use super::{Compression, Format, HashIds, Request, TraceError, TraceReader};
 use crate::percentile::percentile;
 use crate::time::Micros;
 
@@ -52,13 +52,22 @@ pub struct TraceStats {
     pub output_tokens: Lengths,
     /// Prompt and output tokens together.
     pub total_tokens: u64,
-    /// Share of prompt tokens in full hash blocks that were seen before in the trace: what a prefix cache without limit
-    /// would save. `None` if no request has hashes.
+    /// Share of prompt tokens in full hash blocks that were seen before in the trace, under the same cache salt: what a
+    /// prefix cache without limit would save, tenants sharing. `None` if no request has hashes.
     pub prefix_reuse: Option<f64>,
+    /// Prompt tokens in full hash blocks that differ: what that cache would hold in the end, answers not counted. `None`
+    /// if no request has hashes.
+    pub prefix_tokens: Option<u64>,
     /// Distinct sessions; 0 if none are named.
     pub sessions: u64,
+    /// Distinct tenants; 0 if none are named.
+    pub tenants: u64,
+    /// Distinct cache salts; 0 if none are given.
+    pub cache_salts: u64,
     /// Requests whose output of 0 tokens was read as 1.
     pub zero_output_rows: u64,
+    /// Requests of sessions that would arrive after the last session has started, and are left out.
+    pub left_out_rows: u64,
     /// Arrivals in each minute.
     pub arrivals_per_minute: Vec<u64>,
     /// What to mind when replaying, one sentence each.
@@ -85,12 +94,19 @@ pub struct Lengths {
 }
 
 impl TraceStats {
-    /// Reads a trace to its end and describes it.
+    /// Reads a trace to its end and describes it. Sessions start as [`super::SessionArrivals`] does by default.
     ///
     /// # Errors
     /// Those of [`TraceReader`].
     pub fn read(path: impl AsRef<Path>) -> Result<TraceStats, TraceError> {
-        let mut reader = TraceReader::open(path)?;
+        TraceStats::of(TraceReader::open(path)?)
+    }
+
+    /// Describes the trace of a reader that was just opened.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader`].
+    pub fn of(mut reader: TraceReader) -> Result<TraceStats, TraceError> {
         let mut seen = Seen::default();
         for request in reader.by_ref() {
             seen.add(&request?);
@@ -99,25 +115,27 @@ impl TraceStats {
     }
 }
 
-/// What is kept of each request: 16 bytes, and 12 more for each of its hashes.
+/// What is kept of each request: 16 bytes, and 16 more for each of its hashes that its session did not just have.
 #[derive(Default)]
 struct Seen {
     arrivals_us: Vec<u64>,
     prompts: Vec<u32>,
     outputs: Vec<u32>,
-    /// (block size, hash): a block of another size is another block.
-    hashes: Vec<(u32, u64)>,
+    prefixes: Prefixes,
     sessions: BTreeSet<String>,
+    tenants: BTreeSet<String>,
 }
 
 impl Seen {
-    fn add(&mut self, request: &super::Request) {
+    fn add(&mut self, request: &Request) {
         self.arrivals_us.push(request.arrival.0);
         self.prompts.push(request.prompt_tokens);
         self.outputs.push(request.output_tokens);
-        self.hashes.extend(request.hash_ids.iter().map(|hash| (request.hash_block_tokens, *hash)));
-        if let Some(session) = request.session.as_ref().filter(|session| !self.sessions.contains(*session)) {
-            self.sessions.insert(session.clone());
+        self.prefixes.add(request);
+        for (names, name) in [(&mut self.sessions, &request.session), (&mut self.tenants, &request.tenant)] {
+            if let Some(name) = name.as_ref().filter(|name| !names.contains(*name)) {
+                names.insert(name.clone());
+            }
         }
     }
 
@@ -128,6 +146,8 @@ impl Seen {
         let quantum = quantum(&gaps_us);
         let arrivals_per_minute = per_minute(&self.arrivals_us);
         let (prompt_tokens, output_tokens) = (Lengths::of(&self.prompts), Lengths::of(&self.outputs));
+        let cache_salts = self.prefixes.salts.keys().filter(|salt| salt.is_some()).count() as u64;
+        let prefixes = self.prefixes.count();
         TraceStats {
             path: reader.path().to_path_buf(),
             format: reader.format(),
@@ -139,14 +159,61 @@ impl Seen {
             inter_arrival_cv: coefficient_of_variation(&gaps_us),
             quantum_s: quantum.map(Micros::as_secs_f64),
             total_tokens: prompt_tokens.total + output_tokens.total,
-            prefix_reuse: prefix_reuse(self.hashes, prompt_tokens.total),
+            prefix_reuse: prefixes.map(|(all, distinct)| (all - distinct) as f64 / prompt_tokens.total as f64),
+            prefix_tokens: prefixes.map(|(_, distinct)| distinct),
             prompt_tokens,
             output_tokens,
             sessions: self.sessions.len() as u64,
+            tenants: self.tenants.len() as u64,
+            cache_salts,
             zero_output_rows: reader.zero_output_rows(),
+            left_out_rows: reader.left_out_rows(),
             arrivals_per_minute,
-            warnings: warnings(quantum, reader.zero_output_rows()),
+            warnings: warnings(quantum, self.sessions.len(), reader),
         }
+    }
+}
+
+/// Prefix blocks: all, and those that differ. With a cache that forgets nothing, every occurrence of a block but its
+/// first is a hit.
+#[derive(Default)]
+struct Prefixes {
+    /// Tokens of all blocks.
+    tokens: u64,
+    /// Blocks, each at least once. A block of another size, or under another salt, is another block.
+    blocks: Vec<Block>,
+    /// Salts, numbered as they come.
+    salts: BTreeMap<Option<String>, u32>,
+    /// The prefix that each session had last.
+    last: BTreeMap<String, (u32, u32, HashIds)>,
+}
+
+/// Salt, tokens, hash.
+type Block = (u32, u32, u64);
+
+impl Prefixes {
+    fn add(&mut self, request: &Request) {
+        let next_salt = self.salts.len() as u32;
+        let salt = *self.salts.entry(request.cache_salt.clone()).or_insert(next_salt);
+        let (block_tokens, hash_ids) = (request.hash_block_tokens, &request.hash_ids);
+        self.tokens += u64::from(block_tokens) * hash_ids.len() as u64;
+        // Most of a turn's prompt is the prompt of the turn before.
+        let mut known = 0;
+        if let Some(session) = &request.session {
+            let last = self.last.insert(session.clone(), (salt, block_tokens, hash_ids.clone()));
+            if let Some((_, _, last)) = last.filter(|last| (last.0, last.1) == (salt, block_tokens)) {
+                known = last.iter().zip(hash_ids).take_while(|(last, now)| last == now).count();
+            }
+        }
+        self.blocks.extend(hash_ids[known..].iter().map(|hash| (salt, block_tokens, *hash)));
+    }
+
+    /// Tokens of all blocks, and of those that differ; `None` if there are none.
+    fn count(mut self) -> Option<(u64, u64)> {
+        self.blocks.sort_unstable();
+        self.blocks.dedup();
+        let distinct = self.blocks.iter().map(|(_, block_tokens, _)| u64::from(*block_tokens)).sum();
+        (!self.blocks.is_empty()).then_some((self.tokens, distinct))
     }
 }
 
@@ -199,16 +266,6 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// With a cache that forgets nothing, every occurrence of a block but its first is a hit: occurrences less distinct
-/// blocks.
-fn prefix_reuse(mut hashes: Vec<(u32, u64)>, prompt_tokens: u64) -> Option<f64> {
-    let tokens = |hashes: &[(u32, u64)]| hashes.iter().map(|(block_tokens, _)| u64::from(*block_tokens)).sum::<u64>();
-    let hashed = tokens(&hashes);
-    hashes.sort_unstable();
-    hashes.dedup();
-    (!hashes.is_empty()).then(|| (hashed - tokens(&hashes)) as f64 / prompt_tokens as f64)
-}
-
 fn per_minute(arrivals_us: &[u64]) -> Vec<u64> {
     let minute = |arrival_us: u64| (arrival_us / 60_000_000) as usize;
     let mut counts = vec![0; arrivals_us.last().map_or(0, |last| minute(*last) + 1)];
@@ -218,14 +275,20 @@ fn per_minute(arrivals_us: &[u64]) -> Vec<u64> {
     counts
 }
 
-fn warnings(quantum: Option<Micros>, zero_output_rows: u64) -> Vec<String> {
+fn warnings(quantum: Option<Micros>, sessions: usize, reader: &TraceReader) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(quantum) = quantum {
         let step = seconds(quantum.as_secs_f64());
         warnings.push(format!("arrivals are quantised to {step}: use --jitter {step}"));
     }
-    if zero_output_rows > 0 {
-        warnings.push(format!("requests that generated 0 tokens, read as 1: {zero_output_rows}"));
+    if reader.zero_output_rows() > 0 {
+        warnings.push(format!("requests that generated 0 tokens, read as 1: {}", reader.zero_output_rows()));
+    }
+    if reader.format() == Format::Sessions && sessions > 1 {
+        warnings.push("when sessions start is not recorded: a Poisson process starts them".to_owned());
+    }
+    if reader.left_out_rows() > 0 {
+        warnings.push(format!("requests after the last session has started, left out: {}", reader.left_out_rows()));
     }
     warnings
 }
@@ -253,8 +316,14 @@ impl fmt::Display for TraceStats {
             writeln!(f, "  {name:<12} {mean:>10.1} {p50:>8.0} {p90:>8.0} {p95:>8.0} {p99:>8.0} {max:>8}")?;
         }
         writeln!(f, "total tokens   {}", self.total_tokens)?;
-        writeln!(f, "prefix reuse   {}", or_none(self.prefix_reuse.map(|share| share * 100.0), 1, " %"))?;
+        let reuse = or_none(self.prefix_reuse.map(|share| share * 100.0), 1, " % of prompt tokens");
+        let held = self.prefix_tokens.map_or_else(String::new, |tokens| format!(", a cache of {tokens} tokens"));
+        writeln!(f, "prefix reuse   {reuse}{held}")?;
         writeln!(f, "sessions       {}", self.sessions)?;
+        writeln!(f, "tenants        {}", self.tenants)?;
+        if self.cache_salts > 0 {
+            writeln!(f, "cache salts    {}", self.cache_salts)?;
+        }
         let (bars, minutes) = sparkline(&self.arrivals_per_minute);
         writeln!(f, "arrivals       {bars}")?;
         write!(

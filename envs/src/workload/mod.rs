@@ -22,7 +22,7 @@ pub use windows::Window;
 
 use crate::seed::{self, RunHash};
 use crate::time::Micros;
-use crate::trace::{self, Request, TraceError};
+use crate::trace::{Request, TraceError, TraceReader};
 
 /// Requests in arrival order; a request's id is its index. Cloning shares them.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,14 +51,22 @@ impl Workload {
         Ok(Workload { name: name.into(), requests: requests.into(), span })
     }
 
-    /// A recorded trace as it is, named as its file up to the first dot.
+    /// A recorded trace as it is, named as its file up to the first dot. Sessions start as
+    /// [`SessionArrivals`](crate::trace::SessionArrivals) does by default.
     ///
     /// # Errors
-    /// Those of [`trace::TraceReader`].
+    /// Those of [`TraceReader`].
     pub fn from_trace(path: impl AsRef<Path>) -> Result<Workload, TraceError> {
-        let path = path.as_ref();
-        let requests = trace::read_all(path)?;
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        Workload::from_reader(TraceReader::open(path)?)
+    }
+
+    /// A recorded trace as a reader that was just opened gives it; see [`from_trace`](Workload::from_trace).
+    ///
+    /// # Errors
+    /// Those of [`TraceReader`].
+    pub fn from_reader(mut reader: TraceReader) -> Result<Workload, TraceError> {
+        let requests: Vec<Request> = reader.by_ref().collect::<Result<_, _>>()?;
+        let file = reader.path().file_name().unwrap_or_default().to_string_lossy();
         let name = file.split('.').find(|part| !part.is_empty()).unwrap_or("trace").into();
         // A trace that was read is in order and not empty.
         let span = requests.last().map_or(Micros::ZERO, |last| last.arrival + Micros(1));

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 
+use kvtide_envs::sched::{Outcome, Refusal, RequestId, Source, StepPlan, Test, V1};
 use serde_json::{Map, Value, json};
 
 /// One step. Field names are the log's.
@@ -46,6 +47,53 @@ pub fn usage(free: u32, num_blocks: u32) -> f64 {
 }
 
 impl Record {
+    /// Of our scheduler, after `schedule`; what finishes is added later.
+    pub fn of(plan: &StepPlan, scheduler: &V1) -> Record {
+        let scheduled = scheduler.scheduled(plan);
+        let admitted = |id| plan.prefills.iter().any(|chunk| chunk.id == id && chunk.source == Source::Waiting);
+        let again = |id| scheduler.view(id).preemptions > 0;
+        let admissions = |wanted: bool| {
+            let list = scheduled.iter().filter(|turn| admitted(turn.id) && again(turn.id) == wanted);
+            list.map(|turn| (turn.id.0, turn.tokens, turn.context)).collect()
+        };
+        let refusal = |&Refusal { id, test, need, reserve, free, .. }: &Refusal| {
+            let kind = match test {
+                Test::Growth => 'G',
+                Test::Prompt => 'F',
+                Test::Chunk => 'A',
+            };
+            (id.0, kind, need, reserve, free)
+        };
+        let ids = |queue: &mut dyn Iterator<Item = RequestId>| queue.map(|id| id.0).collect();
+        let pool = scheduler.pool();
+        Record {
+            running: scheduled.iter().filter(|turn| !admitted(turn.id)).map(|turn| (turn.id.0, turn.tokens)).collect(),
+            new: admissions(false),
+            resumed: admissions(true),
+            preempted: plan.preempted.iter().map(|victim| (victim.id.0, victim.lost_tokens)).collect(),
+            refused: plan.growth_refused.iter().chain(&plan.admissions_refused).map(refusal).collect(),
+            tokens: plan.batched_tokens(),
+            free: pool.num_free(),
+            queues: [ids(&mut scheduler.waiting()), ids(&mut scheduler.running().iter().copied())],
+            computed: scheduled.iter().map(|turn| turn.context).collect(),
+            tables: scheduled
+                .iter()
+                .map(|turn| scheduler.table(turn.id).iter().map(|block| block.0).collect())
+                .collect(),
+            free_queue: pool.free_blocks().map(|block| block.0).collect(),
+            cached: scheduler.config().enable_prefix_caching.then(|| pool.num_keys()),
+            finished: Vec::new(),
+            free_end: pool.num_free(),
+        }
+    }
+
+    /// Adds what the processed step came to.
+    pub fn finish(mut self, outcome: &Outcome, scheduler: &V1) -> Record {
+        self.finished = outcome.finished.iter().map(|id| id.0).collect();
+        self.free_end = scheduler.pool().num_free();
+        self
+    }
+
     /// Nothing scheduled, nobody preempted.
     pub fn is_idle(&self) -> bool {
         self.tokens == 0 && self.preempted.is_empty()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The content of a block and of all blocks before it. Two are equal exactly if all those tokens are equal: the number
 /// stands for (key of the block before, streams of the block's tokens), looked up in full. A token is its stream and its
-/// position, and the position follows from the length of the chain.
+/// position, and the position follows from the length of the chain. The first block's list says the scope as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(usize);
 

@@ -32,6 +32,8 @@ pub struct Ask {
     pub id: u32,
     pub prompt: u32,
     pub output: u32,
+    /// Requests of different scopes share nothing.
+    pub scope: u32,
     /// `(stream, end)`: positions below `end`, from the end before, are of this stream; those after the last are its own.
     pub prefix: Vec<(u32, u32)>,
 }
@@ -141,6 +143,12 @@ impl Reference {
     /// Waiting and running, head first.
     pub fn queues(&self) -> [Vec<u32>; 2] {
         [self.waiting.iter().copied().collect(), self.running.clone()]
+    }
+
+    /// Generated and computed tokens of a request that has not finished.
+    pub fn progress(&self, id: u32) -> [u32; 2] {
+        let request = &self.requests[&id];
+        [request.generated as u32, request.computed as u32]
     }
 
     /// One step, to the end of the output it processes.
@@ -313,7 +321,10 @@ impl Reference {
         for block in request.keys.len() as i64..=index {
             let tokens = block * block_size..(block + 1) * block_size;
             assert!(tokens.end <= request.len(), "the block's tokens are known");
-            let streams = tokens.map(|position| request.stream(position)).collect();
+            let mut streams: Vec<u32> = tokens.map(|position| request.stream(position)).collect();
+            if block == 0 {
+                streams.push(request.ask.scope);
+            }
             let key = self.contents.key(request.keys.last().copied(), streams);
             request.keys.push(key);
         }

@@ -7,8 +7,8 @@ mod whole;
 use std::sync::Arc;
 
 use kvtide_envs::cost::{CostModel, Deployment};
-use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights};
-use kvtide_envs::sched::Slo;
+use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, RewardWeights, WorldDraw};
+use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::NUM_CHOICES;
@@ -57,21 +57,23 @@ pub(crate) fn crowded(profile: ActionProfile) -> Arc<EnvConfig> {
     engine.max_model_len = engine.max_model_len.min(900 * engine.block_size);
     engine.max_num_batched_tokens = engine.max_num_batched_tokens.max(engine.max_model_len);
     Arc::new(EnvConfig {
-        node: NodeConfig {
-            cost: CostModel::new(&deployment, engine.block_size),
-            engine,
-            slo: Slo::default(),
-            clients: None,
-        },
+        worlds: vec![WorldDraw::new(
+            NodeConfig {
+                cost: CostModel::new(&deployment, engine.block_size),
+                engine,
+                slo: Slo::default(),
+                clients: None,
+            },
+            EpisodeSource {
+                source: WorkloadSource::Synthetic("chat:rate=2,duration=60".parse().unwrap()),
+                range: Window { start: Micros::ZERO, end: Micros::from_millis(60_000) },
+                length: Micros::from_millis(60_000),
+                load: (0.5, 2.0),
+            },
+        )],
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,
-        episodes: EpisodeSource {
-            source: WorkloadSource::Synthetic("chat:rate=2,duration=60".parse().unwrap()),
-            range: Window { start: Micros::ZERO, end: Micros::from_millis(60_000) },
-            length: Micros::from_millis(60_000),
-            load: (0.5, 2.0),
-        },
     })
 }
 

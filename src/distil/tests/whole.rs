@@ -158,7 +158,7 @@ fn no_two_episodes_are_alike() {
 #[test]
 fn short_episodes_are_played_until_there_are_enough() {
     let mut env = (*crowded(ActionProfile::Core)).clone();
-    env.episodes.length = kvtide_envs::time::Micros::from_millis(3000);
+    env.worlds[0].episodes.length = kvtide_envs::time::Micros::from_millis(3000);
     let config =
         DistilConfig { dagger_iterations: 0, episodes_per_iteration: 2, samples_per_iteration: 400, ..quick() };
     let stop = AtomicBool::new(false);
@@ -186,7 +186,7 @@ fn it_stops_when_asked_and_says_what_is_wrong() {
     let outcome = distil(&Rules(cautious), &crowded(ActionProfile::Full), &config, &mut |_| {}, &stop);
     assert!(matches!(outcome, Err(DistilError::Config { field: "max_leaves", .. })));
     let mut env = (*crowded(ActionProfile::Full)).clone();
-    env.node.engine.num_gpu_blocks = 0;
+    env.worlds[0].node.engine.num_gpu_blocks = 0;
     let outcome = distil(&Rules(cautious), &Arc::new(env), &quick(), &mut |_| {}, &stop);
     assert!(matches!(outcome, Err(DistilError::Env(_))));
 }
@@ -194,8 +194,8 @@ fn it_stops_when_asked_and_says_what_is_wrong() {
 #[test]
 fn an_engine_that_dies_is_an_error() {
     let mut env = (*crowded(ActionProfile::Full)).clone();
-    env.node.engine.dead_ends = DeadEnds::Faithful;
-    env.node.engine.num_cpu_blocks = 1;
+    env.worlds[0].node.engine.dead_ends = DeadEnds::Faithful;
+    env.worlds[0].node.engine.num_cpu_blocks = 1;
     let stop = AtomicBool::new(false);
     let swaps = Rules(|_| [0, 0, 0, 0]);
     let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);

@@ -2,7 +2,7 @@
 
 use super::super::{Admittance, BlockCopy, Phase, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Entry, Step, Turn, V1};
-use crate::kv::{BlockId, blocks_for};
+use crate::kv::{BlockId, Eviction, blocks_for};
 
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
 /// has to wait.
@@ -11,6 +11,8 @@ pub(super) struct HeadLookup {
     /// Who, and how many tokens it had; `None` before the first.
     of: Option<(RequestId, u32)>,
     hits: Vec<BlockId>,
+    /// How many of them nobody uses: they count as free and are paid for like new ones.
+    idle: u32,
 }
 
 /// What admitting a request would take.
@@ -31,6 +33,9 @@ impl V1 {
             else {
                 break;
             };
+            if !self.could_fit(head, step, plan) {
+                break;
+            }
             self.look_up(head);
             let Some(offer) = self.offer(head, step) else { break };
             if !self.passes(head, &offer, step, plan) {
@@ -41,13 +46,29 @@ impl V1 {
         }
     }
 
+    /// Whether a request can pass the test of its whole prompt, as far as that is known without a lookup. If nobody
+    /// shares its tokens, every hit is idle and saves nothing here, so that the test does not depend on it; and a
+    /// request that waits for blocks fails it in every step.
+    fn could_fit(&self, head: Entry, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+        let is_unshared = self.sequences[head.id.index()].is_unshared;
+        if !is_unshared || !self.config.scheduler_reserve_full_isl || self.config.eviction == Eviction::Radix {
+            return true;
+        }
+        // vLLM looks at the budget before it looks at blocks.
+        if !self.config.enable_chunked_prefill {
+            return true;
+        }
+        self.fits(head, Test::Prompt, head.tokens, (0, 0), step, plan)
+    }
+
     /// Finds the leading blocks of `head` that are cached. The last token is never taken from the cache, because from it
     /// the next one is sampled.
     fn look_up(&mut self, head: Entry) {
-        let HeadLookup { of, hits } = &mut self.head;
+        let HeadLookup { of, hits, idle } = &mut self.head;
         let sequence = &mut self.sequences[head.id.index()];
         let Some(content) = &sequence.content else { return };
-        let most = (head.tokens - 1) / self.config.block_size;
+        // What has no key was never computed.
+        let most = ((head.tokens - 1) / self.config.block_size).min(sequence.keyless_from);
         content.extend_keys(&mut sequence.keys, most, self.config.block_size);
         if *of != Some((head.id, head.tokens)) || !self.pool.watch_is_valid() {
             *of = Some((head.id, head.tokens));
@@ -59,6 +80,7 @@ impl V1 {
         }
         if hits.len() > found || found == 0 {
             self.pool.watch(hits);
+            *idle = self.pool.idle_among(hits);
         }
     }
 
@@ -74,29 +96,36 @@ impl V1 {
         Some(Offer { present, tokens: rest.min(left) })
     }
 
-    /// Tests for blocks: of the whole prompt, then of the first chunk, each with the watermark if anything runs. Cached
-    /// blocks that nobody uses count as free and are paid for like new ones.
+    /// Tests for blocks: of the whole prompt, then of the first chunk.
     fn passes(&self, head: Entry, offer: &Offer, step: &Step<'_>, plan: &mut StepPlan) -> bool {
-        let hits = self.head.hits.len() as u32;
-        let idle = self.pool.idle_among(&self.head.hits);
-        let reserve = if self.running.is_empty() {
-            0
-        } else {
-            (step.controls.watermark * f64::from(self.config.num_gpu_blocks)) as u32
+        let hits = (self.head.hits.len() as u32, self.head.idle);
+        (!self.config.scheduler_reserve_full_isl || self.fits(head, Test::Prompt, head.tokens, hits, step, plan))
+            && self.fits(head, Test::Chunk, offer.present + offer.tokens, hits, step, plan)
+    }
+
+    /// Whether blocks for `tokens` tokens, less `hits` (all, idle) of them, can be taken and the watermark left free,
+    /// which is 0 if nothing runs. Cached blocks that nobody uses count as free and are paid for like new ones.
+    fn fits(
+        &self,
+        head: Entry,
+        test: Test,
+        tokens: u32,
+        hits: (u32, u32),
+        step: &Step<'_>,
+        plan: &mut StepPlan,
+    ) -> bool {
+        let reserve = match step.controls.watermark * f64::from(self.config.num_gpu_blocks) {
+            _ if self.running.is_empty() => 0,
+            watermark => watermark as u32,
         };
         let free = self.pool.num_free();
-        let mut fits = |test, tokens: u32| {
-            let tokens = tokens.min(self.config.max_model_len);
-            let need = blocks_for(tokens, self.config.block_size) - hits + idle;
-            let fits = u64::from(need) + u64::from(reserve) <= u64::from(free);
-            if !fits {
-                let status = Admittance::Later;
-                plan.admissions_refused.push(Refusal { id: head.id, test, need, reserve, free, status });
-            }
-            fits
-        };
-        (!self.config.scheduler_reserve_full_isl || fits(Test::Prompt, head.tokens))
-            && fits(Test::Chunk, offer.present + offer.tokens)
+        let need = blocks_for(tokens.min(self.config.max_model_len), self.config.block_size) - hits.0 + hits.1;
+        if u64::from(need) + u64::from(reserve) <= u64::from(free) {
+            return true;
+        }
+        let status = Admittance::Later;
+        plan.admissions_refused.push(Refusal { id: head.id, test, need, reserve, free, status });
+        false
     }
 
     fn enter_running(&mut self, id: RequestId, offer: &Offer, step: &mut Step<'_>, plan: &mut StepPlan) {

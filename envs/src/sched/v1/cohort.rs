@@ -121,16 +121,6 @@ impl V1 {
         self.loose.insert(place, turn);
     }
 
-    /// Takes every member out, for a step whose budget does not reach for all.
-    pub(super) fn dissolve(&mut self, step: &Step<'_>, plan: &mut StepPlan) {
-        for index in 0..self.running.len() {
-            let id = self.running[index];
-            if self.sequences[id.index()].is_member {
-                self.loosen(id, step, plan);
-            }
-        }
-    }
-
     pub(super) fn forget_loose(&mut self, turn: Turn) {
         if let Ok(place) = self.loose.binary_search(&turn) {
             self.loose.remove(place);

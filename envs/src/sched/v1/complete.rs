@@ -28,11 +28,8 @@ impl V1 {
         }
         for index in 0..self.departed.len() {
             let id = self.departed[index];
-            // It may have come back in the step it left.
-            if !self.sequences[id.index()].is_member {
-                self.settle(id, 1, true);
-                self.sequences[id.index()].last_token = Some(now);
-            }
+            self.settle(id, 1, true);
+            self.sequences[id.index()].last_token = Some(now);
         }
         self.departed.clear();
         for &id in &plan.finishing {

@@ -147,6 +147,8 @@ impl V1 {
         let limit = prompt_tokens.saturating_add(output_tokens).min(self.config.max_model_len);
         let mut sequence = Sequence::new(arrival, prompt_tokens, limit, slo);
         if self.config.enable_prefix_caching {
+            sequence.keyless_from = content.as_ref().map_or(0, |content| content.unshared_from(self.config.block_size));
+            sequence.is_unshared = sequence.keyless_from == 0;
             sequence.content = Some(content.unwrap_or_else(|| Content::new(0, u64::from(id.0), Arc::default())));
         }
         // vLLM's front end refuses such a prompt; in its scheduler it would block the queue for ever.

@@ -56,6 +56,7 @@ impl V1 {
             (PreemptedAs::Recompute, self.sequences[victim.index()].computed)
         };
         plan.preempted.push(Preempted { id: victim, how, lost_tokens });
+        self.publish(victim);
         let sequence = &mut self.sequences[victim.index()];
         self.pool.give_back(&mut sequence.blocks);
         sequence.phase = Phase::Waiting;

@@ -8,15 +8,11 @@ impl V1 {
     /// Gives every running request its turn, in running order: the loose ones, and those members of the cohort to which
     /// something happens. The other members need nothing.
     pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
-        if !self.budget_reaches(step) {
-            self.dissolve(step, plan);
-        }
+        debug_assert!(self.budget_reaches(step), "who runs was admitted within the budget");
         let mut turns = std::mem::take(&mut self.turns);
         self.cohort.due(step.number, &mut turns);
         turns.extend_from_slice(&self.loose);
         turns.sort_unstable();
-        // Who left the cohort and came back between two events has two entries for the second.
-        turns.dedup();
         for &turn in &turns {
             if !self.take_turn(turn, step, plan) {
                 break;
@@ -26,8 +22,10 @@ impl V1 {
         self.turns = turns;
     }
 
-    /// Whether every running request gets all it asks for, but perhaps the last, which may be cut short. If not, who gets
-    /// what depends on every request before, and the cohort does not decode as one.
+    /// Whether every running request gets all it asks for, but perhaps the last, which may be cut short. It always does:
+    /// nobody is admitted in a step that has no tokens left, whoever is admitted asks for no more in a later step than in
+    /// its first, and a chunk that was cut short took all that was left, so that nobody came behind it. That is why the
+    /// cohort decodes as one.
     fn budget_reaches(&self, step: &Step<'_>) -> bool {
         let mut asked = u64::from(self.cohort.len());
         for turn in &self.loose {
@@ -119,17 +117,32 @@ impl V1 {
         true
     }
 
+    /// Gives every block that was registered without a key its key: from now on the request itself will ask for it.
+    pub(super) fn publish(&mut self, id: RequestId) {
+        let sequence = &mut self.sequences[id.index()];
+        let Some(content) = &sequence.content else { return };
+        let keyless = std::mem::replace(&mut sequence.keyless_from, u32::MAX);
+        content.extend_keys(&mut sequence.keys, sequence.registered, self.config.block_size);
+        for index in keyless..sequence.registered {
+            self.pool.publish(sequence.blocks[index as usize], sequence.keys[index as usize]);
+        }
+    }
+
     /// Enters the full blocks among the first `tokens` tokens into the prefix cache.
     pub(super) fn register(&mut self, id: RequestId, tokens: u32) {
         let sequence = &mut self.sequences[id.index()];
         let Some(content) = &sequence.content else { return };
         let block_size = self.config.block_size;
         let full = tokens / block_size;
-        content.extend_keys(&mut sequence.keys, full, block_size);
-        for index in sequence.registered..full {
+        let keyed = full.min(sequence.keyless_from);
+        content.extend_keys(&mut sequence.keys, keyed, block_size);
+        for index in sequence.registered..keyed {
             let index = index as usize;
             let parent = index.checked_sub(1).map(|before| sequence.blocks[before]);
             self.pool.register(sequence.blocks[index], sequence.keys[index], parent);
+        }
+        for index in sequence.registered.max(keyed)..full {
+            self.pool.register_keyless(sequence.blocks[index as usize]);
         }
         sequence.registered = sequence.registered.max(full);
     }

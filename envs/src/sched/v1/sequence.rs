@@ -39,6 +39,10 @@ pub(super) struct Sequence {
     pub(super) blocks: Vec<BlockId>,
     /// Leading blocks entered into the prefix cache.
     pub(super) registered: u32,
+    /// First block that the prefix cache holds without a key, because nobody else can ask for it; `u32::MAX` if none.
+    pub(super) keyless_from: u32,
+    /// No other request has any of its tokens.
+    pub(super) is_unshared: bool,
     /// Keys of its leading full blocks, as far as they were needed.
     pub(super) keys: Vec<u64>,
     /// What its tokens are; `None` without a prefix cache.
@@ -71,6 +75,8 @@ impl Sequence {
             phase: Phase::Waiting,
             blocks: Vec::new(),
             registered: 0,
+            keyless_from: u32::MAX,
+            is_unshared: false,
             keys: Vec::new(),
             content: None,
             host_blocks: Vec::new(),

@@ -1,0 +1,96 @@
+//! What an episode may be: traffic, node and targets, and what of them is drawn anew each time.
+
+use rand::RngExt;
+
+use super::NodeConfig;
+use super::episode::{Drawn, EpisodeSource, ResetOptions};
+use super::serving::EnvError;
+use crate::sched::Slo;
+use crate::seed;
+
+/// One world of a curriculum.
+#[derive(Debug, Clone)]
+pub struct WorldDraw {
+    /// How often it is drawn, relative to the others; above 0.
+    pub weight: f64,
+    /// The node. In a closed loop the load drawn for an episode multiplies its clients, not its traffic.
+    pub node: NodeConfig,
+    /// Size of the pool relative to the node's, smallest and largest; drawn log-uniformly.
+    pub pool: (f64, f64),
+    /// Targets to draw from, evenly, instead of the node's; empty for the node's.
+    pub slos: Vec<Slo>,
+    /// Traffic, and its load.
+    pub episodes: EpisodeSource,
+}
+
+impl WorldDraw {
+    /// A world of which only the traffic is drawn.
+    pub fn new(node: NodeConfig, episodes: EpisodeSource) -> WorldDraw {
+        WorldDraw { weight: 1.0, node, pool: (1.0, 1.0), slos: Vec::new(), episodes }
+    }
+
+    /// Checks what every draw depends on.
+    ///
+    /// # Errors
+    /// A range or a setting that cannot work at its smallest.
+    pub fn validate(&self) -> Result<(), EnvError> {
+        let (least, most) = self.pool;
+        if !(least > 0.0 && least <= most && most <= MAX_POOL) {
+            return Err(EnvError::Pool { least, most });
+        }
+        if !(self.weight > 0.0 && self.weight.is_finite()) {
+            return Err(EnvError::Weight(self.weight));
+        }
+        self.resized(least).engine.validate()?;
+        self.resized(most).engine.validate()?;
+        self.episodes.validate(self.node.clients.is_some())?;
+        Ok(())
+    }
+
+    /// The node and the traffic of an episode.
+    ///
+    /// # Errors
+    /// No episode can be drawn.
+    pub fn draw(&self, seed: u64, options: &ResetOptions) -> Result<(NodeConfig, Drawn), EnvError> {
+        let mut stream = seed::stream(seed, "episode.node", 0);
+        let (least, most) = self.pool;
+        let mut node = self.resized(least * (most / least).powf(stream.random::<f64>()));
+        if !self.slos.is_empty() {
+            node.slo = self.slos[stream.random_range(0..self.slos.len())];
+        }
+        let drawn = self.episodes.draw(seed, options, node.clients.is_some())?;
+        node.clients = node.clients.map(|clients| ((f64::from(clients) * drawn.load).round() as u32).max(1));
+        Ok((node, drawn))
+    }
+
+    /// The node with a pool of another size, and a longest sequence that fits it.
+    fn resized(&self, factor: f64) -> NodeConfig {
+        let mut node = self.node.clone();
+        if factor != 1.0 {
+            let engine = &mut node.engine;
+            engine.num_gpu_blocks = (f64::from(engine.num_gpu_blocks) * factor).round() as u32;
+            engine.max_model_len =
+                engine.max_model_len.min(engine.num_usable_blocks().saturating_mul(engine.block_size));
+        }
+        node
+    }
+}
+
+/// Largest pool relative to the node's.
+const MAX_POOL: f64 = 1000.0;
+
+/// Index of the world of an episode.
+pub(super) fn drawn_world(worlds: &[WorldDraw], seed: u64) -> usize {
+    if worlds.len() == 1 {
+        return 0;
+    }
+    let total: f64 = worlds.iter().map(|world| world.weight).sum();
+    let mut left = seed::stream(seed, "episode.world", 0).random::<f64>() * total;
+    for (index, world) in worlds.iter().enumerate() {
+        left -= world.weight;
+        if left < 0.0 {
+            return index;
+        }
+    }
+    worlds.len() - 1
+}

@@ -1,0 +1,205 @@
+//! Random requests that share prefixes, served from a pool and from its definition at once.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::model::{Lru, Radix, Slow};
+use crate::kv::{BlockId, BlockPool, Content, Eviction, PrefixPool, Segment};
+
+/// Longest table, blocks.
+const LONGEST: u32 = 12;
+
+/// One thing a scheduler does. Numbers are cut to what is possible.
+#[derive(Debug, Clone)]
+enum Op {
+    /// Looks up `text`, uses at most `most_hits` of what is found, takes `new` more blocks, registers `full` of them.
+    Admit { text: usize, most_hits: usize, new: u32, full: usize },
+    /// Looks up and goes away, and may remember what it found.
+    Refuse { text: usize, depth: usize, watch: bool },
+    /// Looks up what continues the path remembered last.
+    LookFurther { depth: usize },
+    /// Takes and registers more blocks.
+    Grow { request: usize, new: u32, full: usize },
+    /// Finishes, or is preempted.
+    GiveBack { request: usize },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let text = 0..6_usize;
+    let blocks = LONGEST as usize + 1;
+    prop_oneof![
+        4 => (text.clone(), 0..blocks, 0..6_u32, 0..blocks)
+            .prop_map(|(text, most_hits, new, full)| Op::Admit { text, most_hits, new, full }),
+        2 => (text, 0..blocks, any::<bool>()).prop_map(|(text, depth, watch)| Op::Refuse { text, depth, watch }),
+        1 => (0..blocks).prop_map(|depth| Op::LookFurther { depth }),
+        2 => (0..8_usize, 0..4_u32, 0..4_usize).prop_map(|(request, new, full)| Op::Grow { request, new, full }),
+        4 => (0..8_usize).prop_map(|request| Op::GiveBack { request }),
+    ]
+}
+
+/// Six texts of blocks of one token: three beginnings, two of which continue in several ways.
+fn keys() -> Vec<Vec<u64>> {
+    let texts = [(&[][..], 0), (&[(0, 3)], 1), (&[(0, 3)], 2), (&[(0, 3), (2, 6)], 3), (&[(9, 2)], 4), (&[(9, 2)], 5)];
+    texts
+        .into_iter()
+        .map(|(cuts, own): (&[(u64, u32)], u64)| {
+            let cuts: Arc<[Segment]> = cuts.iter().map(|&(stream, end)| Segment { stream, end }).collect();
+            let mut keys = Vec::new();
+            Content::new(0, own, cuts).extend_keys(&mut keys, LONGEST, 1);
+            keys
+        })
+        .collect()
+}
+
+#[derive(Debug)]
+struct Request {
+    text: usize,
+    table: Vec<BlockId>,
+    registered: usize,
+}
+
+fn numbers(blocks: &[BlockId]) -> Vec<u32> {
+    blocks.iter().map(|block| block.0).collect()
+}
+
+/// The pool and its definition, side by side.
+struct Both<S> {
+    pool: PrefixPool,
+    slow: S,
+    keys: Vec<Vec<u64>>,
+    requests: Vec<Request>,
+    remembered: (usize, Vec<BlockId>),
+}
+
+impl<S: Slow> Both<S> {
+    fn new(pool: PrefixPool, slow: S) -> Both<S> {
+        Both { pool, slow, keys: keys(), requests: Vec::new(), remembered: (0, Vec::new()) }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Admit { text, most_hits, new, full } => {
+                let mut table = Vec::new();
+                self.lookup(text, LONGEST as usize, &mut table);
+                table.truncate(most_hits);
+                self.pool.touch(&table);
+                self.slow.touch(&numbers(&table));
+                let registered = table.len();
+                self.requests.push(Request { text, table, registered });
+                self.grow(self.requests.len() - 1, new, full);
+            }
+            Op::Refuse { text, depth, watch } => {
+                let mut hits = Vec::new();
+                self.lookup(text, depth, &mut hits);
+                let idle = hits.iter().filter(|block| self.slow.cache().refs[block.0 as usize] == 0).count();
+                assert_eq!(self.pool.idle_among(&hits) as usize, idle);
+                if watch {
+                    self.remember(text, hits);
+                }
+            }
+            Op::LookFurther { depth } => {
+                if self.pool.watch_is_valid() {
+                    let (text, mut hits) = std::mem::take(&mut self.remembered);
+                    self.lookup(text, depth.max(hits.len()), &mut hits);
+                    self.remember(text, hits);
+                }
+            }
+            Op::Grow { request, new, full } => self.grow(request, new, full),
+            Op::GiveBack { request } => {
+                if request < self.requests.len() {
+                    let mut request = self.requests.remove(request);
+                    self.slow.give_back(&numbers(&request.table));
+                    self.pool.give_back(&mut request.table);
+                    assert!(request.table.is_empty());
+                }
+            }
+        }
+    }
+
+    /// Looks up the first `depth` blocks of `text` behind those that are found already.
+    fn lookup(&mut self, text: usize, depth: usize, hits: &mut Vec<BlockId>) {
+        let keys = &self.keys[text][hits.len()..depth];
+        let mut expected = numbers(hits);
+        self.slow.lookup(keys, &mut expected);
+        self.pool.lookup(keys.iter().copied(), hits);
+        assert_eq!(numbers(hits), expected);
+    }
+
+    fn remember(&mut self, text: usize, hits: Vec<BlockId>) {
+        self.pool.watch(&hits);
+        self.slow.cache_mut().watched = Some(numbers(&hits).into_iter().collect());
+        self.remembered = (text, hits);
+    }
+
+    fn grow(&mut self, request: usize, new: u32, full: usize) {
+        let Some(request) = self.requests.get_mut(request) else { return };
+        let new = new.min(self.pool.num_free()).min(LONGEST - request.table.len() as u32);
+        let held = request.table.len();
+        self.pool.take(new, &mut request.table);
+        assert_eq!(numbers(&request.table[held..]), self.slow.take(new));
+        for _ in 0..full.min(request.table.len() - request.registered) {
+            let place = request.registered;
+            let (block, key) = (request.table[place], self.keys[request.text][place]);
+            let parent = place.checked_sub(1).map(|before| request.table[before]);
+            self.pool.register(block, key, parent);
+            self.slow.register(block.0, key, parent.map(|parent| parent.0));
+            request.registered += 1;
+        }
+    }
+
+    fn compare(&self) {
+        let (pool, cache) = (&self.pool, self.slow.cache());
+        let free = self.slow.free();
+        assert_eq!(numbers(&pool.free_blocks().collect::<Vec<_>>()), free);
+        assert_eq!(pool.num_free() as usize, free.len());
+        assert_eq!(pool.num_idle_cached() as usize, cache.idle().count());
+        assert_eq!(pool.num_keys(), cache.copies.len());
+        assert_eq!(pool.watch_is_valid(), cache.watched.is_some());
+        pool.validate(self.requests.iter().flat_map(|request| request.table.iter().copied())).unwrap();
+    }
+}
+
+fn check(mut both: Both<impl Slow>, ops: &[Op]) {
+    for op in ops {
+        both.apply(op);
+        both.compare();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn lru_is_one_queue(num_blocks in 1_u32..24, ops in vec(op(), 0..120)) {
+        check(Both::new(PrefixPool::new(num_blocks, true, Eviction::Lru), Lru::new(num_blocks)), &ops);
+    }
+
+    #[test]
+    fn radix_is_the_oldest_leaf_of_a_tree(num_blocks in 1_u32..24, ops in vec(op(), 0..120)) {
+        check(Both::new(PrefixPool::new(num_blocks, true, Eviction::Radix), Radix::new(num_blocks)), &ops);
+    }
+
+    /// Without caching it is the pool of V0, but for the null block.
+    #[test]
+    fn without_caching_it_is_a_stack(num_blocks in 1_u32..24, ops in vec((0..8_usize, 0_u32..10), 0..120)) {
+        let mut pool = PrefixPool::new(num_blocks, false, Eviction::Radix);
+        let mut stack = BlockPool::new(num_blocks - 1);
+        let mut tables = vec![(Vec::new(), Vec::new()); 8];
+        for (table, count) in ops {
+            let (table, same) = &mut tables[table];
+            if count <= pool.num_free() && count > 0 {
+                pool.take(count, table);
+                stack.take(count, same);
+            } else {
+                pool.give_back(table);
+                stack.give_back(same);
+            }
+            let same: Vec<u32> = same.iter().map(|block| block.0 + 1).collect();
+            prop_assert_eq!(numbers(table), same);
+            prop_assert_eq!(pool.num_free(), stack.num_free());
+            prop_assert!(pool.validate(tables.iter().flat_map(|table| table.0.iter().copied())).is_ok());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A recount that finds nothing wrong proves something only if it would have found it.
+
+use crate::kv::{BlockId, Eviction, PrefixPool};
+
+/// Blocks 1 and 2 are held, the first registered; 5, 4 and 3 are idle; 6 and 7 are copies of one key, held; 8 is
+/// unregistered. Also returned is what is held.
+fn pool() -> (PrefixPool, Vec<BlockId>) {
+    let mut pool = PrefixPool::new(9, true, Eviction::Radix);
+    let (mut held, mut idle) = (Vec::new(), Vec::new());
+    pool.take(2, &mut held);
+    pool.register(held[0], 10, None);
+    pool.take(3, &mut idle);
+    for &block in &idle {
+        pool.register(block, 30 + u64::from(block.0), None);
+    }
+    pool.give_back(&mut idle);
+    pool.take(2, &mut held);
+    for &block in &held[2..] {
+        pool.register(block, 50, None);
+    }
+    (pool, held)
+}
+
+type Damage = fn(&mut PrefixPool, &mut Vec<BlockId>);
+
+#[test]
+fn whatever_is_damaged_the_recount_notices() {
+    let damages: [(&str, Damage); 17] = [
+        ("block 9 is held, but not in the pool", |_, held| held.push(BlockId(9))),
+        ("the null block was given out", |_, held| held.push(BlockId(0))),
+        ("the null block was given out", |pool, _| pool.unregistered.push(BlockId(0))),
+        ("block 7 is in 0 tables and free: false", |_, held| held.truncate(3)),
+        ("block 8 is in 1 tables and free: true", |_, held| held.push(BlockId(8))),
+        ("block 1 is in 2 tables and counts 1", |_, held| held.push(BlockId(1))),
+        ("block 2 is in 1 tables and counts 0", |pool, _| pool.blocks.get_mut(2).refs = 0),
+        ("block 8 is twice in the free queue", |pool, _| pool.unregistered.push(BlockId(8))),
+        ("block 4 is twice in the free queue", |pool, _| pool.unregistered.push(BlockId(4))),
+        ("4 blocks are free, 5 are counted", |pool, _| pool.num_idle += 1),
+        ("block 6 is in a broken ring", |pool, _| pool.blocks.get_mut(7).key = 51),
+        ("block 3 is not found under its key", |pool, _| pool.blocks.get_mut(3).key = u64::MAX),
+        ("7 blocks are registered, 6 are in the map", |pool, _| pool.blocks.start_ring(2)),
+        ("block 3 is idle and not registered", |pool, _| pool.registry.remove(&mut pool.blocks, 3)),
+        ("block 3 is free and registered, but not idle", |pool, _| {
+            pool.blocks.remove_idle(3);
+            pool.blocks.push_idle(8);
+            pool.unregistered[0] = BlockId(3);
+        }),
+        ("block 7 is idle, and another has its key", |pool, held| {
+            pool.eviction = Eviction::Lru;
+            pool.give_back(&mut vec![held.pop().unwrap()]);
+            pool.eviction = Eviction::Radix;
+        }),
+        ("block 4 is not where its neighbours in the idle queue say", |pool, _| {
+            let behind_5 = *pool.blocks.get(4);
+            pool.blocks.remove_idle(5);
+            pool.blocks.push_idle(5);
+            *pool.blocks.get_mut(4) = behind_5;
+        }),
+    ];
+    for (finding, damage) in damages {
+        let (mut pool, mut held) = pool();
+        pool.validate(held.iter().copied()).unwrap();
+        damage(&mut pool, &mut held);
+        assert_eq!(pool.validate(held.iter().copied()).unwrap_err().find(finding), Some(0), "{finding}");
+    }
+}
+
+#[test]
+fn without_caching_a_block_is_in_one_table() {
+    let mut pool = PrefixPool::new(3, false, Eviction::Lru);
+    let mut table = Vec::new();
+    pool.take(1, &mut table);
+    pool.validate(table.iter().copied()).unwrap();
+    table.push(BlockId(1));
+    assert_eq!(pool.validate(table.iter().copied()).unwrap_err(), "block 1 is in 2 tables, and nothing is shared");
+}
+
+#[test]
+fn marks_of_old_watches_are_forgotten_when_numbers_run_out() {
+    let mut pool = PrefixPool::new(3, true, Eviction::Lru);
+    let mut table = Vec::new();
+    pool.take(1, &mut table);
+    pool.watch(&table);
+    pool.watch = u32::MAX;
+    // Number 1 again, which the block still bore.
+    pool.watch(&[]);
+    pool.give_back(&mut table);
+    assert!(pool.watch_is_valid());
+}

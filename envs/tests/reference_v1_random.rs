@@ -1,0 +1,241 @@
+//! The faithful V1 scheduler against a slow model of vLLM's rules, over drawn engines and workloads: what golden logs check
+//! where they are, checked where they are not.
+//!
+//! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::record_v1::Record;
+use common::reference_v1::Reference;
+use common::story::{IDLE_LIMIT, STEP};
+use common::world_v1::{self, World};
+use kvtide_envs::sched::{Outcome, RequestId, Slo, StepPlan, V1};
+use kvtide_envs::seed::{self, Stream};
+use kvtide_runtime::{Action, Controls};
+use rand::RngExt;
+use rayon::prelude::*;
+
+/// Longer runs are most likely in one of V1's endless loops.
+const MAX_STEPS: usize = 500;
+
+/// Seeds of the environment variable, or the usual ones.
+fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("KVTIDE_SIM_SEEDS") else { return usual };
+    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.unwrap_or_else(|| panic!("KVTIDE_SIM_SEEDS is {text:?}; give a range of seeds, as in 0..200"))
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Done,
+    Stalled,
+    Endless,
+}
+
+/// What a run went through, so that the worlds are known not to be too kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    preemptions: u64,
+    hits: u64,
+    resumed_hits: u64,
+    refusals: [u64; 3],
+    /// Requests that finished while waiting, which only an asynchronous engine has.
+    finished_waiting: u64,
+}
+
+/// Both schedulers, step by step.
+struct Pair<'a> {
+    world: &'a World,
+    ours: V1,
+    theirs: Reference,
+    stream: Stream,
+    watermark: f64,
+    /// This step's plan and the one's before.
+    plans: [StepPlan; 2],
+    outcome: Outcome,
+    submitted: usize,
+    open: BTreeSet<RequestId>,
+    /// Members of the cohort as the plans tell it.
+    cohort: BTreeSet<RequestId>,
+    seen: Seen,
+}
+
+impl<'a> Pair<'a> {
+    fn new(world: &'a World, seed: u64) -> Result<Pair<'a>, String> {
+        let mut stream = seed::stream(seed, "reference_v1.controls", 0);
+        Ok(Pair {
+            world,
+            ours: V1::new(world.engine.clone()).map_err(|error| error.to_string())?,
+            theirs: Reference::new(world.params()),
+            watermark: world_v1::watermark(&mut stream),
+            stream,
+            plans: [StepPlan::default(), StepPlan::default()],
+            outcome: Outcome::default(),
+            submitted: 0,
+            open: BTreeSet::new(),
+            cohort: BTreeSet::new(),
+            seen: Seen::default(),
+        })
+    }
+
+    fn run(&mut self) -> Result<End, String> {
+        let mut idle = 0;
+        for step in 0..MAX_STEPS {
+            self.submit(step);
+            let all_arrived = self.submitted == self.world.requests.len();
+            if all_arrived && self.ours.is_empty() {
+                return Ok(End::Done);
+            }
+            let record = self.step(step).map_err(|wrong| format!("step {step}: {wrong}"))?;
+            let is_stuck = record.is_idle() && all_arrived && !self.ours.is_empty();
+            idle = if is_stuck { idle + 1 } else { 0 };
+            if idle == IDLE_LIMIT {
+                return Ok(End::Stalled);
+            }
+        }
+        Ok(End::Endless)
+    }
+
+    fn submit(&mut self, step: usize) {
+        while let Some((_, ask)) = self.world.requests.get(self.submitted).filter(|(arrival, _)| *arrival <= step) {
+            let content = world_v1::content(ask);
+            let now = STEP.times(step as u64);
+            let (id, _) = self.ours.submit_with(now, ask.prompt, ask.output, Slo::default(), content);
+            self.open.insert(id);
+            self.theirs.submit(ask.clone());
+            self.submitted += 1;
+        }
+    }
+
+    fn step(&mut self, step: usize) -> Result<Record, String> {
+        if self.stream.random_bool(self.world.fickle) {
+            self.watermark = world_v1::watermark(&mut self.stream);
+        }
+        let now = STEP.times(step as u64);
+        let expected = self.theirs.step(self.watermark);
+        let controls = Controls { watermark: self.watermark, ..Action::V1_DEFAULT.controls() };
+        self.plans.swap(0, 1);
+        let plan = &mut self.plans[0];
+        self.ours.schedule(now, &controls, plan);
+        let record = Record::of(plan, &self.ours);
+        self.check_plan()?;
+        let [plan, before] = &self.plans;
+        let is_async = self.world.engine.async_scheduling;
+        if !is_async {
+            self.ours.complete(plan, now + STEP, &mut self.outcome);
+        } else if step > 0 {
+            self.ours.complete(before, now, &mut self.outcome);
+        }
+        let record = record.finish(&self.outcome, &self.ours);
+        if record != expected {
+            return Err(format!("watermark {}\nexpected:\n{expected}\n     got:\n{record}", self.watermark));
+        }
+        self.check_state()?;
+        self.count(&record);
+        Ok(record)
+    }
+
+    /// What a plan says of the cohort agrees with who is scheduled.
+    fn check_plan(&mut self) -> Result<(), String> {
+        let plan = &self.plans[0];
+        for id in &plan.left {
+            if !self.cohort.remove(id) {
+                return Err(format!("request {} leaves the cohort without being in it", id.0));
+            }
+        }
+        for id in &plan.joined {
+            if !self.cohort.insert(*id) {
+                return Err(format!("request {} joins the cohort twice", id.0));
+            }
+        }
+        let scheduled = self.ours.scheduled(plan);
+        let decodes = || scheduled.iter().filter(|turn| !plan.prefills.iter().any(|chunk| chunk.id == turn.id));
+        let members: BTreeSet<RequestId> = decodes().map(|turn| turn.id).collect();
+        let context: u64 = decodes().map(|turn| u64::from(turn.context) + 1).sum();
+        if (members.len(), context) != (plan.cohort as usize, plan.decode_context) || members != self.cohort {
+            let cohort = &self.cohort;
+            let said = (plan.cohort, plan.decode_context);
+            return Err(format!("{members:?} decode over {context} tokens, the plan says {said:?} and {cohort:?}"));
+        }
+        if let Some(turn) = decodes().find(|turn| turn.context < self.ours.view(turn.id).prompt_tokens) {
+            return Err(format!("request {} decodes within its prompt", turn.id.0));
+        }
+        Ok(())
+    }
+
+    /// After the step: everybody is as far as in the model, and the scheduler's own recount holds.
+    fn check_state(&mut self) -> Result<(), String> {
+        for id in &self.outcome.finished {
+            self.open.remove(id);
+            self.cohort.remove(id);
+        }
+        for &id in &self.open {
+            let view = self.ours.view(id);
+            let (got, expected) = ([view.generated, view.computed], self.theirs.progress(id.0));
+            if got != expected {
+                return Err(format!("request {} has generated and computed {got:?}, expected {expected:?}", id.0));
+            }
+        }
+        if self.ours.preemptions() != self.theirs.preemptions() {
+            return Err(format!("{} preemptions, expected {}", self.ours.preemptions(), self.theirs.preemptions()));
+        }
+        self.ours.validate()
+    }
+
+    fn count(&mut self, record: &Record) {
+        let seen = &mut self.seen;
+        seen.preemptions += record.preempted.len() as u64;
+        seen.hits += record.hits();
+        seen.resumed_hits += record.resumed.iter().map(|admitted| u64::from(admitted.2)).sum::<u64>();
+        for (_, kind, ..) in &record.refused {
+            seen.refusals["GFA".find(*kind).expect("one of the three")] += 1;
+        }
+        seen.finished_waiting += record.finished.iter().filter(|id| record.queues[0].contains(id)).count() as u64;
+    }
+}
+
+#[test]
+fn the_faithful_scheduler_agrees_with_the_rules() {
+    let range = seeds(0..2000);
+    let usual = range == (0..2000);
+    let runs: Vec<(End, Seen)> = range
+        .into_par_iter()
+        .map(|seed| {
+            let world = World::draw(seed);
+            let run = Pair::new(&world, seed).and_then(|mut pair| Ok((pair.run()?, pair.seen)));
+            run.unwrap_or_else(|wrong| {
+                panic!(
+                    "seed {seed}: {wrong}\n{world:#?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p \
+                     kvtide-envs --test reference_v1_random",
+                    seed + 1
+                )
+            })
+        })
+        .collect();
+    if usual {
+        check_variety(&runs);
+    }
+}
+
+/// Everything that can happen did happen, often enough.
+fn check_variety(runs: &[(End, Seen)]) {
+    let mut ends = BTreeMap::new();
+    for (end, _) in runs {
+        *ends.entry(*end).or_insert(0) += 1;
+    }
+    assert!([End::Done, End::Stalled, End::Endless].iter().all(|end| ends.get(end) >= Some(&20)), "{ends:?}");
+    let runs_with = |what: &dyn Fn(&Seen) -> u64| runs.iter().filter(|(_, seen)| what(seen) > 0).count();
+    let counts = [
+        ("preemptions", runs_with(&|seen| seen.preemptions)),
+        ("hits", runs_with(&|seen| seen.hits)),
+        ("hits of resumed requests", runs_with(&|seen| seen.resumed_hits)),
+        ("refused growth", runs_with(&|seen| seen.refusals[0])),
+        ("refused prompts", runs_with(&|seen| seen.refusals[1])),
+        ("refused chunks", runs_with(&|seen| seen.refusals[2])),
+        ("requests that finished waiting", runs_with(&|seen| seen.finished_waiting)),
+    ];
+    assert!(counts.iter().all(|(_, count)| *count >= 20), "{counts:?}");
+}

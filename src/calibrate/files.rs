@@ -1,0 +1,148 @@
+//! The three files of a measured run, out of a folder or an archive.
+
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use kvtide_envs::trace::ZSTD_WINDOW_LOG_MAX;
+use tar::Archive;
+
+use super::error::{Fault, MeasuredError};
+
+/// Largest file read, bytes: two million requests.
+const MAX_FILE_BYTES: u64 = 1 << 29;
+/// Most entries of an archive looked at.
+const MAX_ENTRIES: usize = 10_000;
+/// Most subfolders looked into.
+const MAX_FOLDERS: usize = 1000;
+
+/// A file as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TextFile {
+    /// Its path; within an archive `archive: path`.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+impl TextFile {
+    /// Reads a file, plain, gzip or zstd.
+    pub(super) fn read(path: &Path) -> Result<TextFile, MeasuredError> {
+        let opened = open(path).map_err(|error| MeasuredError::file(path.display(), Fault::Open(error.to_string())))?;
+        text(path.display().to_string(), opened)
+    }
+}
+
+/// What a server recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Files {
+    pub(super) requests: TextFile,
+    pub(super) series: TextFile,
+    pub(super) meta: TextFile,
+}
+
+const NAMES: [&str; 3] = ["requests.jsonl", "timeseries.csv", "meta.json"];
+
+impl Files {
+    /// Reads the files of `path`: a folder that holds them, itself or in one subfolder, or a tar archive of such a
+    /// folder, plain, gzip or zstd.
+    pub(super) fn read(path: &Path) -> Result<Files, MeasuredError> {
+        let wrong = |fault| MeasuredError::file(path.display(), fault);
+        let metadata = path.metadata().map_err(|error| wrong(Fault::Open(error.to_string())))?;
+        let found = if metadata.is_dir() { folder(path)? } else { archive(path)? };
+        let mut files =
+            found.into_iter().zip(NAMES).map(|(file, name)| file.ok_or_else(|| wrong(Fault::Missing(name))));
+        let mut next = || files.next().expect("there are three");
+        Ok(Files { requests: next()?, series: next()?, meta: next()? })
+    }
+}
+
+type Found = [Option<TextFile>; 3];
+
+fn folder(path: &Path) -> Result<Found, MeasuredError> {
+    let holds = |folder: &Path| NAMES.iter().any(|name| folder.join(name).is_file());
+    let home = if holds(path) {
+        path.to_owned()
+    } else {
+        let read = |error: io::Error| MeasuredError::file(path.display(), Fault::Read(error.to_string()));
+        let entries = path.read_dir().map_err(read)?.take(MAX_FOLDERS);
+        let entries: Vec<PathBuf> = entries.map(|entry| Ok(entry.map_err(read)?.path())).collect::<Result<_, _>>()?;
+        let mut homes = entries.into_iter().filter(|entry| holds(entry));
+        let home = homes.next().ok_or_else(|| MeasuredError::file(path.display(), Fault::Missing(NAMES[0])))?;
+        if homes.next().is_some() {
+            return Err(MeasuredError::file(path.display(), Fault::SeveralRuns));
+        }
+        home
+    };
+    let mut found = Found::default();
+    for (file, name) in found.iter_mut().zip(NAMES) {
+        let path = home.join(name);
+        if path.is_file() {
+            let open = |error: io::Error| MeasuredError::file(path.display(), Fault::Open(error.to_string()));
+            *file = Some(text(path.display().to_string(), File::open(&path).map_err(open)?)?);
+        }
+    }
+    Ok(found)
+}
+
+fn archive(path: &Path) -> Result<Found, MeasuredError> {
+    let wrong = |fault| MeasuredError::file(path.display(), fault);
+    // A cut compressed stream, and a cut archive, are told by the same kind of error or by none at all.
+    let broken = |error: io::Error| wrong(Fault::Archive(error.to_string()));
+    let mut archive = Archive::new(open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?);
+    let mut found = Found::default();
+    for entry in archive.entries().map_err(broken)?.take(MAX_ENTRIES) {
+        let entry = entry.map_err(broken)?;
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let inner = entry.path().map_err(broken)?.into_owned();
+        let Some(index) = NAMES.iter().position(|name| inner.file_name().is_some_and(|file| file == *name)) else {
+            continue;
+        };
+        if found[index].is_some() {
+            return Err(wrong(Fault::SeveralRuns));
+        }
+        let size = entry.size();
+        let file = text(format!("{}: {}", path.display(), inner.display()), entry)?;
+        if (file.text.len() as u64) < size {
+            return Err(wrong(Fault::CutOff(NAMES[index])));
+        }
+        found[index] = Some(file);
+    }
+    Ok(found)
+}
+
+/// The file, decompressed if it needs to be.
+fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    let mut file = File::open(path)?;
+    let mut magic = Vec::new();
+    file.by_ref().take(4).read_to_end(&mut magic)?;
+    let whole = Cursor::new(magic.clone()).chain(file);
+    Ok(match magic.as_slice() {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            let mut decoder = zstd::Decoder::new(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+            Box::new(decoder)
+        }
+        _ => Box::new(whole),
+    })
+}
+
+fn text(name: String, reader: impl Read) -> Result<TextFile, MeasuredError> {
+    let mut bytes = Vec::new();
+    let read = reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| MeasuredError::file(&name, Fault::Read(error.to_string())))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(MeasuredError::file(&name, Fault::TooLong(MAX_FILE_BYTES)));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(TextFile { name, text }),
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+            Err(MeasuredError::line(&name, line, Fault::NotText))
+        }
+    }
+}

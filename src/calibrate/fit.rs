@@ -1,0 +1,232 @@
+//! Fits a few constants, each with a physical meaning, to what was seen of a run.
+//!
+//! The **objective** is how far the simulation is off on what was seen, as a mean absolute log ratio, so that 0.01 is
+//! about one per cent: over first tokens (arrival to first token), over finished requests (arrival to last token), and
+//! over ticks (tokens generated so far), the three added. Absolute, not squared, because a request that just misses an
+//! admission is far off for reasons no constant can mend.
+//!
+//! The search, about 200 simulations, none of them random: the simplex over the two efficiencies; then values for the
+//! cold start, because it decides who gets into which of the first steps, so that the objective has basins along it;
+//! then the simplex over all. It works on logarithms within bounds.
+//!
+//! A server that is always full shows only the sum of the time a step takes to read the weights and its fixed time. So
+//! the two overheads carry a weak **prior**: they stay where the profile has them unless the run says otherwise.
+
+use std::ops::Range;
+
+use super::error::CalibrateError;
+use super::nelder_mead::{Limits, minimise};
+use super::seen::Seen;
+use super::served::{Constants, Served, Setup};
+
+/// A constant that is fitted.
+pub struct Parameter {
+    /// Its name, as in [`Hardware`](kvtide_envs::cost::Hardware).
+    pub name: &'static str,
+    /// Its unit, empty for a share.
+    pub unit: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Where it is searched for.
+    bounds: (f64, f64),
+    /// Whether it stays near the profile's value unless the run says otherwise.
+    has_prior: bool,
+    of: fn(&mut Constants) -> &mut f64,
+}
+
+/// What is fitted: two efficiencies, two overheads, and the run's cold start.
+pub const PARAMETERS: [Parameter; 5] = [
+    Parameter {
+        name: "compute_efficiency",
+        unit: "",
+        meaning: "share of peak FLOP/s reached in prefill",
+        bounds: (0.2, 1.2),
+        has_prior: false,
+        of: |constants| &mut constants.compute_efficiency,
+    },
+    Parameter {
+        name: "bandwidth_efficiency",
+        unit: "",
+        meaning: "share of peak bytes/s reached in reading weights and KV blocks",
+        bounds: (0.3, 1.0),
+        has_prior: false,
+        of: |constants| &mut constants.bandwidth_efficiency,
+    },
+    Parameter {
+        name: "step_overhead",
+        unit: "s",
+        meaning: "fixed time of a step",
+        bounds: (1e-5, 0.02),
+        has_prior: true,
+        of: |constants| &mut constants.step_overhead,
+    },
+    Parameter {
+        name: "sequence_overhead",
+        unit: "s",
+        meaning: "time a step takes for each sequence in it",
+        bounds: (1e-7, 5e-4),
+        has_prior: true,
+        of: |constants| &mut constants.sequence_overhead,
+    },
+    Parameter {
+        name: "cold_start",
+        unit: "s",
+        meaning: "further time of the run's first step; no part of the profile",
+        bounds: (1e-3, 10.0),
+        has_prior: false,
+        of: |constants| &mut constants.cold_start,
+    },
+];
+
+const EFFICIENCIES: Range<usize> = 0..2;
+
+impl Parameter {
+    /// Its value.
+    pub fn get(&self, constants: &Constants) -> f64 {
+        *(self.of)(&mut constants.clone())
+    }
+}
+
+/// The efficiencies alone, roughly.
+const COARSE: Limits = Limits { edge: 0.25, iterations: 30, size: 3e-3 };
+/// Everything, to a tenth of a per cent.
+const FINE: Limits = Limits { edge: 0.1, iterations: 120, size: 1e-3 };
+/// Cold starts tried, from none to all of the first request's time to first token.
+const COLD_STARTS: u32 = 12;
+/// Weight of a prior, and the factor (as a logarithm) by which a constant must be off to feel all of it.
+const PRIOR: (f64, f64) = (0.001, 0.5);
+/// Tokens added to both sides of a ratio of counts, so that the first few do not decide.
+const FEW_TOKENS: f64 = 100.0;
+/// Ticks before this are passed over, seconds: the server has hardly begun.
+const SETTLED_S: f64 = 3.0;
+/// Shortest time, seconds: a microsecond, the simulator's clock.
+const LEAST_S: f64 = 1e-6;
+/// Least that can be fitted to: requests with a first token, and ticks.
+const LEAST: (usize, usize) = (10, 5);
+
+/// What came of a fit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// The constants found.
+    pub constants: Constants,
+    /// The objective there, prior included.
+    pub objective: f64,
+    /// Simulations it took.
+    pub simulations: u32,
+}
+
+/// Finds the constants with which `setup` behaves most like what was seen. `watch` is called once a simulation.
+///
+/// # Errors
+/// Too little was seen, or the engine cannot work with its settings.
+pub fn fit(setup: &Setup, seen: &Seen, watch: &mut dyn FnMut()) -> Result<Fit, CalibrateError> {
+    let (started, ticks) = (seen.num_started(), seen.ticks.len());
+    if started < LEAST.0 || ticks < LEAST.1 {
+        let until_s = seen.until_s;
+        return Err(CalibrateError::TooLittle {
+            until_s,
+            started,
+            ticks,
+            least_started: LEAST.0,
+            least_ticks: LEAST.1,
+        });
+    }
+    let start = Constants::of(&setup.deployment.hardware);
+    let mut search = Search { setup, seen, prior: start, simulations: 0, watch };
+    let coarse = search.descend(start, EFFICIENCIES.collect(), COARSE)?;
+    let scanned = search.scan_cold_start(coarse)?;
+    // One that is zero has no logarithm and stays.
+    let free = (0..PARAMETERS.len()).filter(|index| PARAMETERS[*index].get(&scanned) > 0.0);
+    let constants = search.descend(scanned, free.collect(), FINE)?;
+    let objective = search.objective(&constants)?;
+    Ok(Fit { constants, objective, simulations: search.simulations })
+}
+
+struct Search<'a> {
+    setup: &'a Setup,
+    seen: &'a Seen,
+    prior: Constants,
+    simulations: u32,
+    watch: &'a mut dyn FnMut(),
+}
+
+impl Search<'_> {
+    /// Varies the parameters `free` downhill from `start`.
+    fn descend(&mut self, start: Constants, free: Vec<usize>, limits: Limits) -> Result<Constants, CalibrateError> {
+        let place = |at: &[f64]| {
+            let mut constants = start;
+            for (&index, log) in free.iter().zip(at) {
+                let Parameter { bounds: (low, high), of, .. } = PARAMETERS[index];
+                *of(&mut constants) = log.exp().clamp(low, high);
+            }
+            constants
+        };
+        let at: Vec<f64> = free.iter().map(|index| PARAMETERS[*index].get(&start).ln()).collect();
+        let outside = |at: &[f64]| -> f64 {
+            free.iter().zip(at).map(|(&index, log)| outside(PARAMETERS[index].bounds, *log)).sum()
+        };
+        let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
+        Ok(place(&found))
+    }
+
+    /// The best of some cold starts, none included.
+    fn scan_cold_start(&mut self, constants: Constants) -> Result<Constants, CalibrateError> {
+        let longest = self.seen.stamps[0].first_s.map_or(0.0, |first| first - self.seen.arrival_s(0));
+        let mut best = (f64::INFINITY, constants);
+        for number in 0..=COLD_STARTS {
+            let cold_start = longest * f64::from(number) / f64::from(COLD_STARTS);
+            let constants = Constants { cold_start, ..constants };
+            let objective = self.objective(&constants)?;
+            if objective < best.0 {
+                best = (objective, constants);
+            }
+        }
+        Ok(best.1)
+    }
+
+    fn objective(&mut self, constants: &Constants) -> Result<f64, CalibrateError> {
+        self.simulations += 1;
+        (self.watch)();
+        let served = self.setup.serve(constants, self.seen)?;
+        Ok(distance(self.seen, &served) + self.prior(constants))
+    }
+
+    fn prior(&self, constants: &Constants) -> f64 {
+        let (weight, factor) = PRIOR;
+        let surprise = |parameter: &Parameter| {
+            let ratio = parameter.get(constants) / parameter.get(&self.prior);
+            if ratio.is_finite() { (ratio.ln() / factor).powi(2) } else { 0.0 }
+        };
+        weight * PARAMETERS.iter().filter(|parameter| parameter.has_prior).map(surprise).sum::<f64>()
+    }
+}
+
+/// How far a logarithm is outside of bounds.
+fn outside((low, high): (f64, f64), log: f64) -> f64 {
+    (log - high.ln()).max(0.0) + (low.ln() - log).max(0.0)
+}
+
+/// How far the simulation is off; see the [module](self). What it has not reached counts as reached when it stopped.
+fn distance(seen: &Seen, served: &Served) -> f64 {
+    let stopped_s = served.stopped_s;
+    let off = |index: usize, seen_s: Option<f64>, served_s: Option<f64>| {
+        let arrival_s = seen.arrival_s(index);
+        let after = |at_s: f64| (at_s - arrival_s).max(LEAST_S);
+        Some((after(served_s.unwrap_or(stopped_s)) / after(seen_s?)).ln().abs())
+    };
+    let pairs = || seen.stamps.iter().zip(&served.stamps).enumerate();
+    let firsts = mean(pairs().filter_map(|(index, (seen, served))| off(index, seen.first_s, served.first_s)));
+    let lasts = mean(pairs().filter_map(|(index, (seen, served))| off(index, seen.last_s, served.last_s)));
+    let ticks = seen.ticks.iter().zip(&served.ticks).filter(|(tick, _)| tick.at_s > SETTLED_S);
+    let tokens =
+        mean(ticks.map(|(seen, served)| {
+            ((served.output_tokens + FEW_TOKENS) / (seen.output_tokens + FEW_TOKENS)).ln().abs()
+        }));
+    firsts + lasts + tokens
+}
+
+/// The mean, 0 of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    if count == 0 { 0.0 } else { sum / f64::from(count) }
+}

@@ -1,0 +1,108 @@
+//! A calibration as a picture: measured and simulated curves over time, and distributions of latencies.
+
+use super::{Calibration, Report, Seen, Served, Stamps, Tick};
+use crate::plot::{Axis, Band, Figure, Look, Panel, Series, distribution};
+
+/// Ticks a throughput is averaged over, to either side.
+const SMOOTHED: usize = 2;
+const THROUGHPUT: &str = "Output throughput (mean of 5 ticks)";
+
+/// The figure: throughput, running, waiting and KV usage over time with the cut marked, and TTFT, TPOT and E2E of what
+/// was not fitted (of all, if all was).
+pub fn picture(calibration: &Calibration, report: &Report) -> Figure {
+    let over_time: [(&str, &str, fn(&[Tick]) -> Vec<(f64, f64)>); 4] = [
+        (THROUGHPUT, "tokens/s", throughput),
+        ("Running requests", "requests", |ticks| points(ticks, |tick| tick.running)),
+        ("Waiting requests", "requests", |ticks| points(ticks, |tick| tick.waiting)),
+        ("KV blocks in use", "%", |ticks| points(ticks, |tick| tick.kv_usage * 100.0)),
+    ];
+    let end_s = calibration.whole.ticks.last().map_or(1.0, |tick| tick.at_s);
+    // Throughput leaves room for words at the bottom.
+    let band = |title| Band {
+        start: 0.0,
+        end: calibration.until_s,
+        labels: if title == THROUGHPUT { ["fitted", "forecast"] } else { ["", ""] },
+    };
+    let mut rows: Vec<Vec<Panel>> = Vec::new();
+    for (title, unit, curve) in over_time {
+        rows.push(vec![Panel {
+            title: title.to_owned(),
+            x: Axis::to("time since the first arrival (s)", end_s),
+            y: Axis::new(unit),
+            series: thrice(|ticks, _| curve(ticks), calibration),
+            band: Some(band(title)),
+        }]);
+    }
+    let rest = if report.held_out.is_some() { calibration.until_s } else { 0.0 };
+    rows.push(distributions(calibration, rest));
+    Figure {
+        title: format!("{} and its simulation", report.run),
+        subtitle: format!(
+            "{}, {} on {}, simulated as {}; fitted to the first {:.0} s of {:.0} s",
+            report.engine, report.model, report.device, report.env, report.fit.until_s, report.makespan_s
+        ),
+        rows,
+    }
+}
+
+/// The same curve three times.
+fn thrice(curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>, calibration: &Calibration) -> Vec<Series> {
+    let Calibration { whole, fitted, unfitted, .. } = calibration;
+    let of_served = |served: &Served| curve(&served.ticks, &served.stamps);
+    let of_run = |run: &Seen| curve(&run.ticks, &run.stamps);
+    vec![
+        Series { name: "measured", look: Look::Reference, points: of_run(whole) },
+        Series { name: "simulated, not calibrated", look: Look::Second, points: of_served(unfitted) },
+        Series { name: "simulated, calibrated", look: Look::First, points: of_served(fitted) },
+    ]
+}
+
+fn points(ticks: &[Tick], of: fn(&Tick) -> f64) -> Vec<(f64, f64)> {
+    ticks.iter().map(|tick| (tick.at_s, of(tick))).collect()
+}
+
+fn throughput(ticks: &[Tick]) -> Vec<(f64, f64)> {
+    let rate = |index: usize| {
+        let (from, to) = (index.saturating_sub(SMOOTHED + 1), (index + SMOOTHED).min(ticks.len() - 1));
+        let tokens = ticks[to].output_tokens - ticks[from].output_tokens;
+        (ticks[index].at_s, tokens / (ticks[to].at_s - ticks[from].at_s))
+    };
+    (1..ticks.len()).map(rate).collect()
+}
+
+/// A latency in the unit of its panel, of arrival, first and last token in seconds and tokens generated.
+type Latency = fn(f64, f64, f64, f64) -> f64;
+
+/// Distributions over the requests whose measured token appeared after `rest` seconds.
+fn distributions(calibration: &Calibration, rest: f64) -> Vec<Panel> {
+    let latencies: [(&str, &str, bool, Latency); 3] = [
+        ("Time to first token", "TTFT (s)", true, |arrival, first, _, _| first - arrival),
+        ("Time per output token after the first", "TPOT (ms)", false, |_, first, last, tokens| (last - first) * 1e3 / (tokens - 1.0)),
+        ("Arrival to last token", "E2E (s)", false, |arrival, _, last, _| last - arrival),
+    ];
+    let share = if rest > 0.0 { "share of later requests" } else { "share of requests" };
+    let whole = &calibration.whole;
+    let panel = |(title, unit, is_first, latency): (&str, &str, bool, Latency)| {
+        let counts = |measured: &Stamps| {
+            let token = if is_first { measured.first_s } else { measured.last_s };
+            token.is_some_and(|at_s| at_s > rest)
+        };
+        let curve = |_: &[Tick], stamps: &[Stamps]| {
+            let rows =
+                whole.requests.iter().zip(&whole.stamps).zip(stamps).filter(|((_, measured), _)| counts(measured));
+            let values = rows.filter_map(|((request, _), stamps)| {
+                let (arrival, tokens) = (request.arrival.as_secs_f64(), f64::from(request.output_tokens));
+                Some(latency(arrival, stamps.first_s?, stamps.last_s?, tokens))
+            });
+            distribution(values.filter(|value| value.is_finite()).collect())
+        };
+        Panel {
+            title: title.to_owned(),
+            x: Axis::new(unit),
+            y: Axis::to(share, 1.0),
+            series: thrice(curve, calibration),
+            band: None,
+        }
+    };
+    latencies.into_iter().map(panel).collect()
+}
