@@ -101,7 +101,7 @@ impl<'a> Pair<'a> {
 
     fn submit(&mut self, step: usize) {
         while let Some((_, ask)) = self.world.requests.get(self.submitted).filter(|(arrival, _)| *arrival <= step) {
-            let content = world_v1::content(ask);
+            let content = Some(world_v1::content(ask));
             let now = STEP.times(step as u64);
             let (id, _) = self.ours.submit_with(now, ask.prompt, ask.output, Slo::default(), content);
             self.open.insert(id);

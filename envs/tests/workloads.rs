@@ -1,5 +1,7 @@
 //! Replay and synthetic workloads: what is conserved, what is drawn, what is refused.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use kvtide_envs::percentile::percentile;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -115,7 +117,7 @@ fn blocks(workload: &Workload) -> (usize, usize) {
     let of = |request: &Request| request.hash_ids.iter().map(|hash| (request.cache_salt.clone(), *hash)).collect();
     let all: Vec<(Option<String>, u64)> =
         workload.requests().iter().flat_map(|request| -> Vec<_> { of(request) }).collect();
-    (all.len(), all.iter().collect::<std::collections::BTreeSet<_>>().len())
+    (all.len(), all.iter().collect::<BTreeSet<_>>().len())
 }
 
 #[test]
@@ -148,7 +150,7 @@ fn sessions_are_kept_or_dropped_whole() {
     });
     let trace = Workload::new("t", requests.collect(), Micros::ZERO).unwrap();
     let thinned = Replay { load: 0.4, seed: 5, ..Replay::default() }.apply(&trace).unwrap();
-    let mut counts = std::collections::BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for request in thinned.requests() {
         *counts.entry(request.session.clone()).or_insert(0) += 1;
     }
@@ -308,11 +310,11 @@ proptest! {
 
     #[test]
     fn a_spec_is_written_as_it_is_read(
-        kind in 0_usize..5, rate_rps in prop_oneof![0.001_f64..1_000.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
+        kind in 0_usize..6, rate_rps in prop_oneof![0.001_f64..50.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
         cv in proptest::option::of(0.0_f64..20.0), spread in 0.0_f64..1.0, seed: u64,
     ) {
         let uniform = Profile::Uniform { prompt_mean: count as u32, output_mean: 7, spread };
-        let profile = [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, uniform][kind];
+        let profile = [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, Profile::Agentic, uniform][kind];
         let extent = if by_count || rate_rps.is_infinite() { Extent::Requests(count) } else { Extent::Duration(Micros(count * 977)) };
         let spec = SyntheticSpec { profile, rate_rps, extent, cv, seed };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
@@ -392,6 +394,113 @@ fn the_mix_has_the_rate_asked_for_and_changes_over_time() {
     assert!(variance > 3.0 * mean(&counts), "variance {variance}, mean {}", mean(&counts));
 }
 
+/// The turns of each session, by its name.
+fn by_session(workload: &Workload) -> BTreeMap<&str, Vec<&Request>> {
+    let mut sessions: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
+    for request in workload.requests() {
+        sessions.entry(request.session.as_deref().unwrap()).or_default().push(request);
+    }
+    sessions
+}
+
+#[test]
+fn agentic_has_the_figures_of_the_recorded_sessions_as_scaled() {
+    let workload = spec("agentic:rate=1,n=4000,seed=1").generate().unwrap();
+    let sessions = by_session(&workload);
+    assert_eq!(sessions.len(), 4_000);
+    let (_, output) = lengths(&workload);
+    assert_quantiles("output", output, &[(50.0, 237.0), (75.0, 462.0), (95.0, 1_577.0), (99.0, 3_743.0)], 0.05);
+    let turns: Vec<f64> = sessions.values().map(|turns| turns.len() as f64).collect();
+    assert!((14.0..16.0).contains(&mean(&turns)), "{}", mean(&turns));
+    assert_quantiles("turns", turns, &[(50.0, 8.5), (75.0, 17.5), (95.0, 50.0)], 0.1);
+    let gaps = sessions.values().flat_map(|turns| turns.windows(2));
+    let gaps = gaps.map(|pair| (pair[1].arrival - pair[0].arrival).as_secs_f64()).collect();
+    assert_quantiles("gap", gaps, &[(25.0, 12.0), (50.0, 19.0), (75.0, 39.0), (90.0, 129.0), (99.0, 300.0)], 0.05);
+}
+
+#[test]
+fn the_prompt_of_a_turn_quotes_the_turn_before_it() {
+    let workload = spec("agentic:rate=1,n=600,seed=2").generate().unwrap();
+    let (mut compactions, mut turns) = (0, 0);
+    for session in by_session(&workload).values() {
+        for pair in session.windows(2) {
+            turns += 1;
+            let quoted = pair[0].prompt_tokens + pair[0].output_tokens;
+            if pair[1].prompt_tokens <= quoted {
+                compactions += 1;
+                assert!(!pair[1].hash_ids.starts_with(&pair[0].hash_ids), "another text");
+            } else {
+                assert!(pair[1].hash_ids.starts_with(&pair[0].hash_ids), "the same text, longer");
+                assert_eq!(pair[0].hash_ids.as_ptr(), pair[1].hash_ids.as_ptr(), "in one list");
+            }
+        }
+    }
+    let share = f64::from(compactions) / f64::from(turns);
+    assert!((0.01..0.1).contains(&share), "{share}");
+    assert!(workload.requests().iter().all(|request| request.prompt_tokens <= 16_384));
+    let is_hashed = |request: &Request| {
+        request.hash_block_tokens == 64 && request.hash_ids.len() as u32 == request.prompt_tokens / 64
+    };
+    assert!(workload.requests().iter().all(is_hashed));
+    let (all, distinct) = blocks(&workload);
+    let reuse = 1.0 - distinct as f64 / all as f64;
+    assert!((0.85..0.95).contains(&reuse), "{reuse}");
+}
+
+#[test]
+fn agentic_sessions_have_nothing_in_common_but_system_prompts() {
+    let workload = spec("agentic:rate=1,n=400,seed=3").generate().unwrap();
+    let mut owners: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+    for request in workload.requests() {
+        for hash in &request.hash_ids {
+            owners.entry(*hash).or_default().insert(request.session.as_deref().unwrap());
+        }
+    }
+    let common: BTreeSet<u64> = owners.iter().filter(|(_, of)| of.len() > 1).map(|(hash, _)| *hash).collect();
+    assert_eq!(common.len(), 14 + 12 + 16 + 9 + 18 + 11 + 15 + 10, "the blocks of eight system prompts");
+    for request in workload.requests() {
+        let system = request.hash_ids.iter().take_while(|hash| common.contains(hash)).count();
+        assert!(system >= 9 && request.hash_ids[system..].iter().all(|hash| !common.contains(hash)));
+    }
+}
+
+#[test]
+fn agentic_traffic_of_a_duration_is_as_heavy_at_its_start_as_at_its_end() {
+    let workload = spec("agentic:rate=0.5,duration=2h,seed=1").generate().unwrap();
+    assert_eq!(workload.span(), SECOND.times(7_200));
+    let mut thirds = [(0_u64, 0_u64); 3];
+    for request in workload.requests() {
+        let third = &mut thirds[(request.arrival.0 / 2_400_000_000) as usize];
+        *third = (third.0 + 1, third.1 + u64::from(request.prompt_tokens));
+    }
+    // 1,200 sessions a third, of 15 turns, with a deviation of 20 each: 3 % in all.
+    for (requests, tokens) in thirds {
+        assert!((requests as f64 / 18_000.0 - 1.0).abs() < 0.12, "{thirds:?}");
+        assert!((tokens as f64 / requests as f64 / 8_000.0 - 1.0).abs() < 0.12, "{thirds:?}");
+    }
+    // Sessions are those of any other duration, up to its end.
+    let shorter = spec("agentic:rate=0.5,duration=1h,seed=1").generate().unwrap();
+    assert_eq!(
+        shorter.requests().len(),
+        workload.requests().iter().filter(|request| request.arrival < shorter.span()).count()
+    );
+    let timed = |request: &Request| (request.arrival, request.prompt_tokens, request.session.clone());
+    assert!(
+        shorter.requests().iter().map(timed).eq(workload.requests().iter().map(timed).take(shorter.requests().len()))
+    );
+}
+
+#[test]
+fn agentic_sessions_all_at_once_keep_their_gaps() {
+    let workload = spec("agentic:n=50").generate().unwrap();
+    assert!(by_session(&workload).values().all(|turns| turns[0].arrival == Micros::ZERO));
+    assert!(!workload.is_at_once() && workload.rate_rps().is_finite());
+    assert_eq!(spec("agentic:rate=0.05,duration=1h").to_string(), "agentic:rate=0.05,duration=3600s,seed=0");
+    let said = |text: &str| text.parse::<SyntheticSpec>().unwrap_err().to_string();
+    assert_eq!(said("agentic:rate=1,n=1000000"), "about 15000000 requests: more than 10000000");
+    assert_eq!(said("agentic:rate=1000,duration=1"), "about 108015000 requests: more than 10000000");
+}
+
 #[test]
 fn uniform_lengths_and_a_metronome() {
     let workload = spec("uniform:n=450,in=1000,out=5000,spread=0.2,rate=2,cv=0").generate().unwrap();
@@ -461,13 +570,18 @@ fn a_salt_makes_it_other_work() {
 /// A changed value here changes every synthetic result ever committed: bump what CHANGELOG.md names.
 #[test]
 fn synthetic_workloads_are_fixed_for_ever() {
-    let fingerprints = ["chat", "code", "reasoning", "mix"].map(|profile| {
+    let fingerprints = ["chat", "code", "reasoning", "mix", "agentic"].map(|profile| {
         let spec = spec(&format!("{profile}:rate=5,n=1000,seed=1"));
         assert_eq!(spec.generate().unwrap(), spec.generate().unwrap());
         spec.generate().unwrap().fingerprint()
     });
-    let expected =
-        [7_483_927_370_869_215_492, 13_927_359_013_866_719_675, 13_101_644_559_570_747_083, 5_102_268_761_686_053_281];
+    let expected = [
+        7_483_927_370_869_215_492,
+        13_927_359_013_866_719_675,
+        13_101_644_559_570_747_083,
+        5_102_268_761_686_053_281,
+        17_006_240_860_016_105_522,
+    ];
     assert_eq!(fingerprints, expected);
     let replay = Replay { load: 1.5, jitter: Some(SECOND), seed: 1, ..Replay::default() };
     assert_eq!(replay.apply(&metronome(1_000)).unwrap().fingerprint(), 925_368_774_106_760_755);
@@ -512,8 +626,8 @@ fn specs_as_text() {
 
     let known = "known are rate, duration, n, cv, seed";
     for (text, said) in [
-        ("", "unknown profile ``: known are chat, code, reasoning, mix, uniform"),
-        ("chatt:rate=5,n=1", "unknown profile `chatt`: known are chat, code, reasoning, mix, uniform"),
+        ("", "unknown profile ``: known are chat, code, reasoning, mix, agentic, uniform"),
+        ("chatt:rate=5,n=1", "unknown profile `chatt`: known are chat, code, reasoning, mix, agentic, uniform"),
         ("chat", "has no end: give duration=SECONDS or n=REQUESTS"),
         ("chat:duration=9", "rate is missing: give rate=REQUESTS_PER_SECOND"),
         ("chat:rate=5", "has no end: give duration=SECONDS or n=REQUESTS"),

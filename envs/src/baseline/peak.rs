@@ -102,9 +102,8 @@ pub(super) fn reserve(node: &Node, foresight: &mut impl Foresight, share: f64) -
         }
     }
     let distinct = if held == 0 { 1.0 } else { (used / held as f64).min(1.0) };
-    let peak = |batches: &[Batch]| {
-        batches.iter().map(|batch| batch.peak(block_size, lag, distinct)).fold(0.0, f64::max)
-    };
+    let peak =
+        |batches: &[Batch]| batches.iter().map(|batch| batch.peak(block_size, lag, distinct)).fold(0.0, f64::max);
 
     let mut promised = used;
     let mut left = None;

@@ -95,7 +95,7 @@ impl Deployment {
         f64::from(self.devices) * (self.hardware.memory_bytes * MEMORY_UTILIZATION - ACTIVATION_BYTES)
     }
 
-    /// The settings vLLM would start with here, under [`DeadEnds::Safe`].
+    /// The settings vLLM would start with here, under [`DeadEnds::Safe`](crate::sched::DeadEnds::Safe).
     ///
     /// The longest sequence is the model's, or what the pool holds if that is less.
     ///

@@ -123,9 +123,9 @@ impl Node {
             }
         }
         if self.scheduler.is_async() {
-            self.compute_previous()
+            self.compute_previous();
         } else {
-            self.compute()
+            self.compute();
         }
         let is_barren = self.barren_steps >= MAX_BARREN_STEPS;
         Ok(if is_barren { Progress::Stalled } else { Progress::Stepped })

@@ -9,7 +9,6 @@ use crate::time::Micros;
 
 /// A scheduler of either engine. What both can do is here; what only one has is asked of it directly.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "there is one a node, and it is never moved in a loop")]
 pub enum Scheduler {
     /// vLLM 0.6.
     V0(V0),

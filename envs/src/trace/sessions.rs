@@ -25,6 +25,10 @@ use crate::seed;
 pub const MAX_SESSIONS_PER_HOUR: f64 = 1e6;
 
 /// When the sessions of a file start, and how many of them are read.
+///
+/// Sessions start by a Poisson process, in the order of the file; their turns follow at the recorded times, whether the
+/// turn before has been answered or not (an open loop). The trace ends when the last session starts. When is decided as
+/// the file is read and not by the seed of a replay, so that a window has the same sessions under every seed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionArrivals {

@@ -3,6 +3,7 @@
 //! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), or from
 //! a [`SyntheticSpec`]. A [`WorkloadSource`] is either, and gives the workload of a seed.
 
+pub mod agentic;
 pub mod duration;
 mod error;
 pub mod profile;

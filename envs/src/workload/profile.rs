@@ -4,6 +4,7 @@ use std::fmt;
 
 use rand::RngExt;
 
+use super::agentic;
 use crate::seed::Stream;
 
 /// A kind of traffic.
@@ -17,6 +18,8 @@ pub enum Profile {
     Reasoning,
     /// The three above in phases and bursts; see [`super::synthetic`].
     Mix,
+    /// Sessions of coding agents with long common prefixes; see [`super::agentic`].
+    Agentic,
     /// Lengths uniform around a mean, for experiments on one thing at a time.
     Uniform {
         /// Mean prompt, tokens.
@@ -43,7 +46,7 @@ pub struct Shape {
     pub inter_arrival_cv: f64,
 }
 
-/// A distribution given by points of its quantile function, `(probability, tokens)`, rising in both from probability 0
+/// A distribution given by points of its quantile function, `(probability, length)`, rising in both from probability 0
 /// to 1. Between two points the logarithm is interpolated, so a draw is log-uniform between them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantiles(&'static [(f64, f64)]);
@@ -113,7 +116,11 @@ pub const REASONING: Shape = Shape {
 pub const MIXED: [Shape; 3] = [CHAT, CODE, REASONING];
 
 impl Quantiles {
-    /// The length at a probability from 0 to 1, in tokens, at least 1.
+    pub(super) const fn new(points: &'static [(f64, f64)]) -> Quantiles {
+        Quantiles(points)
+    }
+
+    /// The length at a probability from 0 to 1, rounded, at least 1.
     pub fn at(&self, probability: f64) -> u32 {
         let above = self.0.partition_point(|(point, _)| *point <= probability).clamp(1, self.0.len() - 1);
         let ((p0, low), (p1, high)) = (self.0[above - 1], self.0[above]);
@@ -125,21 +132,28 @@ impl Quantiles {
     pub fn draw(&self, stream: &mut Stream) -> u32 {
         self.at(stream.random())
     }
+
+    /// Whether probabilities rise from 0 to 1, and lengths with them.
+    #[cfg(test)]
+    pub(super) fn is_rising(&self) -> bool {
+        let (first, last) = (self.0[0].0, self.0[self.0.len() - 1].0);
+        (first, last) == (0.0, 1.0) && self.0.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)
+    }
 }
 
 impl Profile {
-    /// Lengths and burstiness of a profile of one kind; `None` for the mix and for uniform lengths.
+    /// Lengths and burstiness of a profile of one kind; `None` for the mix, sessions and uniform lengths.
     pub fn shape(self) -> Option<&'static Shape> {
         match self {
             Profile::Chat => Some(&CHAT),
             Profile::Code => Some(&CODE),
             Profile::Reasoning => Some(&REASONING),
-            Profile::Mix | Profile::Uniform { .. } => None,
+            Profile::Mix | Profile::Agentic | Profile::Uniform { .. } => None,
         }
     }
 
     /// The coefficient of variation of the time between arrivals that it has unless told otherwise. That of the mix is
-    /// of the process within a phase; phases add to it.
+    /// of the process within a phase, to which phases add; that of sessions is of their starts.
     pub fn inter_arrival_cv(self) -> f64 {
         self.shape().map_or(1.0, |shape| shape.inter_arrival_cv)
     }
@@ -152,6 +166,7 @@ impl fmt::Display for Profile {
             Profile::Code => CODE.name,
             Profile::Reasoning => REASONING.name,
             Profile::Mix => "mix",
+            Profile::Agentic => agentic::NAME,
             Profile::Uniform { .. } => "uniform",
         })
     }
@@ -172,10 +187,7 @@ mod tests {
     #[test]
     fn points_rise() {
         for shape in MIXED {
-            for Quantiles(points) in [shape.prompt, shape.output] {
-                assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{}", shape.name);
-                assert_eq!((points[0].0, points[points.len() - 1].0), (0.0, 1.0), "{}", shape.name);
-            }
+            assert!(shape.prompt.is_rising() && shape.output.is_rising(), "{}", shape.name);
         }
     }
 }

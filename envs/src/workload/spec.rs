@@ -19,7 +19,8 @@ const KEYS: &str = "rate, duration, n, cv, seed";
 /// | `cv` | coefficient of variation of the time between arrivals | the profile's |
 /// | `seed` | whole number | 0 |
 ///
-/// Profiles are `chat`, `code`, `reasoning`, `mix` and `uniform`, which also takes `in` and `out` (mean tokens,
+/// Profiles are `chat`, `code`, `reasoning`, `mix`, `agentic` (where `rate` is sessions that start per second and `n` is
+/// sessions: `agentic:rate=0.05,duration=1h`) and `uniform`, which also takes `in` and `out` (mean tokens,
 /// required) and `spread` (default 0): `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`. Without `rate`, that is what a
 /// closed loop takes its requests from: all are there, and each is sent when a client is free.
 impl FromStr for SyntheticSpec {
@@ -42,6 +43,7 @@ impl FromStr for SyntheticSpec {
             "code" => Profile::Code,
             "reasoning" => Profile::Reasoning,
             "mix" => Profile::Mix,
+            "agentic" => Profile::Agentic,
             "uniform" => {
                 let mean = "a number of tokens";
                 let missing = |key: &str| wrong(format!("{key} is missing: give {key}={mean}"));
@@ -52,7 +54,9 @@ impl FromStr for SyntheticSpec {
                 }
             }
             _ => {
-                return Err(wrong(format!("unknown profile `{name}`: known are chat, code, reasoning, mix, uniform")));
+                return Err(wrong(format!(
+                    "unknown profile `{name}`: known are chat, code, reasoning, mix, agentic, uniform"
+                )));
             }
         };
         settings.finish(if is_uniform { "in, out, spread, " } else { "" })?;

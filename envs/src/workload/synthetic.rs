@@ -3,7 +3,8 @@
 //! Arrivals are a renewal process whose gaps are gamma-distributed with the profile's coefficient of variation
 //! (`ServeGen` and `BurstGPT` fit the same family). Lengths are independent of arrivals and of each other, and come
 //! from a stream of their own: with one seed, the requests of two rates are the same, sooner or later (but in the
-//! mix, whose phases keep to real time). There are no prefix hashes and no sessions.
+//! mix, whose phases keep to real time). There are no prefix hashes and no sessions but in the agentic profile, which is
+//! made otherwise: see [`super::agentic`].
 //!
 //! The mix is not stationary. Time is cut into phases: calm ones of 30 to 180 s, whose rate is the mean times a
 //! log-normal factor (sigma 0.5, mean 1), and with probability 0.2 bursts of 10 to 30 s at three times the calm mean.
@@ -17,7 +18,7 @@ use rand_distr::{Distribution, Gamma, StandardNormal};
 use serde::{Deserialize, Serialize};
 
 use super::profile::{MIXED, Profile};
-use super::{Workload, WorkloadError};
+use super::{Workload, WorkloadError, agentic};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN, Request};
@@ -50,21 +51,23 @@ const MAIN_SHARE: f64 = 0.6;
 pub struct SyntheticSpec {
     /// The kind of traffic.
     pub profile: Profile,
-    /// Mean rate in requests per second, within [`RATE_RPS`]; or infinite: everything arrives at time 0.
+    /// Mean rate in requests per second, within [`RATE_RPS`]; or infinite: everything arrives at time 0. Of the agentic
+    /// profile, sessions that start per second.
     pub rate_rps: f64,
     /// Where it ends.
     pub extent: Extent,
     /// Coefficient of variation of the time between arrivals instead of the profile's: from 0 (a metronome) through 1
     /// (Poisson) to [`MAX_CV`].
     pub cv: Option<f64>,
-    /// Root of the streams `synthetic.arrivals`, `synthetic.phases`, `synthetic.kinds` and `synthetic.lengths`.
+    /// Root of the streams `synthetic.arrivals`, `synthetic.phases`, `synthetic.kinds`, `synthetic.lengths` and, one a
+    /// session, `synthetic.sessions`.
     pub seed: u64,
 }
 
 /// Where a synthetic workload ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// After so many requests.
+    /// After so many requests; of the agentic profile, sessions.
     Requests(u64),
     /// After so long; how many requests that makes depends on the seed.
     Duration(Micros),
@@ -77,6 +80,12 @@ impl SyntheticSpec {
     /// If a value is out of range, there would be too many requests, or the duration ends before the first.
     pub fn generate(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
+        let requests = if self.profile == Profile::Agentic { agentic::requests(self)? } else { self.requests()? };
+        Workload::new(&self.profile.to_string(), requests, self.span())
+    }
+
+    /// Draws requests that have nothing to do with each other.
+    fn requests(&self) -> Result<Vec<Request>, WorkloadError> {
         let mut arrivals = Arrivals::new(self);
         let mut lengths = seed::stream(self.seed, "synthetic.lengths", 0);
         let mut requests = Vec::new();
@@ -95,7 +104,12 @@ impl SyntheticSpec {
             }
             requests.push(self.request(arrival, kind, &mut lengths));
         }
-        Workload::new(&self.profile.to_string(), requests, self.span())
+        Ok(requests)
+    }
+
+    /// Coefficient of variation of the time between arrivals.
+    pub(super) fn inter_arrival_cv(&self) -> f64 {
+        self.cv.unwrap_or_else(|| self.profile.inter_arrival_cv())
     }
 
     /// Whether different seeds give different workloads: all do, but for constant gaps and constant lengths.
@@ -148,6 +162,7 @@ impl SyntheticSpec {
             }
             Extent::Duration(duration) => (duration.as_secs_f64() * self.rate_rps) as u64,
         };
+        let requests = if self.profile == Profile::Agentic { agentic::expected(self, requests) } else { requests };
         if requests > MAX_REQUESTS {
             return Err(WorkloadError::TooManyRequests { requests });
         }
@@ -185,7 +200,8 @@ struct Arrivals {
     kinds: Stream,
 }
 
-enum Gaps {
+/// Times between arrivals of a renewal process.
+pub(super) enum Gaps {
     /// Every gap is so many seconds.
     Constant(f64),
     Gamma(Gamma<f64>),
@@ -193,18 +209,26 @@ enum Gaps {
 
 impl Gaps {
     /// Gamma with mean `1 / rate` and coefficient of variation `cv`: shape `1 / cv²`, scale `cv² / rate`.
-    fn new(rate_rps: f64, cv: f64) -> Gaps {
+    pub(super) fn new(rate_rps: f64, cv: f64) -> Gaps {
         match Gamma::new(1.0 / (cv * cv), cv * cv / rate_rps) {
             Ok(gamma) if rate_rps.is_finite() => Gaps::Gamma(gamma),
             // A CV of 0 or an infinite rate is not a gamma distribution, and needs none.
             _ => Gaps::Constant(1.0 / rate_rps),
         }
     }
+
+    /// Draws a gap, in seconds.
+    pub(super) fn draw(&self, stream: &mut Stream) -> f64 {
+        match self {
+            Gaps::Constant(gap_s) => *gap_s,
+            Gaps::Gamma(gamma) => gamma.sample(stream),
+        }
+    }
 }
 
 impl Arrivals {
     fn new(spec: &SyntheticSpec) -> Arrivals {
-        let cv = spec.cv.unwrap_or_else(|| spec.profile.inter_arrival_cv());
+        let cv = spec.inter_arrival_cv();
         let phases = (spec.profile == Profile::Mix && spec.rate_rps.is_finite()).then(|| Phases::new(spec.seed));
         Arrivals {
             gaps: Gaps::new(spec.rate_rps, cv),
@@ -217,10 +241,7 @@ impl Arrivals {
 
     /// The next arrival in seconds, and which of [`MIXED`] it is in a mix.
     fn next(&mut self) -> (f64, usize) {
-        let gap_s = match &self.gaps {
-            Gaps::Constant(gap_s) => *gap_s,
-            Gaps::Gamma(gamma) => gamma.sample(&mut self.stream),
-        };
+        let gap_s = self.gaps.draw(&mut self.stream);
         let Some(phases) = &mut self.phases else {
             self.now_s += gap_s;
             return (self.now_s, self.kinds.random_range(0..MIXED.len()));

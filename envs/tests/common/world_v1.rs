@@ -98,10 +98,10 @@ impl World {
 
 /// What the request's tokens are, for our scheduler. Always told: `None` would say that nobody else has any of them, and
 /// a later request may quote this one.
-pub fn content(ask: &Ask) -> Option<Content> {
+pub fn content(ask: &Ask) -> Content {
     let segments: Arc<[Segment]> =
         ask.prefix.iter().map(|&(stream, end)| Segment { stream: stream.into(), end }).collect();
-    Some(Content::new(ask.scope.into(), ask.id.into(), segments))
+    Content::new(ask.scope.into(), ask.id.into(), segments)
 }
 
 fn requests(s: &mut Stream, engine: &EngineConfig) -> Vec<(usize, Ask)> {

@@ -12,8 +12,8 @@
 //! With [`async_scheduling`](EngineConfig::async_scheduling) step `s` is planned before the tokens of step `s - 1` are
 //! known: the driver calls [`schedule`](V1::schedule) for `s`, then [`complete`](V1::complete) for `s - 1`.
 //!
-//! Under [`DeadEnds::Faithful`](super::DeadEnds::Faithful) every decision, queue order and physical block is vLLM's.
-//! [`DeadEnds::Safe`](super::DeadEnds::Safe) differs in one thing: a prompt that can never fit is refused on arrival.
+//! Under [`DeadEnds::Faithful`] every decision, queue order and physical block is vLLM's.
+//! [`DeadEnds::Safe`] differs in one thing: a prompt that can never fit is refused on arrival.
 //! A host tier ([`num_cpu_blocks`](EngineConfig::num_cpu_blocks) above 0) is ours: a victim's blocks may be copied there
 //! and brought back at its next admission.
 

@@ -1,0 +1,121 @@
+//! Episodes drawn from several worlds: which, how large a pool, which targets, how many clients.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::node_config;
+use kvtide_envs::env::{
+    EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, WorldDraw, check_env,
+};
+use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::time::Micros;
+use kvtide_envs::workload::{Window, WorkloadSource};
+use kvtide_runtime::ActionProfile;
+
+const LENGTH: Micros = Micros::from_millis(20_000);
+
+fn episodes(source: &str, load: (f64, f64)) -> EpisodeSource {
+    let range = Window { start: Micros::ZERO, end: LENGTH };
+    EpisodeSource { source: WorkloadSource::Synthetic(source.parse().unwrap()), range, length: LENGTH, load }
+}
+
+fn world(engine: EngineKind, source: &str) -> WorldDraw {
+    let engine = EngineConfig {
+        engine,
+        num_gpu_blocks: 300,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        max_model_len: 2048,
+        enable_chunked_prefill: true,
+        async_scheduling: true,
+        ..EngineConfig::default()
+    };
+    WorldDraw::new(node_config(engine, Slo::default()), episodes(source, (0.5, 2.0)))
+}
+
+fn env(worlds: Vec<WorldDraw>) -> ServingEnv {
+    let reward = RewardWeights::default();
+    ServingEnv::new(Arc::new(EnvConfig { worlds, profile: ActionProfile::Full, reward, decision_interval: 8 })).unwrap()
+}
+
+fn v0_and_v1() -> Vec<WorldDraw> {
+    let v0 = WorldDraw { weight: 3.0, ..world(EngineKind::V0, "chat:rate=4,duration=20") };
+    vec![v0, world(EngineKind::V1, "code:rate=4,duration=20")]
+}
+
+#[test]
+fn worlds_come_as_often_as_their_weights_say() {
+    let mut env = env(v0_and_v1());
+    let mut v0 = 0;
+    for seed in 0..400 {
+        env.reset(seed, &ResetOptions::default()).unwrap();
+        v0 += u32::from(env.node().unwrap().scheduler().config().engine == EngineKind::V0);
+    }
+    // 300 expected; the standard deviation is under 9.
+    assert!((265..=335).contains(&v0), "{v0} of 400");
+}
+
+#[test]
+fn a_world_can_be_asked_for() {
+    let mut env = env(v0_and_v1());
+    for (world, engine) in [(0, EngineKind::V0), (1, EngineKind::V1), (3, EngineKind::V1)] {
+        env.reset(5, &ResetOptions { world: Some(world), ..ResetOptions::default() }).unwrap();
+        assert_eq!(env.node().unwrap().scheduler().config().engine, engine);
+    }
+}
+
+#[test]
+fn a_curriculum_keeps_the_environments_promises() {
+    check_env(&mut env(v0_and_v1()), 6, 3).unwrap();
+}
+
+#[test]
+fn pool_and_targets_are_drawn_and_the_longest_sequence_fits() {
+    let targets = [Slo::from_millis(500, 50, 900), Slo::from_millis(9000, 200, 9000)];
+    let base = world(EngineKind::V1, "chat:rate=4,duration=20");
+    let mut env = env(vec![WorldDraw { pool: (0.25, 1.0), slos: targets.to_vec(), ..base }]);
+    let (mut least, mut most, mut first) = (u32::MAX, 0, 0);
+    for seed in 0..200 {
+        env.reset(seed, &ResetOptions::default()).unwrap();
+        let node = env.node().unwrap();
+        let config = node.scheduler().config();
+        least = least.min(config.num_gpu_blocks);
+        most = most.max(config.num_gpu_blocks);
+        assert!(config.max_model_len <= config.num_usable_blocks() * config.block_size);
+        assert!(targets.contains(&node.slo()));
+        first += u32::from(node.slo() == targets[0]);
+    }
+    assert!((75..85).contains(&least) && (280..=300).contains(&most), "{least} to {most} blocks");
+    assert!((70..=130).contains(&first), "{first} of 200");
+}
+
+#[test]
+fn in_a_closed_loop_the_load_multiplies_the_clients() {
+    let mut base = world(EngineKind::V1, "uniform:n=500,in=50,out=50");
+    base.node.clients = Some(10);
+    let mut env = env(vec![base]);
+    for (load, clients) in [(0.5, 5), (1.0, 10), (2.0, 20), (0.01, 1)] {
+        env.reset(1, &ResetOptions { load: Some(load), ..ResetOptions::default() }).unwrap();
+        env.step(kvtide_runtime::Action::V1_DEFAULT).unwrap();
+        assert_eq!(env.node().unwrap().scheduler().num_open(), clients, "load {load}");
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let error = |worlds: Vec<WorldDraw>| {
+        let reward = RewardWeights::default();
+        let config = EnvConfig { worlds, profile: ActionProfile::Full, reward, decision_interval: 8 };
+        ServingEnv::new(Arc::new(config)).unwrap_err()
+    };
+    let base = || world(EngineKind::V1, "chat:rate=4,duration=20");
+    assert!(matches!(error(Vec::new()), EnvError::NoWorld));
+    assert!(matches!(error(vec![WorldDraw { weight: 0.0, ..base() }]), EnvError::Weight(_)));
+    assert!(matches!(error(vec![WorldDraw { weight: f64::NAN, ..base() }]), EnvError::Weight(_)));
+    for pool in [(0.0, 1.0), (2.0, 1.0), (0.5, f64::INFINITY), (f64::NAN, 1.0)] {
+        assert!(matches!(error(vec![base(), WorldDraw { pool, ..base() }]), EnvError::Pool { .. }), "{pool:?}");
+    }
+    // A tenth of a pool of 300 blocks is less than nothing for vLLM, but it works; a thousandth holds no token.
+    assert!(matches!(error(vec![WorldDraw { pool: (0.001, 1.0), ..base() }]), EnvError::Config(_)));
+}
