@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtide_envs::env::{EnvConfig, RewardWeights};
+use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
-use kvtide_envs::workload::{Window, WorkloadError};
+use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +26,11 @@ pub struct Experiment {
     pub num_envs: usize,
     /// Traffic, node and targets.
     pub world: WorldSpec,
-    /// How episodes are cut from the traffic.
+    /// How episodes are cut from the traffic, and what of the node is drawn anew for each.
     pub episodes: Episodes,
+    /// Further worlds that episodes are drawn from, so that one agent serves a range.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
     /// What is rewarded.
     #[serde(default)]
     pub reward: RewardWeights,
@@ -39,16 +43,115 @@ pub struct Experiment {
     pub ppo: PpoConfig,
 }
 
-/// How episodes are cut from the traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// A further world of a curriculum.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Also {
+    /// Traffic, node and targets. Its decision interval is that of the experiment's world.
+    pub world: WorldSpec,
+    /// How episodes are cut from it.
+    pub episodes: Episodes,
+}
+
+/// How episodes are cut from the traffic, and what of the node is drawn anew for each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Episodes {
     /// The first so much of the traffic, by time, is trained on; the rest is never seen. In `(0, 1]`.
     pub fit: f64,
     /// Length of an episode, seconds.
     pub length_s: f64,
-    /// Lowest and highest load factor, drawn log-uniformly.
+    /// Lowest and highest load factor, drawn log-uniformly. In a closed loop it multiplies the clients.
     pub load: (f64, f64),
+    /// How often episodes are drawn from this world, relative to the others.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: f64,
+    /// Smallest and largest pool, relative to the node's, drawn log-uniformly.
+    #[serde(default = "ones", skip_serializing_if = "are_ones")]
+    pub pool: (f64, f64),
+    /// Targets to draw from, evenly; empty for the world's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slos: Vec<String>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn ones() -> (f64, f64) {
+    (1.0, 1.0)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(weight: &f64) -> bool {
+    *weight == 1.0
+}
+
+fn are_ones(pool: &(f64, f64)) -> bool {
+    *pool == ones()
+}
+
+impl Episodes {
+    /// Episodes of which only traffic and load are drawn.
+    pub fn new(fit: f64, length_s: f64, load: (f64, f64)) -> Episodes {
+        Episodes { fit, length_s, load, weight: one(), pool: ones(), slos: Vec::new() }
+    }
+
+    /// Checks every range that needs no trace.
+    fn validate(&self) -> Result<(), ExperimentError> {
+        let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
+        let Episodes { fit, length_s, load: (low, high), weight, pool: (least, most), .. } = *self;
+        if !(fit > 0.0 && fit <= 1.0) {
+            return range("episodes.fit", fit.to_string(), "above 0, at most 1");
+        }
+        if !(1.0..=1e7).contains(&length_s) {
+            return range("episodes.length_s", length_s.to_string(), "1 to 10000000 seconds");
+        }
+        if !(low > 0.0 && low <= high && high.is_finite()) {
+            return range("episodes.load", format!("[{low}, {high}]"), "0 < lowest <= highest");
+        }
+        if !(weight > 0.0 && weight.is_finite()) {
+            return range("episodes.weight", weight.to_string(), "above 0");
+        }
+        if !(least > 0.0 && least <= most && most <= 1000.0) {
+            return range("episodes.pool", format!("[{least}, {most}]"), "0 < smallest <= largest <= 1000");
+        }
+        for slo in &self.slos {
+            slo.parse::<Slo>().map_err(WorldError::from)?;
+        }
+        Ok(())
+    }
+
+    /// The part of a world's traffic that is trained on, to the whole second where that leaves any.
+    fn fit_range(&self, world: &World) -> Result<Window, WorkloadError> {
+        let span = world.span()?;
+        let end = Micros((span.0 as f64 * self.fit) as u64);
+        let whole = Micros(end.0 - end.0 % SECOND);
+        Ok(Window { start: Micros::ZERO, end: if whole == Micros::ZERO { end } else { whole } })
+    }
+
+    /// What an environment draws its episodes from.
+    fn draw(&self, world: &World) -> Result<WorldDraw, ExperimentError> {
+        let length = Micros::from_secs_f64(self.length_s);
+        // A closed loop over generated requests lasts as long as it lasts.
+        let is_endless = world.node.clients.is_some() && matches!(world.source, WorkloadSource::Synthetic(_));
+        let range = if is_endless { Window { start: Micros::ZERO, end: length } } else { self.fit_range(world)? };
+        if range.length() < length {
+            return Err(ExperimentError::Range {
+                field: "episodes.length_s",
+                value: self.length_s.to_string(),
+                expected: "at most the part of the traffic that is trained on (episodes.fit)",
+            });
+        }
+        let slos: Result<Vec<Slo>, _> = self.slos.iter().map(|slo| slo.parse::<Slo>()).collect();
+        Ok(WorldDraw {
+            weight: self.weight,
+            node: world.node.clone(),
+            pool: self.pool,
+            slos: slos.map_err(WorldError::from)?,
+            episodes: EpisodeSource { source: world.source.clone(), range, length, load: self.load },
+        })
+    }
 }
 
 /// Why an experiment cannot be run.
@@ -104,6 +207,9 @@ impl Experiment {
         let mut experiment =
             Experiment::parse(&text).map_err(|reason| ExperimentError::Toml { path: path.to_owned(), reason })?;
         experiment.world = experiment.world.relative_to(folder);
+        for also in &mut experiment.also {
+            also.world = also.world.clone().relative_to(folder);
+        }
         experiment.validate()?;
         Ok(experiment)
     }
@@ -131,23 +237,14 @@ impl Experiment {
     /// The first value out of range.
     pub fn validate(&self) -> Result<(), ExperimentError> {
         let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
-        let Episodes { fit, length_s, load: (low, high) } = self.episodes;
         if ActionProfile::from_name(&self.profile).is_none() {
             return range("profile", self.profile.clone(), "watermark, core or full");
         }
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
         }
-        if !(fit > 0.0 && fit <= 1.0) {
-            return range("episodes.fit", fit.to_string(), "above 0, at most 1");
-        }
-        if !(1.0..=1e7).contains(&length_s) {
-            return range("episodes.length_s", length_s.to_string(), "1 to 10000000 seconds");
-        }
-        if !(low > 0.0 && low <= high && high.is_finite()) {
-            return range("episodes.load", format!("[{low}, {high}]"), "0 < lowest <= highest");
-        }
-        Ok(())
+        self.episodes.validate()?;
+        self.also.iter().try_for_each(|also| also.episodes.validate())
     }
 
     /// The heads the agent decides.
@@ -155,31 +252,24 @@ impl Experiment {
         ActionProfile::from_name(&self.profile).unwrap_or(ActionProfile::Full)
     }
 
-    /// The part of the traffic that is trained on, to the whole second where that leaves any.
+    /// The part of the traffic of its first world that is trained on, to the whole second where that leaves any.
     ///
     /// # Errors
     /// The traffic has no length.
     pub fn fit_range(&self, world: &World) -> Result<Window, WorkloadError> {
-        let span = world.span()?;
-        let end = Micros((span.0 as f64 * self.episodes.fit) as u64);
-        let whole = Micros(end.0 - end.0 % SECOND);
-        Ok(Window { start: Micros::ZERO, end: if whole == Micros::ZERO { end } else { whole } })
+        self.episodes.fit_range(world)
     }
 
-    /// The environment it trains in.
+    /// The environment it trains in; `world` is the first of its worlds.
     ///
     /// # Errors
-    /// The part that is trained on is shorter than an episode.
+    /// The part that is trained on is shorter than an episode, or a further world cannot be set up.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
-        let range = self.fit_range(world)?;
-        let length = Micros::from_secs_f64(self.episodes.length_s);
-        if range.length() < length {
-            return Err(ExperimentError::Range {
-                field: "episodes.length_s",
-                value: self.episodes.length_s.to_string(),
-                expected: "at most the part of the traffic that is trained on (episodes.fit)",
-            });
+        let mut worlds = vec![self.episodes.draw(world)?];
+        for also in &self.also {
+            worlds.push(also.episodes.draw(&also.world.world()?)?);
         }
-        Ok(world.env_config(self.profile(), self.reward, range, length, self.episodes.load))
+        let decision_interval = world.decision_interval;
+        Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval }))
     }
 }

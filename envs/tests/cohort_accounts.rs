@@ -146,10 +146,13 @@ impl Run {
             self.listed[id.index()].is_member = false;
         }
 
-        self.cohort.advance(now);
-        for id in self.ids(|request| request.is_member) {
-            self.single.token(id, now);
-            self.listed[id.index()].tokens.push(now);
+        let pauses = self.stream.random_bool(0.15);
+        if !pauses {
+            self.cohort.advance(now);
+            for id in self.ids(|request| request.is_member) {
+                self.single.token(id, now);
+                self.listed[id.index()].tokens.push(now);
+            }
         }
         // Those who have left may get a token, and come back at once.
         let chance = [0.1, 0.9][self.stream.random_range(0..2)];
@@ -159,7 +162,7 @@ impl Run {
             self.single.token(id, now);
             self.listed[id.index()].tokens.push(now);
         }
-        let joined = self.some(tokens.clone(), 0.5);
+        let joined = self.some(tokens.clone(), if pauses { 0.0 } else { 0.5 });
         self.cohort.joined(&joined);
         for id in &joined {
             self.listed[id.index()].is_member = true;

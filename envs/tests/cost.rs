@@ -35,7 +35,7 @@ impl Load {
         let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
         StepPlan {
             prefills: self.prefills.iter().enumerate().map(prefill).collect(),
-            decodes: (0..self.decodes).map(RequestId).collect(),
+            cohort: self.decodes,
             decode_context: if self.decodes == 0 { 0 } else { self.context },
             copies_in: vec![copy; self.copies_in],
             copies_out: vec![copy; self.copies_out],

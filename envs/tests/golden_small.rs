@@ -5,7 +5,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::line::Line;
+use common::line::{Line, decodes};
 use common::{chunked, controls, faithful};
 use kvtide_envs::golden::{self, Divergence, GoldenError, RunReport};
 use kvtide_envs::sched::{BlockCopy, EngineConfig, Outcome, Slo, StepPlan, V0};
@@ -98,8 +98,8 @@ fn describe(index: usize, line: &Line, plan: &StepPlan, scheduler: &V0) -> Value
     let statuses = |refused: &[(u32, u32, u32, &'static str)]| {
         refused.iter().map(|(id, need, free, status)| json!([id, need, free, status.to_uppercase()])).collect::<Value>()
     };
-    let scheduled = plan.prefills.iter().map(|prefill| prefill.id).chain(plan.decodes.iter().copied());
-    let tables = scheduled.flat_map(|id| scheduler.request(id).blocks.clone());
+    let scheduled = plan.prefills.iter().map(|prefill| prefill.id).chain(decodes(plan, scheduler));
+    let tables = scheduled.flat_map(|id| scheduler.table(id));
     let mut step = json!({
         "step": index,
         "prefill": line.prefills,

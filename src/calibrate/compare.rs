@@ -155,9 +155,11 @@ impl Errors {
         let started: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.first)).collect();
         let finished: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.last)).collect();
         let spoken: Vec<&Twice> = finished.iter().copied().filter(|twice| twice.measured.gaps > 0).collect();
-        let ticks: Vec<(&Tick, &Tick)> =
-            whole.ticks.iter().zip(&served.ticks).filter(|(tick, _)| part.holds(tick.at_s)).collect();
-        let end_s = twice.iter().map(|twice| twice.measured.last).fold(0.0, f64::max);
+        let end_s = whole.end_s();
+        // A recorder may go on when nothing is left to serve; being right then is no merit.
+        let is_busy = |tick: &Tick| tick.at_s <= end_s.max(served.end_s);
+        let ticks = whole.ticks.iter().zip(&served.ticks).filter(|(tick, _)| part.holds(tick.at_s) && is_busy(tick));
+        let ticks: Vec<(&Tick, &Tick)> = ticks.collect();
         let all_tokens: f64 = whole.requests.iter().map(|request| f64::from(request.output_tokens)).sum();
         Errors {
             output_tok_s: throughput(whole, served, part, (end_s, all_tokens)),

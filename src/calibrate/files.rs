@@ -140,8 +140,8 @@ fn text(name: String, reader: impl Read) -> Result<TextFile, MeasuredError> {
     match String::from_utf8(bytes) {
         Ok(text) => Ok(TextFile { name, text }),
         Err(error) => {
-            let valid = error.utf8_error().valid_up_to();
-            let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+            let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+            let line = valid.matches('\n').count() + 1;
             Err(MeasuredError::line(&name, line, Fault::NotText))
         }
     }

@@ -12,8 +12,6 @@
 //! A server that is always full shows only the sum of the time a step takes to read the weights and its fixed time. So
 //! the two overheads carry a weak **prior**: they stay where the profile has them unless the run says otherwise.
 
-use std::ops::Range;
-
 use super::error::CalibrateError;
 use super::nelder_mead::{Limits, minimise};
 use super::seen::Seen;
@@ -78,7 +76,8 @@ pub const PARAMETERS: [Parameter; 5] = [
     },
 ];
 
-const EFFICIENCIES: Range<usize> = 0..2;
+/// Positions of the two efficiencies.
+const EFFICIENCIES: [usize; 2] = [0, 1];
 
 impl Parameter {
     /// Its value.
@@ -133,11 +132,11 @@ pub fn fit(setup: &Setup, seen: &Seen, watch: &mut dyn FnMut()) -> Result<Fit, C
     }
     let start = Constants::of(&setup.deployment.hardware);
     let mut search = Search { setup, seen, prior: start, simulations: 0, watch };
-    let coarse = search.descend(start, EFFICIENCIES.collect(), COARSE)?;
+    let coarse = search.descend(start, &EFFICIENCIES, COARSE)?;
     let scanned = search.scan_cold_start(coarse)?;
     // One that is zero has no logarithm and stays.
-    let free = (0..PARAMETERS.len()).filter(|index| PARAMETERS[*index].get(&scanned) > 0.0);
-    let constants = search.descend(scanned, free.collect(), FINE)?;
+    let free: Vec<usize> = (0..PARAMETERS.len()).filter(|index| PARAMETERS[*index].get(&scanned) > 0.0).collect();
+    let constants = search.descend(scanned, &free, FINE)?;
     let objective = search.objective(&constants)?;
     Ok(Fit { constants, objective, simulations: search.simulations })
 }
@@ -152,7 +151,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Varies the parameters `free` downhill from `start`.
-    fn descend(&mut self, start: Constants, free: Vec<usize>, limits: Limits) -> Result<Constants, CalibrateError> {
+    fn descend(&mut self, start: Constants, free: &[usize], limits: Limits) -> Result<Constants, CalibrateError> {
         let place = |at: &[f64]| {
             let mut constants = start;
             for (&index, log) in free.iter().zip(at) {

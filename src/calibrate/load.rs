@@ -8,7 +8,7 @@ use super::error::{Fault, MeasuredError};
 use super::files::TextFile;
 use super::measured::{MeasuredRequest, without_position};
 
-/// A row of the load: the LLMServingSim form. Other fields are passed over.
+/// A row of the load: the form of the `LLMServingSim` bench. Other fields are passed over.
 #[derive(Deserialize)]
 struct Row {
     input_toks: u32,

@@ -4,7 +4,7 @@
 //! on the engine's monotonic clock, in seconds, `queued_ts`, `first_token_ts` and `last_token_ts`. `timeseries.csv` has
 //! a row a tick: `t` (seconds since its recorder started), `prompt_throughput` and `gen_throughput` (tokens/s since the
 //! tick before; a prompt counts as a whole at its first token), `running`, `waiting`, `kv_cache_pct`. Other fields are
-//! passed over. `meta.json` is read by [`MeasuredEngine`]. This is how the LLMServingSim bench records vLLM.
+//! passed over. `meta.json` is read by [`MeasuredEngine`]. This is how the `LLMServingSim` bench records vLLM.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub struct MeasuredRun {
     pub engine: MeasuredEngine,
     /// In order of arrival, at least one.
     pub requests: Vec<MeasuredRequest>,
-    /// At least one.
+    /// In order.
     pub ticks: Vec<MeasuredTick>,
 }
 

@@ -7,10 +7,13 @@ use crate::plot::{Axis, Band, Figure, Look, Panel, Series, distribution};
 const SMOOTHED: usize = 2;
 const THROUGHPUT: &str = "Output throughput (mean of 5 ticks)";
 
+/// A curve over time.
+type Curve = fn(&[Tick]) -> Vec<(f64, f64)>;
+
 /// The figure: throughput, running, waiting and KV usage over time with the cut marked, and TTFT, TPOT and E2E of what
 /// was not fitted (of all, if all was).
 pub fn picture(calibration: &Calibration, report: &Report) -> Figure {
-    let over_time: [(&str, &str, fn(&[Tick]) -> Vec<(f64, f64)>); 4] = [
+    let over_time: [(&str, &str, Curve); 4] = [
         (THROUGHPUT, "tokens/s", throughput),
         ("Running requests", "requests", |ticks| points(ticks, |tick| tick.running)),
         ("Waiting requests", "requests", |ticks| points(ticks, |tick| tick.waiting)),
@@ -77,7 +80,9 @@ type Latency = fn(f64, f64, f64, f64) -> f64;
 fn distributions(calibration: &Calibration, rest: f64) -> Vec<Panel> {
     let latencies: [(&str, &str, bool, Latency); 3] = [
         ("Time to first token", "TTFT (s)", true, |arrival, first, _, _| first - arrival),
-        ("Time per output token after the first", "TPOT (ms)", false, |_, first, last, tokens| (last - first) * 1e3 / (tokens - 1.0)),
+        ("Time per output token after the first", "TPOT (ms)", false, |_, first, last, tokens| {
+            (last - first) * 1e3 / (tokens - 1.0)
+        }),
         ("Arrival to last token", "E2E (s)", false, |arrival, _, last, _| last - arrival),
     ];
     let share = if rest > 0.0 { "share of later requests" } else { "share of requests" };

@@ -43,9 +43,9 @@ pub struct Report {
     pub uncalibrated: Errors,
     /// Preemptions in the simulated run.
     pub preemptions: u64,
-    /// Tokens computed again after them.
+    /// Tokens they dropped; some of them were found again.
     pub recomputed_tokens: u64,
-    /// Tokens found in the prefix cache.
+    /// Tokens found in the prefix cache, those of resumed requests included.
     pub prefix_hit_tokens: u64,
     /// Whether what is promised is kept on what was not fitted.
     pub verdicts: Vec<Verdict>,
@@ -128,7 +128,7 @@ impl Calibration {
             env: self.setup.deployment.name(),
             knows_tokens: run.requests.iter().any(|request| !request.block_hashes.is_empty()),
             requests: run.requests.len(),
-            makespan_s: self.whole.stamps.iter().filter_map(|stamps| stamps.last_s).fold(0.0, f64::max),
+            makespan_s: self.whole.end_s(),
             constants: self.constants(),
             fit,
             ticks_outside,
@@ -204,8 +204,10 @@ impl Calibration {
         }
     }
 
+    /// Those after the part that was fitted, until the end.
     fn later_ticks(&self) -> impl Iterator<Item = &Tick> {
-        self.whole.ticks.iter().filter(|tick| tick.at_s > self.until_s)
+        let end_s = self.whole.end_s();
+        self.whole.ticks.iter().filter(move |tick| tick.at_s > self.until_s && tick.at_s <= end_s)
     }
 
     fn warnings(&self, report: &Report) -> Vec<String> {

@@ -50,40 +50,40 @@ pub struct Tick {
     pub kv_usage: f64,
 }
 
-/// How the clocks of a run relate.
+/// How the clocks of a run relate: what each of them shows, in seconds, at the first arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clock {
-    /// The first arrival on the client's clock, seconds.
-    arrival_zero: f64,
-    /// The same moment on the engine's clock: a request is queued as soon as it arrives if the engine has nothing to do,
+    /// The client's wall clock.
+    client: f64,
+    /// The engine's monotonic clock. A request is queued as soon as it arrives if the engine has nothing to do,
     /// so the shortest time from arrival to queue is taken for none.
-    engine_zero: f64,
-    /// The same moment on the recorder's clock.
-    recorder_zero: f64,
+    engine: f64,
+    /// The clock of whatever recorded the ticks.
+    recorder: f64,
 }
 
 impl Clock {
     /// Of what `run` had recorded by `until` on the engine's clock.
     fn of(run: &MeasuredRun, until: f64) -> Clock {
         let queued = || run.requests.iter().filter(|request| request.queued <= until);
-        let arrival_zero = queued().map(|request| request.arrival).fold(f64::INFINITY, f64::min);
+        let client = queued().map(|request| request.arrival).fold(f64::INFINITY, f64::min);
         let offset = queued().map(|request| request.queued - request.arrival).fold(f64::INFINITY, f64::min);
-        let engine_zero = arrival_zero + offset;
+        let engine = client + offset;
         let start = run.start();
-        let recorder_zero = (engine_zero - start) + recorder_lead(run, start, until);
-        Clock { arrival_zero, engine_zero, recorder_zero }
+        let recorder = (engine - start) + recorder_lead(run, start, until);
+        Clock { client, engine, recorder }
     }
 
     fn arrival_s(&self, request: &MeasuredRequest) -> f64 {
-        request.arrival - self.arrival_zero
+        request.arrival - self.client
     }
 
     fn engine_s(&self, stamp: f64) -> f64 {
-        stamp - self.engine_zero
+        stamp - self.engine
     }
 
     fn tick_s(&self, tick: &MeasuredTick) -> f64 {
-        tick.t - self.recorder_zero
+        tick.t - self.recorder
     }
 }
 
@@ -96,7 +96,7 @@ fn recorder_lead(run: &MeasuredRun, start: f64, until: f64) -> f64 {
     let mut firsts: Vec<(f64, f64)> =
         seen.map(|request| (request.first_token, f64::from(request.prompt_tokens))).collect();
     firsts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let length = run.ticks[0].t;
+    let length = run.ticks.first().map_or(0.0, |tick| tick.t);
     let (mut low, mut high) = (-length, length);
     let (mut counted, mut told, mut known) = (0.0, 0, 0.0);
     // Whatever the lead is, these were taken by then.
@@ -106,10 +106,14 @@ fn recorder_lead(run: &MeasuredRun, start: f64, until: f64) -> f64 {
             known += firsts[told].1;
             told += 1;
         }
-        let is_between = told > 0 && firsts.get(told).is_some_and(|next| next.0 > firsts[told - 1].0);
-        if is_between && (counted - known).abs() <= 0.5 {
-            low = low.max(start + tick.t - firsts[told].0);
-            high = high.min(start + tick.t - firsts[told - 1].0);
+        if told == 0 || (counted - known).abs() > 0.5 {
+            continue;
+        }
+        let (last, next) = (firsts[told - 1].0, firsts.get(told).map(|next| next.0));
+        // Of several in one step, some counted and some not, nothing follows.
+        if next.is_none_or(|next| next > last) {
+            high = high.min(start + tick.t - last);
+            low = low.max(next.map_or(low, |next| start + tick.t - next));
         }
     }
     if low <= high { f64::midpoint(low, high) } else { 0.0 }
@@ -161,13 +165,13 @@ impl Seen {
         self.requests[index].arrival.as_secs_f64()
     }
 
+    /// The last token of all.
+    pub fn end_s(&self) -> f64 {
+        self.stamps.iter().filter_map(|stamps| stamps.last_s).fold(0.0, f64::max)
+    }
+
     /// Requests that had got their first token.
     pub fn num_started(&self) -> usize {
         self.stamps.iter().filter(|stamps| stamps.first_s.is_some()).count()
-    }
-
-    /// Requests that had finished.
-    pub fn num_finished(&self) -> usize {
-        self.stamps.iter().filter(|stamps| stamps.last_s.is_some()).count()
     }
 }

@@ -74,7 +74,7 @@ pub struct Served {
     pub end_s: f64,
     /// When the simulation stopped.
     pub stopped_s: f64,
-    /// Tokens computed again after preemptions.
+    /// Tokens dropped by preemptions.
     pub recomputed_tokens: u64,
     /// Tokens found in the prefix cache, those of resumed requests included.
     pub prefix_hit_tokens: u64,

@@ -1,16 +1,19 @@
 //! Arguments several commands share, and what they mean.
 
+use std::sync::atomic::AtomicBool;
+
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use kvtide_envs::workload::{Window, windows};
 
-use crate::evaluate::{PolicySpec, Subject};
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, PolicySpec, Subject, Watch, find_loads};
 use crate::world::World;
 
 /// What is drawn of the traffic.
 #[derive(Debug, Clone, Args)]
 pub(super) struct DrawArgs {
-    /// Load factors, comma-separated; 1 is the traffic as recorded.
+    /// Load factors, comma-separated; 1 is the traffic as recorded. In a closed loop they multiply the clients. `auto`
+    /// looks for those at which the default attains about 0.95, 0.8, 0.6 and 0.4 of the first window.
     #[arg(
         long,
         visible_alias = "loads",
@@ -34,11 +37,43 @@ pub(super) struct DrawArgs {
 /// Most seeds of one call.
 const MAX_SEEDS: u64 = 10_000;
 
+/// Loads to run.
+pub(super) struct Loads {
+    pub(super) loads: Vec<f64>,
+    /// How they were found, if they were not named.
+    pub(super) found: Vec<FoundLoad>,
+}
+
 impl DrawArgs {
-    pub(super) fn loads(&self) -> anyhow::Result<Vec<f64>> {
+    /// The loads named, or found on the first window and the first seeds. `None` if interrupted.
+    pub(super) fn loads(
+        &self,
+        world: &World,
+        windows: &[Option<Window>],
+        seeds: &[u64],
+        watch: &dyn Watch,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Option<Loads>> {
+        if self.load == ["auto"] {
+            let window = windows.first().copied().flatten();
+            let seeds = &seeds[..seeds.len().min(AUTO_DRAWS)];
+            let Some(found) = find_loads(world, window, seeds, &AUTO_TARGETS, watch, stop)? else { return Ok(None) };
+            let mut loads: Vec<f64> = found.iter().filter_map(|found| found.load).collect();
+            loads.sort_by(f64::total_cmp);
+            loads.dedup();
+            ensure!(
+                !loads.is_empty(),
+                "--loads auto: the default comes near none of {AUTO_TARGETS:?} at any load; name loads"
+            );
+            return Ok(Some(Loads { loads, found }));
+        }
+        Ok(Some(Loads { loads: self.named_loads()?, found: Vec::new() }))
+    }
+
+    fn named_loads(&self) -> anyhow::Result<Vec<f64>> {
         let parse = |text: &String| {
             let load = text.parse::<f64>().ok().filter(|load| (1e-6..=1e3).contains(load));
-            load.with_context(|| format!("--load {text:?}: expected a number from 0.000001 to 1000"))
+            load.with_context(|| format!("--load {text:?}: expected a number from 0.000001 to 1000, or auto alone"))
         };
         let loads: Vec<f64> = self.load.iter().map(parse).collect::<anyhow::Result<_>>()?;
         if let Some((_, load)) = loads.iter().enumerate().find(|(index, load)| loads[..*index].contains(load)) {
@@ -85,6 +120,15 @@ fn parse_seeds(text: &str) -> anyhow::Result<Vec<u64>> {
         bail!("seed {seed} is given twice");
     }
     Ok(seeds)
+}
+
+/// Loads that were found, in a line.
+pub(super) fn found_text(found: &[FoundLoad]) -> String {
+    let one = |found: &FoundLoad| match (found.load, found.attained) {
+        (Some(load), Some(attained)) => format!("{load} ({:.1} %)", attained * 100.0),
+        _ => format!("none for {:.0} %", found.target * 100.0),
+    };
+    format!("loads by what the default attains: {}", found.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 /// Loads the policies, each under the name it was given.

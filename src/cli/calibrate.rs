@@ -21,7 +21,7 @@ pub(super) struct CalibrateArgs {
     /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, allow_negative_numbers = true)]
     fit_fraction: f64,
-    /// The load of the run, one request a line with input_toks and input_tok_ids, so that prompts share what they have
+    /// The load of the run, one request a line with `input_toks` and `input_tok_ids`, so that prompts share what they have
     /// in common; without it none do.
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -32,10 +32,10 @@ pub(super) struct CalibrateArgs {
     /// Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Write the fitted hardware, for --env MODEL@FILE.
+    /// Write the fitted hardware, for --env MODEL@FILE. Not written by default.
     #[arg(long, value_name = "FILE.toml")]
     profile: Option<PathBuf>,
-    /// Draw measured and simulated curves.
+    /// Draw measured and simulated curves and distributions. Not drawn by default.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// One JSON line on stdout: {"type":"calibration","data":{…}}.
@@ -68,12 +68,8 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
         eprintln!("warning: {warning}");
     }
     let mut output = Output::new();
-    if args.json {
-        output.json("calibration", &report)?
-    } else {
-        output.text(&render(&report))?
-    }
-    Ok(Exit::Done)
+    let written = if args.json { output.json("calibration", &report) } else { output.text(&render(&report)) };
+    written.and(Ok(Exit::Done))
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -103,6 +99,8 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
+type Latency = fn(&Errors) -> Option<Percentiles>;
+
 /// A calibration for people.
 fn render(report: &Report) -> String {
     let mut text = String::new();
@@ -128,12 +126,11 @@ fn render(report: &Report) -> String {
     for constant in &report.constants {
         text.push_str(&render_constant(constant));
     }
-    let rest = if report.held_out.is_some() { "what was not fitted" } else { "all of it, which was fitted" };
-    let _ = writeln!(text, "\n{:40}{:>32}", "", rest);
+    let part = if report.held_out.is_some() { format!("after {:.1} s", fit.until_s) } else { "all of it".to_owned() };
     let _ = writeln!(
         text,
-        "{:16}{:>12}{:>12}{:>10}{:>14}{:>10}",
-        "", "measured", "simulated", "error", "uncalibrated", "fit part"
+        "\n{part:16}{:>12}{:>12}{:>10}{:>14}{:>16}",
+        "measured", "simulated", "error", "without fit", "in fitted part"
     );
     render_errors(&mut text, report);
     text
@@ -157,7 +154,7 @@ fn render_errors(text: &mut String, report: &Report) {
             |errors: &Errors| of(errors).map_or_else(String::new, |pair| format!("{:+.2} %", pair.error * 100.0));
         let _ = writeln!(
             text,
-            "{name:16}{measured:>12.1}{simulated:>12.1}{:>10}{:>14}{:>10}",
+            "{name:16}{measured:>12.1}{simulated:>12.1}{:>10}{:>14}{:>16}",
             format!("{:+.2} %", error * 100.0),
             other(&report.uncalibrated),
             other(&report.fitted)
@@ -165,7 +162,7 @@ fn render_errors(text: &mut String, report: &Report) {
     };
     row("output tokens/s", &|errors| errors.output_tok_s);
     row("makespan s", &|errors| errors.makespan_s);
-    let latencies: [(&str, fn(&Errors) -> Option<Percentiles>); 3] =
+    let latencies: [(&str, Latency); 3] =
         [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
     for (name, of) in latencies {
         row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));
@@ -187,9 +184,14 @@ fn render_errors(text: &mut String, report: &Report) {
             stalls.worst_error * 100.0
         );
     }
+    let missed = report.verdicts.iter().filter(|verdict| !verdict.met).count();
+    if !report.verdicts.is_empty() {
+        let met = if missed == 0 { "all met".to_owned() } else { format!("{missed} missed") };
+        let _ = writeln!(text, "targets (throughput 2 %, medians of TTFT and E2E 3 %, 99th percentiles 5 %): {met}");
+    }
     let _ = writeln!(
         text,
-        "simulated: {} preemptions, {} tokens recomputed, {} found in the prefix cache",
+        "simulated: {} preemptions, {} tokens dropped by them, {} found in the prefix cache",
         report.preemptions, report.recomputed_tokens, report.prefix_hit_tokens
     );
 }

@@ -165,7 +165,8 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         profile: ActionProfile::Full.name().to_owned(),
         num_envs: NUM_ENVS,
         world: spec,
-        episodes: Episodes { fit: FIT, length_s: EPISODE_S.min(fit_s), load: (1.0, 1.0) },
+        episodes: Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0)),
+        also: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
         ppo: PpoConfig {

@@ -4,19 +4,21 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, duration};
 
-use super::args::{DrawArgs, load_policies};
+use super::args::{DrawArgs, Loads, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::checkpoint;
-use crate::evaluate::{Matrix, PolicySpec, Row, compare, render, run_matrix};
+use crate::evaluate::{Comparison, Matrix, PolicySpec, Row, bisect_capacity, compare, render, run_matrix};
 use crate::export;
+use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -26,16 +28,24 @@ pub(super) struct EvaluateArgs {
     #[command(flatten)]
     draw: DrawArgs,
     /// Policy; repeatable. The first is the reference unless --reference names another. default, fixed:W[,…],
-    /// opt-factor:A, avg-blocks:T, checkpoint:PATH, table:PATH, best-fixed, best-static[:PROFILE].
+    /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed,
+    /// best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<String>,
     /// The policy the others are compared with.
     #[arg(long, value_name = "POLICY")]
     reference: Option<String>,
+    /// Look for the load at which each policy attains 90 %, instead of interpolating between the loads run.
+    #[arg(long)]
+    capacity: bool,
+    /// Also write a page with tables, charts and a timeline to this file: one file of HTML, nothing is fetched.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Also write every run to this file, one JSON object a line, as runs finish.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// JSON Lines on stdout: a `run` line for each run as it finishes, then a `comparison` line for each policy.
+    /// JSON Lines on stdout: a `load` line for each load found, a `run` line for each run as it finishes, then a
+    /// `comparison` line for each policy.
     #[arg(long)]
     json: bool,
 }
@@ -49,13 +59,18 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     if policies.iter().all(|(name, _)| *name != reference) {
         bail!("--reference {reference} is not one of the policies");
     }
+    let stop = stop::on_interrupt();
     let world = args.world.world()?;
-    let matrix = Matrix {
-        policies,
-        windows: args.draw.windows(&world, None)?,
-        loads: args.draw.loads()?,
-        seeds: args.draw.seeds()?,
+    let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
+    if let Some(path) = &args.report {
+        report::check_folder(path)?;
+    }
+    let bar = Runs::new();
+    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
+        bar.finish();
+        return Ok(Exit::Interrupted);
     };
+    let matrix = Matrix { policies, windows, loads, seeds };
     simulate::warn_of_idle_seeds(&world, &matrix);
     warn_of_training(&world, &matrix, &args.policies)?;
     let mut file = match &args.out {
@@ -63,10 +78,12 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         None => None,
     };
     let mut output = Output::new();
+    if args.json {
+        found.iter().try_for_each(|found| output.json("load", found))?;
+    }
     let mut rows: Vec<Row> = Vec::new();
     let mut written = Ok(());
-    let bar = Runs::new();
-    let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |finished| {
+    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |finished| {
         rows.extend_from_slice(finished);
         written = finished.iter().try_for_each(|row| {
             if let Some(file) = &mut file {
@@ -76,10 +93,15 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         });
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    bar.finish();
     written?;
     // Whatever ended the runs, what is finished is compared.
-    let comparisons = compare(&rows, &reference);
+    let mut comparisons = compare(&rows, &reference);
+    let all = matrix.windows.len() * matrix.loads.len();
+    let mut is_whole = matches!(cells, Ok(cells) if cells == all);
+    if args.capacity && is_whole {
+        is_whole = bisect(&world, &matrix, &mut comparisons, &bar, stop)?;
+    }
+    bar.finish();
     if args.json {
         comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison))?;
     } else if !comparisons.is_empty() {
@@ -92,14 +114,62 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
             matrix.loads.len(),
             matrix.seeds.len()
         ))?;
+        if !found.is_empty() {
+            output.line(&found_text(&found))?;
+        }
         output.text(&render(&comparisons))?;
     }
-    let (cells, all) = (cells?, matrix.windows.len() * matrix.loads.len());
-    if cells < all {
+    let cells = cells?;
+    if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
+        let material = Material {
+            command: command_line(),
+            world: &world,
+            matrix: &matrix,
+            found: &found,
+            rows: &rows,
+            comparisons: &comparisons,
+        };
+        report::write(path, &material)?;
+        eprintln!("the report is in {}", path.display());
+    }
+    if !is_whole {
         eprintln!("interrupted: {cells} of {all} cells are finished; the comparison is of those");
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)
+}
+
+/// Finds each policy's capacity. False if interrupted; those found are kept.
+fn bisect(
+    world: &World,
+    matrix: &Matrix,
+    comparisons: &mut [Comparison],
+    bar: &Runs,
+    stop: &AtomicBool,
+) -> anyhow::Result<bool> {
+    for comparison in comparisons {
+        let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
+        let Some(capacity) = bisect_capacity(world, matrix, policy, bar, stop)? else { return Ok(false) };
+        comparison.capacity = Some(capacity);
+    }
+    Ok(true)
+}
+
+/// This process's command line, as a shell would take it.
+fn command_line() -> String {
+    let mut words = vec!["kvtide".to_owned()];
+    words.extend(std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy())));
+    words.join(" ")
+}
+
+/// A word in single quotes, unless it needs none.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@+%".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 /// A policy judged on what it was trained on proves nothing, and one judged in another world may prove little.
@@ -134,4 +204,17 @@ fn warn_of_training(world: &World, matrix: &Matrix, policies: &[String]) -> anyh
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(
+            ["a", "x=1,y:2", "", "a b", "it's", "$HOME", "~"].map(quoted).join(" "),
+            "a x=1,y:2 '' 'a b' 'it'\\''s' '$HOME' '~'"
+        );
+    }
 }

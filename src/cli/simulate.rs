@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use clap::Args;
 use kvtide_envs::metrics::Percentiles;
 
-use super::args::{DrawArgs, load_policies};
+use super::args::{DrawArgs, Loads, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
@@ -19,11 +19,11 @@ pub(super) struct SimulateArgs {
     world: WorldSpec,
     #[command(flatten)]
     draw: DrawArgs,
-    /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T, checkpoint:PATH,
-    /// table:PATH, best-fixed, best-static[:PROFILE].
+    /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T,
+    /// past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
     policies: Vec<String>,
-    /// One JSON object a line on stdout: {"type":"run","data":{…}}.
+    /// One JSON object a line on stdout: {"type":"run","data":{…}}; before them a `load` line for each load found.
     #[arg(long)]
     json: bool,
 }
@@ -31,16 +31,21 @@ pub(super) struct SimulateArgs {
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     let policies = load_policies(&args.policies)?;
     let world = args.world.world()?;
-    let matrix = Matrix {
-        policies,
-        windows: args.draw.windows(&world, None)?,
-        loads: args.draw.loads()?,
-        seeds: args.draw.seeds()?,
+    let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
+    let bar = Runs::new();
+    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop::on_interrupt())? else {
+        bar.finish();
+        return Ok(Exit::Interrupted);
     };
+    let matrix = Matrix { policies, windows, loads, seeds };
     warn_of_idle_seeds(&world, &matrix);
     let mut output = Output::new();
+    if args.json {
+        found.iter().try_for_each(|found| output.json("load", found))?;
+    } else if !found.is_empty() {
+        output.line(&found_text(&found))?;
+    }
     let mut written = Ok(());
-    let bar = Runs::new();
     let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |rows| {
         written = rows.iter().try_for_each(|row| print(&mut output, row, args.json));
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

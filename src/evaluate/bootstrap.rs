@@ -7,12 +7,12 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::seed;
 use rand::RngExt;
 
-/// A mean of differences with its 95 % interval.
+/// A mean, or another statistic, with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Interval {
-    /// The mean of the differences.
+    /// The mean.
     pub mean: f64,
-    /// 2.5th percentile of the resampled means; `None` where nothing can be resampled.
+    /// 2.5th percentile of the resampled ones; `None` where nothing can be resampled.
     pub low: Option<f64>,
     /// 97.5th percentile, likewise.
     pub high: Option<f64>,
@@ -35,39 +35,44 @@ pub fn interquartile_mean(mut values: Vec<f64>) -> Option<f64> {
     Some(weighted / (to - from))
 }
 
-/// The mean of differences grouped in strata, and its interval by resampling within each stratum. A stratum is a window
-/// at a load, its values one difference per seed; every difference counts the same.
-///
-/// With one seed there is nothing to resample within a stratum; the strata themselves, windows and loads, are then
-/// resampled. A single difference has a mean and no interval. `None` without differences.
+/// The mean of differences grouped in strata, and its interval; see [`stratified`]. Every difference counts the same.
 pub fn paired_interval(strata: &[Vec<f64>]) -> Option<Interval> {
-    let merged;
-    let strata = if strata.iter().all(|stratum| stratum.len() <= 1) {
-        merged = [strata.concat()];
-        &merged
-    } else {
-        strata
-    };
-    let count: usize = strata.iter().map(Vec::len).sum();
-    if count == 0 {
-        return None;
+    stratified(strata, |values| (!values.is_empty()).then(|| values.iter().copied().sum::<f64>() / values.len() as f64))
+}
+
+/// A statistic of draws grouped in strata, and its interval by resampling draws within each stratum. A stratum is a
+/// window at a load, its draws one per seed. `None` where the statistic is; resamples without one are left out.
+///
+/// A stratum of one draw has nothing to resample; those strata, windows and loads, are resampled together, as if they were
+/// one. A single draw in all has a statistic and no interval.
+pub fn stratified<T>(strata: &[Vec<T>], statistic: impl Fn(&[&T]) -> Option<f64>) -> Option<Interval> {
+    let lone: Vec<&T> = strata.iter().filter(|stratum| stratum.len() == 1).flatten().collect();
+    let several = strata.iter().filter(|stratum| stratum.len() > 1).map(|stratum| stratum.iter().collect());
+    let mut strata: Vec<Vec<&T>> = several.collect();
+    if !lone.is_empty() {
+        strata.push(lone);
     }
-    let mean = strata.iter().flatten().sum::<f64>() / count as f64;
-    if count == 1 {
-        return Some(Interval { mean, low: None, high: None });
+    let all: Vec<&T> = strata.iter().flatten().copied().collect();
+    let mean = statistic(&all)?;
+    let none = Some(Interval { mean, low: None, high: None });
+    if all.len() == 1 {
+        return none;
     }
     let mut stream = seed::stream(0, "bootstrap", 0);
-    let mut means: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let drawn = strata
-                .iter()
-                .filter(|stratum| !stratum.is_empty())
-                .map(|stratum| (0..stratum.len()).map(|_| stratum[stream.random_range(0..stratum.len())]).sum::<f64>());
-            drawn.sum::<f64>() / count as f64
-        })
-        .collect();
-    means.sort_by(f64::total_cmp);
-    Some(Interval { mean, low: Some(percentile(&means, 2.5)), high: Some(percentile(&means, 97.5)) })
+    let mut drawn = Vec::with_capacity(all.len());
+    let mut resampled: Vec<f64> = Vec::new();
+    for _ in 0..RESAMPLES {
+        drawn.clear();
+        for stratum in &strata {
+            drawn.extend((0..stratum.len()).map(|_| stratum[stream.random_range(0..stratum.len())]));
+        }
+        resampled.extend(statistic(&drawn));
+    }
+    if resampled.is_empty() {
+        return none;
+    }
+    resampled.sort_by(f64::total_cmp);
+    Some(Interval { mean, low: Some(percentile(&resampled, 2.5)), high: Some(percentile(&resampled, 97.5)) })
 }
 
 #[cfg(test)]
@@ -96,6 +101,36 @@ mod tests {
         // A difference between strata is no uncertainty: each is resampled by itself.
         assert_eq!(bounds(&[vec![0.0; 4], vec![1.0; 4]]), (0.5, 0.5, 0.5));
         assert_eq!(paired_interval(&[]), None);
+    }
+
+    #[test]
+    fn any_statistic_is_resampled_within_strata() {
+        // The largest of a stratum of 1..=4 and a lone 9: 9 whatever is drawn. The smallest: 1 in all but (3/4)^4 of draws.
+        let strata = [vec![1.0, 2.0, 3.0, 4.0], vec![9.0]];
+        let largest = |values: &[&f64]| values.iter().map(|value| **value).max_by(f64::total_cmp);
+        assert_eq!(stratified(&strata, largest), Some(Interval { mean: 9.0, low: Some(9.0), high: Some(9.0) }));
+        let smallest = |values: &[&f64]| values.iter().map(|value| **value).min_by(f64::total_cmp);
+        let interval = stratified(&strata, smallest).unwrap();
+        assert_eq!((interval.mean, interval.low), (1.0, Some(1.0)));
+        // The smallest exceeds 2 with probability (1/2)^4, more than 2.5 %, and 3 with (1/4)^4, less.
+        assert_eq!(interval.high, Some(3.0));
+        // Resamples without a statistic do not count; if there is none at all, there is no interval.
+        let first = |values: &[&f64]| (*values[0] == 1.0).then_some(1.0);
+        assert_eq!(stratified(&strata, first), Some(Interval { mean: 1.0, low: Some(1.0), high: Some(1.0) }));
+        assert_eq!(stratified(&strata, |_: &[&f64]| None), None);
+        assert_eq!(
+            stratified(&[], |values: &[&f64]| Some(values.len() as f64)).map(|found| found.low),
+            Some(Some(0.0))
+        );
+    }
+
+    #[test]
+    fn the_interval_of_a_mean_is_as_wide_as_theory_says() {
+        // 400 values of variance 1/12: a mean's standard error is sqrt(1 / 12 / 400), an interval 2 × 1.96 of it.
+        let values: Vec<f64> = (0..400).map(|index| (f64::from(index) + 0.5) / 400.0).collect();
+        let interval = paired_interval(&[values]).unwrap();
+        let width = interval.high.unwrap() - interval.low.unwrap();
+        assert!((width / (2.0 * 1.96 * f64::sqrt(1.0 / 4800.0)) - 1.0).abs() < 0.05, "{width}");
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use kvtide_envs::metrics::Summary;
 use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Action, ActionProfile, Admission, Controls, Head, Preemption, Victim};
+use kvtide_runtime::{ActionProfile, Admission, Controls, Head, Preemption, Victim};
 
-/// Constant controls over the heads of `profile`, the others at the engine's defaults, that run first: every one that
+/// Constant controls over the heads of `profile`, the others as in the engine's `default`, that run first: every one that
 /// differs in watermark or admission order. Victim and preemption mode are the default's.
-pub(super) fn coarse(profile: ActionProfile) -> Vec<Controls> {
-    let default = Action::ENGINE_DEFAULT.controls();
+pub(super) fn coarse(profile: ActionProfile, default: Controls) -> Vec<Controls> {
     let admissions = choices(profile, Head::Admission, Admission::ALL, default.admission);
     let mut candidates = Vec::new();
     for &watermark in &WATERMARK_LEVELS {
@@ -20,11 +19,12 @@ pub(super) fn coarse(profile: ActionProfile) -> Vec<Controls> {
 
 /// What else `profile` could do instead of `coarse`, which preempted somebody. Without a preemption neither victim nor
 /// mode is ever asked for, and every variant would be the same run.
+///
+/// Without a host pool a victim can only be recomputed, and every mode would be the same run.
 pub(super) fn refine(profile: ActionProfile, coarse: &Controls, host_pool: bool) -> Vec<Controls> {
-    let default = Action::ENGINE_DEFAULT.controls();
-    let victims = choices(profile, Head::Victim, Victim::ALL, default.victim);
+    let victims = choices(profile, Head::Victim, Victim::ALL, coarse.victim);
     let all: &[Preemption] = if host_pool { Preemption::ALL } else { &[Preemption::Recompute] };
-    let modes = choices(profile, Head::Preemption, all, default.preemption);
+    let modes = choices(profile, Head::Preemption, all, coarse.preemption);
     let modes = &modes;
     let pairs = victims.iter().flat_map(|&victim| modes.iter().map(move |&preemption| (victim, preemption)));
     pairs
@@ -56,12 +56,15 @@ pub(super) fn best(candidates: impl Iterator<Item = (Controls, Vec<Summary>)>) -
 
 #[cfg(test)]
 mod tests {
+    use kvtide_runtime::Action;
+
     use super::*;
 
     #[test]
     fn candidates_cover_the_profile_once() {
         let count = |profile, host_pool| {
-            let coarse = coarse(profile);
+            let coarse = coarse(profile, Action::V1_DEFAULT.controls());
+            assert!(coarse.contains(&Action::V1_DEFAULT.controls()));
             coarse.len() + coarse.iter().map(|one| refine(profile, one, host_pool).len()).sum::<usize>()
         };
         assert_eq!(count(ActionProfile::Watermark, true), 12);

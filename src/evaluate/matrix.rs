@@ -134,9 +134,9 @@ impl Job<'_> {
             Subject::Hindsight(profile) => {
                 Ok(self.hindsight(name, *profile)?.map(|(controls, summaries)| (Some(controls), summaries)))
             }
-            Subject::Controls(controls) => {
-                Ok(self.constants(name, &[*controls])?.map(|()| (None, self.summaries(controls).to_vec())))
-            }
+            // The default is a constant as well, and often one that hindsight looks at.
+            Subject::Default => self.constant(name, self.default_controls()),
+            Subject::Controls(controls) => self.constant(name, *controls),
             other => {
                 let controllers = self.draws.iter().filter_map(|_| other.controller()).collect();
                 Ok(self.serve(name, controllers)?.map(|summaries| (None, summaries)))
@@ -144,12 +144,21 @@ impl Job<'_> {
         }
     }
 
+    fn default_controls(&self) -> Controls {
+        self.world.node.engine.engine.default_action().controls()
+    }
+
+    fn constant(&mut self, name: &str, controls: Controls) -> Result<Option<Judged>, MatrixError> {
+        Ok(self.constants(name, &[controls])?.map(|()| (None, self.summaries(&controls).to_vec())))
+    }
+
     fn hindsight(
         &mut self,
         name: &str,
         profile: ActionProfile,
     ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
-        let coarse = hindsight::coarse(profile);
+        let default = self.default_controls();
+        let coarse = hindsight::coarse(profile, default);
         if self.constants(name, &coarse)?.is_none() {
             return Ok(None);
         }
@@ -207,7 +216,7 @@ impl Job<'_> {
                     return None;
                 }
                 let (seed, workload) = &self.draws[index % seeds];
-                let summary = self.world.serve(workload, controller.as_mut());
+                let summary = self.world.serve(self.cell.load, workload, controller.as_mut());
                 self.watch.done();
                 Some(summary.map_err(|error| MatrixError::Run {
                     policy: name.to_owned(),
@@ -244,6 +253,7 @@ impl Job<'_> {
     }
 }
 
-fn window_name(window: Option<Window>) -> String {
+/// A window as results name it.
+pub(super) fn window_name(window: Option<Window>) -> String {
     window.map_or_else(|| "all".to_owned(), |window| window.to_string())
 }

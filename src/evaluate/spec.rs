@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use kvtide_envs::baseline::{AverageBlocks, OptFactor};
+use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
 use kvtide_envs::env::{Controller, EngineDefault, PolicyController};
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Admission, Controls, Observation, Policy, Preemption, Table, Victim,
@@ -25,6 +25,10 @@ pub enum PolicySpec {
     OptFactor(f64),
     /// See [`AverageBlocks`].
     AverageBlocks(f64),
+    /// See [`PastFuture`]: the prediction, and the other heads.
+    PastFuture(Prediction, Controls),
+    /// See [`Oracle`]: the other heads.
+    Oracle(Controls),
     /// The network of a checkpoint.
     Checkpoint(PathBuf),
     /// An exported table.
@@ -41,7 +45,8 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T, \
-         checkpoint:PATH, table:PATH, best-fixed, best-static[:watermark|core|full]"
+         past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, \
+         best-static[:watermark|core|full]"
     )]
     Unknown(String),
     /// A value that does not fit.
@@ -74,10 +79,12 @@ impl FromStr for PolicySpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<PolicySpec, SpecError> {
-        let (kind, rest) = match text.split_once(':') {
+        let (kind, rest) = match text.split_once([':', ',']) {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
         };
+        // `past-future,mode=swap` has heads but no quantile.
+        let is_bare = text[kind.len()..].starts_with(',');
         let number = |rest: &str, expected: &str| {
             let valid = rest.parse::<f64>().ok().filter(|value| (0.0..=1e6).contains(value));
             valid.ok_or_else(|| value(text, rest, expected))
@@ -86,6 +93,20 @@ impl FromStr for PolicySpec {
             if rest.is_empty() { Err(value(text, rest, "a path")) } else { Ok(PathBuf::from(rest)) }
         };
         match (kind, rest) {
+            ("past-future", None) => Ok(PolicySpec::PastFuture(Prediction::Drawn, no_heads())),
+            ("past-future", Some(rest)) if is_bare => {
+                Ok(PolicySpec::PastFuture(Prediction::Drawn, heads(text, rest.split(','))?))
+            }
+            ("past-future", Some(rest)) => {
+                let (first, rest) = rest.split_once(',').map_or((rest, None), |(first, rest)| (first, Some(rest)));
+                let quantile = first.parse().ok().filter(|value| (0.0..=1.0).contains(value));
+                let quantile = quantile.ok_or_else(|| value(text, first, "a quantile from 0 to 1"))?;
+                let heads = heads(text, rest.into_iter().flat_map(|rest| rest.split(',')))?;
+                Ok(PolicySpec::PastFuture(Prediction::Quantile(quantile), heads))
+            }
+            ("oracle", None) => Ok(PolicySpec::Oracle(no_heads())),
+            ("oracle", Some(rest)) if is_bare => Ok(PolicySpec::Oracle(heads(text, rest.split(','))?)),
+            _ if is_bare => Err(SpecError::Unknown(text.to_owned())),
             ("default", None) => Ok(PolicySpec::Default),
             ("fixed", Some(rest)) => fixed(text, rest).map(PolicySpec::Fixed),
             ("opt-factor", Some(rest)) => number(rest, "a number of steps from 0").map(PolicySpec::OptFactor),
@@ -112,7 +133,17 @@ fn fixed(text: &str, rest: &str) -> Result<Controls, SpecError> {
     let first = parts.next().unwrap_or_default();
     let watermark = first.parse().ok().filter(|value| (0.0..=1.0).contains(value));
     let watermark = watermark.ok_or_else(|| value(text, first, "a watermark from 0 to 1"))?;
-    let mut controls = Controls { watermark, ..Action::ENGINE_DEFAULT.controls() };
+    Ok(Controls { watermark, ..heads(text, parts)? })
+}
+
+/// What every engine does with the heads beside the watermark, which is left to whoever asks.
+fn no_heads() -> Controls {
+    Controls { watermark: 0.0, ..Action::ENGINE_DEFAULT.controls() }
+}
+
+/// `victim=most-blocks`, `mode=swap`, `admission=fcfs`, each at most once.
+fn heads<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> Result<Controls, SpecError> {
+    let mut controls = no_heads();
     let mut seen = Vec::new();
     for part in parts {
         let (key, choice) = part.split_once('=').ok_or_else(|| value(text, part, "KEY=VALUE"))?;
@@ -144,18 +175,23 @@ fn choose<T: Copy>(
 
 /// Controls as a `fixed:` policy; only what differs from the engine's default is named.
 pub(super) fn fixed_name(controls: &Controls) -> String {
-    let default = Action::ENGINE_DEFAULT.controls();
-    let mut parts = vec![format!("fixed:{}", controls.watermark)];
+    format!("fixed:{}{}", controls.watermark, heads_name(controls))
+}
+
+/// `,victim=most-blocks,mode=swap`: heads that differ from what every engine does.
+fn heads_name(controls: &Controls) -> String {
+    let default = no_heads();
+    let mut name = String::new();
     if controls.victim != default.victim {
-        parts.push(format!("victim={}", controls.victim.name()));
+        name = format!("{name},victim={}", controls.victim.name());
     }
     if controls.preemption != default.preemption {
-        parts.push(format!("mode={}", controls.preemption.name()));
+        name = format!("{name},mode={}", controls.preemption.name());
     }
     if controls.admission != default.admission {
-        parts.push(format!("admission={}", controls.admission.name()));
+        name = format!("{name},admission={}", controls.admission.name());
     }
-    parts.join(",")
+    name
 }
 
 impl fmt::Display for PolicySpec {
@@ -165,6 +201,11 @@ impl fmt::Display for PolicySpec {
             PolicySpec::Fixed(controls) => f.write_str(&fixed_name(controls)),
             PolicySpec::OptFactor(factor) => write!(f, "opt-factor:{factor}"),
             PolicySpec::AverageBlocks(blocks) => write!(f, "avg-blocks:{blocks}"),
+            PolicySpec::PastFuture(Prediction::Drawn, heads) => write!(f, "past-future{}", heads_name(heads)),
+            PolicySpec::PastFuture(Prediction::Quantile(quantile), heads) => {
+                write!(f, "past-future:{quantile}{}", heads_name(heads))
+            }
+            PolicySpec::Oracle(heads) => write!(f, "oracle{}", heads_name(heads)),
             PolicySpec::Checkpoint(path) => write!(f, "checkpoint:{}", path.display()),
             PolicySpec::Table(path) => write!(f, "table:{}", path.display()),
             PolicySpec::BestFixed => f.write_str("best-fixed"),
@@ -184,6 +225,10 @@ pub enum Subject {
     OptFactor(OptFactor),
     /// See [`AverageBlocks`].
     AverageBlocks(AverageBlocks),
+    /// See [`PastFuture`]: the prediction, and the other heads.
+    PastFuture(Prediction, Controls),
+    /// See [`Oracle`].
+    Oracle(Oracle),
     /// A network with its profile.
     Network(Arc<NetworkPolicy>, ActionProfile),
     /// A table.
@@ -212,6 +257,8 @@ impl Subject {
             PolicySpec::Fixed(controls) => Subject::Controls(*controls),
             PolicySpec::OptFactor(factor) => Subject::OptFactor(OptFactor { factor: *factor }),
             PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
+            PolicySpec::PastFuture(prediction, heads) => Subject::PastFuture(*prediction, *heads),
+            PolicySpec::Oracle(heads) => Subject::Oracle(Oracle { controls: Some(*heads) }),
             PolicySpec::Checkpoint(path) => {
                 let policy = checkpoint::load_policy(path)?;
                 let profile = policy.profile();
@@ -223,6 +270,15 @@ impl Subject {
         })
     }
 
+    /// What was learned, and the heads it decides; `None` for what was not learned.
+    pub fn policy(&self) -> Option<(&dyn Policy, ActionProfile)> {
+        match self {
+            Subject::Network(policy, profile) => Some((policy.as_ref(), *profile)),
+            Subject::Table(table) => Some((table, table.profile())),
+            _ => None,
+        }
+    }
+
     /// A fresh controller for one run; `None` for hindsight, which is many runs.
     pub fn controller(&self) -> Option<Box<dyn Controller + Send>> {
         Some(match self {
@@ -230,6 +286,8 @@ impl Subject {
             Subject::Controls(controls) => Box::new(*controls),
             Subject::OptFactor(rule) => Box::new(*rule),
             Subject::AverageBlocks(rule) => Box::new(*rule),
+            Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
+            Subject::Oracle(oracle) => Box::new(*oracle),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
             Subject::Table(table) => Box::new(PolicyController::new(*table, table.profile())),
             Subject::Hindsight(_) => return None,
@@ -250,7 +308,14 @@ mod tests {
             "fixed:1,admission=on-time-first",
             "opt-factor:6",
             "avg-blocks:7.5",
+            "past-future",
+            "past-future:0.9",
+            "past-future,victim=most-blocks",
+            "past-future:0.5,mode=swap,admission=on-time-first",
+            "oracle",
+            "oracle,admission=shortest-on-time-first",
             "checkpoint:a/b",
+            "checkpoint:a,b:c",
             "table:policy.kvt",
             "best-fixed",
             "best-static:core",
@@ -274,5 +339,13 @@ mod tests {
         assert!(error("opt-factor:-1").contains("\"-1\" is not a number of steps"));
         assert!(error("best-static:all").contains("watermark, core or full"));
         assert!(error("table:").contains("a path"));
+        assert!(error("past-future:2").contains("\"2\" is not a quantile from 0 to 1"));
+        assert!(error("past-future:0.5,victim=me").contains("one of newest"));
+        assert!(error("past-future,mode=swap,mode=swap").contains("names mode twice"));
+        for unknown in ["oracle:1", "default,mode=swap", "fixed,0.1", "past-future2", ",", ":", "best-fixed,mode=swap"]
+        {
+            assert!(error(unknown).starts_with("unknown policy"), "{unknown}");
+        }
+        assert!(error("past-future,").contains("KEY=VALUE") && error("oracle,").contains("KEY=VALUE"));
     }
 }

@@ -74,7 +74,7 @@ impl Figure {
             match dash {
                 None => area.draw(&PathElement::new(line, style)).expect(CANNOT_FAIL),
                 Some((dash, gap)) => {
-                    area.draw(&DashedPathElement::new(line.into_iter(), dash, gap, style)).expect(CANNOT_FAIL);
+                    area.draw(&DashedPathElement::new(line, dash, gap, style)).expect(CANNOT_FAIL);
                 }
             }
             write(area, series.name, (x + 38, 70), 13, INK);

@@ -3,18 +3,15 @@
 mod spec;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use kvtide_envs::cost::{Deployment, DeploymentError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
-use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
-use kvtide_envs::trace::TraceError;
+use kvtide_envs::trace::{SessionArrivals, TraceError, TraceReader};
 use kvtide_envs::workload::{Extent, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
 
-use kvtide_runtime::ActionProfile;
 pub use spec::WorldSpec;
 
 /// Where traffic comes from.
@@ -28,6 +25,8 @@ pub enum Traffic {
         scaling: Scaling,
         /// Smoothing of a quantised clock.
         jitter: Option<Micros>,
+        /// When the sessions of a file that does not say so start.
+        sessions: SessionArrivals,
     },
     /// A generator.
     Synthetic(SyntheticSpec),
@@ -107,8 +106,8 @@ impl World {
         decision_interval: u32,
     ) -> Result<World, WorldError> {
         let (source, trace) = match traffic {
-            Traffic::Trace { path, scaling, jitter } => {
-                let trace = Workload::from_trace(path)?;
+            Traffic::Trace { path, scaling, jitter, sessions } => {
+                let trace = Workload::from_reader(TraceReader::open_with(path, sessions)?)?;
                 let name = file_name(path);
                 let replay = Replay { scaling: *scaling, jitter: *jitter, ..Replay::default() };
                 (WorkloadSource::Replay { trace, replay }, name)
@@ -136,12 +135,13 @@ impl World {
         }
     }
 
-    /// The requests of a draw.
+    /// The requests of a draw. In a closed loop they do not depend on the load: see [`node_at`](Self::node_at).
     ///
     /// # Errors
     /// The load or window is out of range, or nothing arrives.
     pub fn draw(&self, draw: &Draw) -> Result<Workload, WorkloadError> {
-        let Draw { window, load, seed } = *draw;
+        let Draw { window, seed, .. } = *draw;
+        let load = self.load_of_traffic(draw.load);
         match &self.source {
             WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
             WorkloadSource::Synthetic(spec) => {
@@ -152,8 +152,20 @@ impl World {
         }
     }
 
+    /// In a closed loop the load is how many clients there are, who take the same requests.
+    fn load_of_traffic(&self, load: f64) -> f64 {
+        if self.node.clients.is_some() { 1.0 } else { load }
+    }
+
+    /// The node at a load: in a closed loop the load multiplies its clients.
+    pub fn node_at(&self, load: f64) -> NodeConfig {
+        let clients = self.node.clients.map(|clients| ((f64::from(clients) * load).round() as u32).max(1));
+        NodeConfig { clients, ..self.node.clone() }
+    }
+
     /// Whether different seeds give different requests at this load.
     pub fn depends_on_seed(&self, load: f64) -> bool {
+        let load = self.load_of_traffic(load);
         match &self.source {
             WorkloadSource::Replay { replay, .. } => Replay { load, ..*replay }.depends_on_seed(),
             WorkloadSource::Synthetic(_) => true,
@@ -178,33 +190,18 @@ impl World {
         ]
     }
 
-    /// Serves `workload` to its end under `controller`.
+    /// Serves `workload`, drawn at `load`, to its end under `controller`.
     ///
     /// # Errors
     /// A faithful engine died or stalled, or the accounts do not add up.
-    pub fn serve(&self, workload: &Workload, controller: &mut dyn Controller) -> Result<Summary, RunError> {
-        let collector = Collector::with_gaps();
-        let mut node = Node::new(&self.node, workload.share(), collector)
-            .expect("the engine settings were validated when they were read");
-        run(&mut node, controller, self.decision_interval)
+    pub fn serve(&self, load: f64, workload: &Workload, controller: &mut dyn Controller) -> Result<Summary, RunError> {
+        run(&mut self.start(load, workload), controller, self.decision_interval)
     }
 
-    /// The world as an environment with episodes of `length` out of `range`.
-    pub fn env_config(
-        &self,
-        profile: ActionProfile,
-        reward: RewardWeights,
-        range: Window,
-        length: Micros,
-        load: (f64, f64),
-    ) -> Arc<EnvConfig> {
-        let episodes = EpisodeSource { source: self.source.clone(), range, length, load };
-        Arc::new(EnvConfig {
-            worlds: vec![WorldDraw::new(self.node.clone(), episodes)],
-            profile,
-            reward,
-            decision_interval: self.decision_interval,
-        })
+    /// An idle node that will be sent `workload`, drawn at `load`.
+    pub fn start(&self, load: f64, workload: &Workload) -> Node {
+        Node::new(&self.node_at(load), workload.share(), Collector::with_gaps())
+            .expect("the engine settings were validated when they were read")
     }
 }
 

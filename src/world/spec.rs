@@ -6,6 +6,7 @@ use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
+use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{Scaling, duration};
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +16,11 @@ use super::{Traffic, World, WorldError};
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Recorded workload: Azure LLM CSV, Mooncake JSONL or kvtide JSONL, plain, gzip or zstd.
+    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
-    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, mix, uniform).
+    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, agentic, mix, uniform).
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -53,6 +54,10 @@ pub struct WorldSpec {
     #[arg(long, value_name = "DURATION")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
+    /// Sessions that start an hour, for files of agentic sessions, which do not say when [default: 20].
+    #[arg(long, value_name = "PER_HOUR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_rate: Option<f64>,
     /// Scheduler steps between decisions.
     #[arg(long, value_name = "STEPS", default_value_t = 8)]
     pub interval: u32,
@@ -71,6 +76,7 @@ impl Default for WorldSpec {
             set: Vec::new(),
             scale: "thin".to_owned(),
             jitter: None,
+            session_rate: None,
             interval: 8,
         }
     }
@@ -124,8 +130,10 @@ impl WorldSpec {
             other => return Err(wrong("scale", other, "thin or stretch")),
         };
         let jitter = self.jitter.as_deref().map(duration::parse).transpose()?;
+        let sessions = SessionArrivals::default();
+        let sessions = SessionArrivals { per_hour: self.session_rate.unwrap_or(sessions.per_hour), ..sessions };
         match (&self.trace, &self.workload) {
-            (Some(path), None) => Ok(Traffic::Trace { path: path.clone(), scaling, jitter }),
+            (Some(path), None) => Ok(Traffic::Trace { path: path.clone(), scaling, jitter, sessions }),
             (None, Some(spec)) => Ok(Traffic::Synthetic(spec.parse()?)),
             (None, None) => Err(WorldError::NoTraffic),
             (Some(_), Some(_)) => Err(WorldError::TwoTraffics),

@@ -24,6 +24,11 @@ impl Claim {
     fn of(request: &RequestView, held: u32, remaining: u32) -> Claim {
         Claim { slots: request.computed.max(request.len() - 1), held, remaining: remaining.max(1) }
     }
+
+    /// After a step in which the others stood still.
+    fn a_step_ahead(self) -> Claim {
+        Claim { slots: self.slots + 1, remaining: self.remaining.saturating_sub(1).max(1), ..self }
+    }
 }
 
 /// Requests that decode together, longest to go first.
@@ -76,62 +81,68 @@ pub(super) trait Foresight {
     fn remaining(&mut self, node: &Node, id: RequestId, request: &RequestView) -> u32;
 }
 
-/// Blocks to leave free so that the next step admits exactly those requests, in queue order, with which the peak is at most
-/// `share` of the pool in every future.
+/// Blocks to leave free until the next decision, so that those requests are admitted, in queue order, with which the peak is
+/// at most `share` of the pool in every future, and nobody else.
 ///
-/// With `k` of them admitted the scheduler must find room for the `k`-th and none for the next. The reserve is therefore
-/// what the peak with `k + 1` needs beyond what they hold, which is more than can be left, but not so much that the `k`-th
-/// is refused. Where all fit, it is what the peak with all needs.
+/// That is what will be free once they are admitted; everything if there is nobody to admit. Whoever comes later is refused
+/// once, which makes a decision due, so that nobody gets in unasked; but where somebody was refused before, blocks that are
+/// given back before the next decision may let one in too many.
 pub(super) fn reserve(node: &Node, foresight: &mut impl Foresight, share: f64) -> f64 {
     let scheduler = node.scheduler();
     let config = scheduler.config();
     let (block_size, lag) = (config.block_size, u32::from(scheduler.is_async()));
     let pool = f64::from(scheduler.num_gpu_blocks());
     // V0 asks for a free block for each token, needed or not: the last one is never used up.
-    let spare = u32::from(config.engine == EngineKind::V0);
-    let capacity = (pool * share).floor() - f64::from(spare);
-    let used = pool - f64::from(scheduler.free_gpu_blocks());
+    let capacity = (pool * share).floor() - f64::from(u8::from(config.engine == EngineKind::V0));
+    let free = f64::from(scheduler.free_gpu_blocks());
 
     let mut batches = vec![Batch::default(); foresight.draws(scheduler.running().len())];
-    let mut held = 0;
+    let (mut held, mut growth) = (0, 0);
     for &id in scheduler.running() {
         let view = scheduler.view(id);
         held += u64::from(view.held_blocks);
+        growth += view.growth(1, block_size);
         for batch in &mut batches {
             batch.add(Claim::of(&view, view.held_blocks, foresight.remaining(node, id, &view)));
         }
     }
-    let distinct = if held == 0 { 1.0 } else { (used / held as f64).min(1.0) };
-    let peak =
-        |batches: &[Batch]| batches.iter().map(|batch| batch.peak(block_size, lag, distinct)).fold(0.0, f64::max);
+    let distinct = if held == 0 { 1.0 } else { ((pool - free) / held as f64).min(1.0) };
+    let fits = |batch: &Batch| batch.peak(block_size, lag, distinct) <= capacity;
 
-    let mut promised = used;
-    let mut left = None;
+    // Steps in chunks give running requests their blocks before they admit anybody. A step of whole prompts is theirs alone:
+    // nobody else gets a token in it.
+    let runs_first = config.engine == EngineKind::V1 || config.enable_chunked_prefill;
+    let mut left = if runs_first { free - f64::from(growth) } else { free };
+    let mut admits = false;
     let slots = (config.max_num_seqs as usize).saturating_sub(scheduler.running().len());
-    for id in candidates(scheduler).take(slots) {
+    for (id, need) in candidates(scheduler).take(slots) {
         let view = scheduler.view(id);
-        let need = f64::from(blocks_for(view.len(), block_size));
         for batch in &mut batches {
-            batch.add(Claim::of(&view, 0, foresight.remaining(node, id, &view)));
+            let mut claim = Claim::of(&view, 0, foresight.remaining(node, id, &view));
+            if !runs_first {
+                claim = claim.a_step_ahead();
+            }
+            batch.add(claim);
         }
-        if peak(&batches) > capacity {
-            left = Some(pool - promised);
-            promised += need;
+        if need > left || !batches.iter().all(fits) {
             break;
         }
-        promised += need;
+        left -= need;
+        admits = true;
     }
-    let reserve = peak(&batches) - promised + (pool * (1.0 - share)).ceil() + f64::from(spare);
-    left.map_or(reserve, |left| reserve.min(left))
+    if admits { left } else { f64::INFINITY }
 }
 
-/// Who may be admitted next, first come first served: those on the host before those that wait.
-fn candidates(scheduler: &Scheduler) -> impl Iterator<Item = RequestId> {
+/// Who may be admitted next, first come first served, and for how many blocks: those on the host before those that wait.
+fn candidates(scheduler: &Scheduler) -> impl Iterator<Item = (RequestId, f64)> {
     let swapped: Vec<RequestId> = match scheduler {
         Scheduler::V0(v0) => v0.swapped().collect(),
         Scheduler::V1(_) => Vec::new(),
     };
-    swapped.into_iter().chain(scheduler.waiting())
+    // V0 asks for the block of the next token as well if it brings a request back.
+    let swapped = swapped.into_iter().map(|id| (id, 1));
+    let all = swapped.chain(scheduler.waiting().map(|id| (id, 0)));
+    all.map(|(id, more)| (id, f64::from(blocks_for(scheduler.view(id).len(), scheduler.config().block_size) + more)))
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl CostModel {
 
     /// Time on the accelerator, and the host's time per sequence. Seconds.
     fn compute(&self, plan: &StepPlan) -> f64 {
-        let sequences = plan.prefills.len() as u32 + plan.num_decodes();
+        let sequences = plan.prefills.len() as u32 + plan.cohort;
         if sequences == 0 {
             return 0.0;
         }
@@ -126,11 +126,7 @@ mod tests {
     }
 
     fn decodes(count: u32, context: u64) -> StepPlan {
-        StepPlan {
-            decodes: (0..count).map(RequestId).collect(),
-            decode_context: u64::from(count) * context,
-            ..StepPlan::default()
-        }
+        StepPlan { cohort: count, decode_context: u64::from(count) * context, ..StepPlan::default() }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvtide_runtime::Controls;
 
 use crate::cost::CostModel;
-use crate::kv::Content;
+use crate::kv::{Content, shared_prefixes};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
 use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, RequestId, Scheduler, Slo, StepPlan};
@@ -45,6 +45,8 @@ pub struct Node {
     scheduler: Scheduler,
     cost: CostModel,
     requests: Arc<[Request]>,
+    /// Of each request, up to which of its hash ids others have the same; empty without a prefix cache.
+    shared_prefixes: Arc<[u32]>,
     slo: Slo,
     clients: Option<u32>,
     next_arrival: usize,
@@ -81,7 +83,10 @@ impl Node {
     /// # Errors
     /// A setting the scheduler cannot work with.
     pub fn new(config: &NodeConfig, requests: Arc<[Request]>, collector: Collector) -> Result<Node, ConfigError> {
+        let has_cache = config.engine.engine == EngineKind::V1 && config.engine.enable_prefix_caching;
+        let shared_prefixes = if has_cache { shared_prefixes(&requests).into() } else { Arc::default() };
         Ok(Node {
+            shared_prefixes,
             scheduler: Scheduler::new(config.engine.clone())?,
             cost: config.cost.clone(),
             requests,
@@ -162,7 +167,10 @@ impl Node {
         self.scheduler.complete(plan, self.now, &mut self.outcome);
         self.collector.stepped(plan, duration, used_blocks);
         self.collector.left(&plan.left);
-        self.collector.advance(self.now);
+        // V0's pauses while prompts are computed.
+        if plan.cohort > 0 {
+            self.collector.advance(self.now);
+        }
         for &id in &self.outcome.tokens {
             self.collector.token(id, self.now);
         }
@@ -172,7 +180,7 @@ impl Node {
         }
         self.collector.expire(self.now);
         self.absorb_step(plan);
-        let is_barren = plan.num_decodes() == 0 && self.outcome.tokens.is_empty();
+        let is_barren = plan.cohort == 0 && self.outcome.tokens.is_empty();
         self.barren_steps = if is_barren { self.barren_steps + 1 } else { 0 };
     }
 
@@ -210,9 +218,11 @@ impl Node {
                 Some(_) => self.now,
             };
             let slo = request.slo_class.as_deref().and_then(Slo::class).unwrap_or(self.slo);
-            let config = self.scheduler.config();
-            let content = (config.engine == EngineKind::V1 && config.enable_prefix_caching)
-                .then(|| Content::of(request, self.next_arrival as u64, config.prefix_sharing));
+            let sharing = self.scheduler.config().prefix_sharing;
+            let content = self
+                .shared_prefixes
+                .get(self.next_arrival)
+                .map(|&shared| Content::of(request, self.next_arrival as u64, sharing).shared_up_to(shared));
             let (prompt, output) = (request.prompt_tokens, request.output_tokens);
             let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo, content);
             let group = self.collector.group(request.slo_class.as_deref(), request.tenant.as_deref());
@@ -223,7 +233,7 @@ impl Node {
 
     fn absorb_step(&mut self, plan: &StepPlan) {
         self.hash.absorb(self.now.0);
-        self.hash.absorb((plan.prefills.len() as u64) << 32 | u64::from(plan.num_decodes()));
+        self.hash.absorb((plan.prefills.len() as u64) << 32 | u64::from(plan.cohort));
         for prefill in &plan.prefills {
             self.hash.absorb(u64::from(prefill.id.0) << 32 | u64::from(prefill.tokens));
         }

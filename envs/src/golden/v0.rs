@@ -200,12 +200,12 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     let waiting: Vec<RequestId> = scheduler.waiting().collect();
     let swapped: Vec<RequestId> = scheduler.swapped().collect();
     let copies = if plan.copies_in.is_empty() { &plan.copies_out } else { &plan.copies_in };
-    let scheduled = plan.prefills.iter().map(|prefill| prefill.id).chain(plan.decodes.iter().copied());
-    let tables = scheduled.flat_map(|id| &scheduler.request(id).blocks).map(|block| block.0);
+    let scheduled: Vec<RequestId> = scheduler.scheduled(plan).iter().map(|scheduled| scheduled.id).collect();
+    let tables = scheduled.iter().flat_map(|&id| scheduler.table(id)).map(|block| block.0);
     Step {
         index,
         prefill: plan.prefills.iter().map(|prefill| (prefill.id, prefill.tokens, source(prefill.source))).collect(),
-        decode: plan.decodes.clone(),
+        decode: scheduled[plan.prefills.len()..].to_vec(),
         preempted: preempted(plan),
         swapped_out: plan.swapped_out.clone(),
         swapped_in: plan.swapped_in.clone(),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use serde::{Deserialize, Serialize};
 
 use crate::seed::{self, mix};
@@ -46,6 +48,8 @@ pub struct Content {
     segments: Arc<[Segment]>,
     /// No other request has tokens of `own`.
     is_own_unshared: bool,
+    /// So many leading segments may have tokens that other requests have as well.
+    shared_segments: u32,
 }
 
 impl Content {
@@ -63,7 +67,8 @@ impl Content {
             );
             start = segment.end;
         }
-        Content { scope, own, segments, is_own_unshared: false }
+        let shared_segments = segments.len() as u32;
+        Content { scope, own, segments, is_own_unshared: false, shared_segments }
     }
 
     /// What is known of the tokens of a trace's row; `index` tells the trace's rows apart.
@@ -112,7 +117,18 @@ impl Content {
         if !self.is_own_unshared {
             return u32::MAX;
         }
-        self.segments.last().map_or(0, |last| last.end / block_size)
+        match (self.shared_segments as usize).checked_sub(1).and_then(|last| self.segments.get(last)) {
+            Some(last) => last.end / block_size,
+            None => 0,
+        }
+    }
+
+    /// The same content, of which only the first so many segments are in other requests as well; see
+    /// [`shared_prefixes`].
+    #[must_use]
+    pub fn shared_up_to(mut self, segments: u32) -> Content {
+        self.shared_segments = self.shared_segments.min(segments);
+        self
     }
 
     /// The key before the first block: it binds the scope.
@@ -185,6 +201,30 @@ impl Content {
     fn end(&self, segment: usize) -> u32 {
         self.segments.get(segment).map_or(u32::MAX, |segment| segment.end)
     }
+}
+
+/// For each request, up to which of its hash ids another request of the list has the same; 0 where it shares none. Ids
+/// behind that can never be hit by anybody else.
+pub fn shared_prefixes(requests: &[Request]) -> Vec<u32> {
+    // Of each id: who had it first, and whether somebody else did.
+    let mut owners: HashTable<(u64, u32, bool)> = HashTable::new();
+    for (index, request) in (0..).zip(requests) {
+        for &hash_id in request.hash_ids.iter() {
+            match owners.entry(mix(hash_id), |owner| owner.0 == hash_id, |owner| mix(owner.0)) {
+                Entry::Occupied(mut entry) => {
+                    let (_, first, is_shared) = entry.get_mut();
+                    *is_shared |= *first != index;
+                }
+                Entry::Vacant(entry) => drop(entry.insert((hash_id, index, false))),
+            }
+        }
+    }
+    let is_shared =
+        |hash_id: &u64| owners.find(mix(*hash_id), |owner| owner.0 == *hash_id).is_some_and(|owner| owner.2);
+    requests
+        .iter()
+        .map(|request| request.hash_ids.iter().rposition(is_shared).map_or(0, |last| last as u32 + 1))
+        .collect()
 }
 
 /// Binds `word` to everything in `key`.

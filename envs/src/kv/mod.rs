@@ -10,7 +10,7 @@ mod registry;
 #[cfg(test)]
 mod tests;
 
-pub use content::{Content, Segment, Sharing};
+pub use content::{Content, Segment, Sharing, shared_prefixes};
 pub use pool::{BlockId, BlockPool};
 pub use prefix_pool::{Eviction, PrefixPool};
 

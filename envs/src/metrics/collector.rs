@@ -18,7 +18,7 @@ const MAX_GAP_US: u64 = 3_600_000_000;
 ///
 /// Tokens come one by one ([`token`](Self::token)), or one for every member of the cohort
 /// ([`advance`](Self::advance)). What a step ended at `now` came to is told in this order: who
-/// [`left`](Self::left) the cohort before it, `advance`, each token told alone, who [`joined`](Self::joined) with one of
+/// [`left`](Self::left) the cohort before it, `advance` unless the cohort pauses, each token told alone, who [`joined`](Self::joined) with one of
 /// those, who [`finished`](Self::finished) with either kind, and at last [`expire`](Self::expire).
 #[derive(Debug, Clone, Default)]
 pub struct Collector {
@@ -160,13 +160,14 @@ impl Collector {
         if let Some(gaps) = &mut self.gaps {
             gaps.saturating_record_n(gap.0, members);
         }
-        if gap > self.cohort.strictest_stall {
-            self.stalled(gap);
-        }
+        self.look_for_stalls(gap);
     }
 
-    /// Every member had a gap of `gap`: counts those for whom it was too long, and finds the strictest of the others.
-    fn stalled(&mut self, gap: Micros) {
+    /// Every member has a gap of `gap`: counts those for whom it is too long, and finds the strictest of the others.
+    fn look_for_stalls(&mut self, gap: Micros) {
+        if gap <= self.cohort.strictest_stall {
+            return;
+        }
         let mut strictest = Micros::MAX;
         for id in self.cohort.members() {
             let record = &mut self.accounts[id.index()].record;
@@ -241,8 +242,11 @@ impl Collector {
     /// Counts requests outside the cohort whose TTFT target passed before `now` without a token, or whose stall target
     /// passed without the next one, so that nobody gains by keeping a request waiting until the episode is over.
     ///
-    /// Members of the cohort get a token in every step, in which [`advance`](Self::advance) has counted them.
+    /// Members of the cohort are counted by [`advance`](Self::advance), or here if it pauses.
     pub fn expire(&mut self, now: Micros) {
+        if self.cohort.num_members() > 0 {
+            self.look_for_stalls(now - self.cohort.last_step());
+        }
         while let Some(&Reverse((due, id))) = self.expiring.peek().filter(|first| first.0.0 < now) {
             self.expiring.pop();
             let account = &mut self.accounts[id.index()];

@@ -4,6 +4,7 @@
 //! blocks, queues and targets; it does not know what a step costs (`cost`) or how long an answer will be, which only
 //! [`complete`](V0::complete) looks at, as the sampler of a real engine does.
 
+mod cohort;
 mod config;
 mod plan;
 mod request;
@@ -15,7 +16,9 @@ pub mod v1;
 mod waiting;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind, Pricing};
-pub use plan::{Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Source, StepPlan, Test};
+pub use plan::{
+    Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Scheduled, Source, StepPlan, Test,
+};
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;
 pub use settings::{Setting, SettingError};

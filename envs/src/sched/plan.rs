@@ -95,24 +95,32 @@ pub struct BlockCopy {
     pub dst: BlockId,
 }
 
+/// A request scheduled in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Who.
+    pub id: RequestId,
+    /// Tokens computed.
+    pub tokens: u32,
+    /// Tokens computed before.
+    pub context: u32,
+}
+
 /// What one step does. Buffers are kept from step to step.
 ///
-/// Decodes come in two forms. V0 lists them. V1 keeps a *cohort*: requests that decode one token in every step until
-/// something happens to them, of which a plan only says who joins and who leaves, so that a step costs nothing for those
-/// it does not touch.
+/// Requests that decode are the *cohort*: of them a plan only says who joins and who leaves, so that a step costs nothing
+/// for those it does not touch. All of it decodes, one token each, or, in a V0 step of prompts, nobody.
 #[derive(Debug, Clone, Default)]
 pub struct StepPlan {
     /// Prompts computed, in scheduled order.
     pub prefills: Vec<Prefill>,
-    /// Requests decoding one token each, in scheduled order (after the prefills). Empty under V1.
-    pub decodes: Vec<RequestId>,
-    /// Requests decoding one token each as members of the cohort, those that join included.
+    /// Requests decoding one token each: the members of the cohort, those that join included; 0 if it pauses.
     pub cohort: u32,
-    /// Members of the cohort from this step on, which they are part of.
+    /// Members of the cohort from this step on, which they are part of, in scheduled order.
     pub joined: Vec<RequestId>,
     /// Members until the step before this one.
     pub left: Vec<RequestId>,
-    /// Whose last token is sampled in this step, in scheduled order; V1 only.
+    /// Whose last token is sampled in this step, in scheduled order. Under V0 only members of the cohort.
     pub finishing: Vec<RequestId>,
     /// Sum over all decodes of the tokens each attends to.
     pub decode_context: u64,
@@ -140,7 +148,6 @@ impl StepPlan {
     /// Empties the plan, keeping its buffers.
     pub fn clear(&mut self) {
         self.prefills.clear();
-        self.decodes.clear();
         self.cohort = 0;
         self.joined.clear();
         self.left.clear();
@@ -157,14 +164,9 @@ impl StepPlan {
         self.growth_refused.clear();
     }
 
-    /// Requests decoding one token each.
-    pub fn num_decodes(&self) -> u32 {
-        self.decodes.len() as u32 + self.cohort
-    }
-
     /// Tokens computed in this step.
     pub fn batched_tokens(&self) -> u32 {
-        self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.num_decodes()
+        self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.cohort
     }
 
     /// Whether anything is computed or copied, so that the step takes time.
@@ -175,7 +177,7 @@ impl StepPlan {
     /// Whether nothing is computed, copied or dropped.
     pub fn is_idle(&self) -> bool {
         self.prefills.is_empty()
-            && self.num_decodes() == 0
+            && self.cohort == 0
             && self.preempted.is_empty()
             && self.swapped_in.is_empty()
             && self.rejected.is_empty()

@@ -123,6 +123,12 @@ pub struct RequestState {
     pub slots: u32,
     /// Prefill or decode.
     pub stage: Stage,
+    /// The cohort's step in which it became a member, before which it was as described here; `None` outside.
+    pub(super) joined: Option<u32>,
+    /// Of a member: the cohort's step in which something happens to it.
+    pub(super) next_event: u32,
+    /// Of a running request: its place in running.
+    pub(super) ticket: u32,
     /// Which queue it is in.
     pub phase: Phase,
     /// Its blocks, on the GPU while running, on the host while swapped.
@@ -147,6 +153,9 @@ impl RequestState {
             computed: 0,
             slots: 0,
             stage: Stage::Prefill,
+            joined: None,
+            next_event: 0,
+            ticket: 0,
             phase: Phase::Waiting,
             blocks: Vec::new(),
             first_token: None,
@@ -197,6 +206,16 @@ impl RequestState {
             phase: self.phase,
             first_token: self.first_token,
             preemptions: self.preemptions,
+        }
+    }
+
+    /// Decodes `steps` tokens, the last of which appeared at `clock`.
+    pub(super) fn decode(&mut self, steps: u32, clock: Micros) {
+        self.generated += steps;
+        self.computed += steps;
+        self.slots += steps;
+        if steps > 0 {
+            self.last_token = Some(clock);
         }
     }
 

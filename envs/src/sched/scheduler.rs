@@ -3,7 +3,9 @@
 use kvtide_runtime::Controls;
 
 use super::v0::EngineError;
-use super::{ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, RequestView, Slo, StepPlan, V0, V1};
+use super::{
+    ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1,
+};
 use crate::kv::Content;
 use crate::time::Micros;
 
@@ -120,18 +122,17 @@ impl Scheduler {
 
     /// One request, of those handed out by this scheduler.
     pub fn view(&self, id: RequestId) -> RequestView {
-        match self {
-            Scheduler::V0(v0) => v0.request(id).view(),
-            Scheduler::V1(v1) => v1.view(id),
-        }
+        either!(self, scheduler => scheduler.view(id))
+    }
+
+    /// Every request scheduled in the step just planned, in scheduled order. Linear in the batch; a step itself is not.
+    pub fn scheduled(&self, plan: &StepPlan) -> Vec<Scheduled> {
+        either!(self, scheduler => scheduler.scheduled(plan))
     }
 
     /// Requests submitted.
     pub fn num_requests(&self) -> usize {
-        match self {
-            Scheduler::V0(v0) => v0.requests().len(),
-            Scheduler::V1(v1) => v1.num_requests(),
-        }
+        either!(self, scheduler => scheduler.num_requests())
     }
 
     /// Waiting requests, head first.
@@ -175,17 +176,7 @@ impl Scheduler {
 
     /// Distinct GPU blocks and host blocks that requests hold, counted anew. Linear in the requests.
     pub fn held_blocks(&self) -> (u64, u64) {
-        match self {
-            Scheduler::V0(v0) => {
-                let held = |phases: &[Phase]| {
-                    let held = v0.requests().iter().filter(|request| phases.contains(&request.phase));
-                    held.map(|request| request.blocks.len() as u64).sum()
-                };
-                // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
-                (held(&[Phase::Running]), held(&[Phase::Swapped, Phase::Rejected]))
-            }
-            Scheduler::V1(v1) => v1.held_blocks(),
-        }
+        either!(self, scheduler => scheduler.held_blocks())
     }
 
     /// Heap bytes held for requests: their states, tables, keys and queues, but not the pools. Linear in the requests.

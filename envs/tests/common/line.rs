@@ -4,6 +4,11 @@ use std::fmt::{self, Display, Write};
 
 use kvtide_envs::sched::{Admittance, Outcome, PreemptedAs, Refusal, RequestId, Source, StepPlan, V0};
 
+/// Requests decoding one token each, in scheduled order.
+pub fn decodes(plan: &StepPlan, scheduler: &V0) -> Vec<RequestId> {
+    scheduler.scheduled(plan).split_off(plan.prefills.len()).into_iter().map(|scheduled| scheduled.id).collect()
+}
+
 /// What a step decided and the state after it was scheduled. Filled from our scheduler or from a reference.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Line {
@@ -43,7 +48,7 @@ impl Line {
         let how = |how| if how == PreemptedAs::Swap { 'S' } else { 'R' };
         Line {
             prefills: plan.prefills.iter().map(|chunk| (chunk.id.0, chunk.tokens, source(chunk.source))).collect(),
-            decodes: ids(&plan.decodes),
+            decodes: decodes(plan, scheduler).iter().map(|id| id.0).collect(),
             preempted: plan.preempted.iter().map(|victim| (victim.id.0, how(victim.how))).collect(),
             swapped_out: pairs(&plan.swapped_out),
             swapped_in: pairs(&plan.swapped_in),

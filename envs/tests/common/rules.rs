@@ -6,6 +6,8 @@ use kvtide_envs::kv::BlockId;
 use kvtide_envs::sched::{PreemptedAs, RequestId, Source, Stage, StepPlan, V0};
 use kvtide_runtime::{Admission, Controls, Preemption};
 
+use super::line::decodes;
+
 /// Compares a plan with the state before `schedule` and after it (before `complete`).
 ///
 /// # Errors
@@ -32,14 +34,15 @@ fn ensure(holds: bool, rule: &str) -> Result<(), String> {
 
 fn budgets(plan: &StepPlan, after: &V0) -> Result<(), String> {
     let config = after.config();
-    let tokens: u32 = plan.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + plan.decodes.len() as u32;
+    let decodes = decodes(plan, after).len() as u32;
+    let tokens: u32 = plan.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + decodes;
     ensure(tokens == plan.batched_tokens(), "batched_tokens is the sum")?;
     let is_prefill = !plan.prefills.is_empty();
     if config.enable_chunked_prefill || is_prefill {
         ensure(tokens <= config.max_num_batched_tokens, "a step is within its token budget")?;
     }
     ensure(
-        config.enable_chunked_prefill || !is_prefill || plan.decodes.is_empty(),
+        config.enable_chunked_prefill || !is_prefill || decodes == 0,
         "without chunks, prefill and decode do not mix",
     )?;
     ensure(after.running().len() <= config.max_num_seqs as usize, "running is within max_num_seqs")?;
@@ -48,7 +51,7 @@ fn budgets(plan: &StepPlan, after: &V0) -> Result<(), String> {
 
 fn who_is_where(before: &V0, plan: &StepPlan, after: &V0) -> Result<(), String> {
     let scheduled: Vec<RequestId> =
-        plan.prefills.iter().map(|prefill| prefill.id).chain(plan.decodes.iter().copied()).collect();
+        plan.prefills.iter().map(|prefill| prefill.id).chain(decodes(plan, after)).collect();
     let distinct: BTreeSet<RequestId> = scheduled.iter().copied().collect();
     ensure(distinct.len() == scheduled.len(), "nobody is scheduled twice")?;
     ensure(scheduled.iter().all(|id| after.running().contains(id)), "whoever is scheduled runs")?;
@@ -109,7 +112,7 @@ fn watermark(plan: &StepPlan, after: &V0, controls: &Controls) -> Result<(), Str
 
 fn slots(plan: &StepPlan, after: &V0) -> Result<(), String> {
     let mut context = 0;
-    for &id in &plan.decodes {
+    for id in decodes(plan, after) {
         let request = after.request(id);
         ensure(request.stage == Stage::Decode, "whoever decodes has its prompt computed")?;
         ensure(request.slots == request.len(), "a decode has a slot for its token")?;
@@ -130,7 +133,7 @@ fn copies(before: &V0, plan: &StepPlan, after: &V0) -> Result<(), String> {
     for (swaps, copies) in [(&plan.swapped_out, &plan.copies_out), (&plan.swapped_in, &plan.copies_in)] {
         let mut expected: Vec<(BlockId, BlockId)> = Vec::new();
         for &(id, blocks) in swaps {
-            let (from, to) = (&before.request(id).blocks, &after.request(id).blocks);
+            let (from, to) = (before.table(id), after.table(id));
             ensure(from.len() == blocks as usize, "a swap moves every block held")?;
             expected.extend(from.iter().copied().zip(to.iter().copied()));
         }

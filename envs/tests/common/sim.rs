@@ -2,7 +2,7 @@
 
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Phase, Pricing, Scheduler, Slo, StepPlan, V0};
+use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Phase, Pricing, RequestId, Scheduler, Slo, StepPlan, V0};
 use kvtide_envs::seed::{self, RunHash, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};
@@ -174,9 +174,14 @@ impl<'a> Simulation<'a> {
         self.scheduler.complete(&self.plan, self.now, &mut self.outcome);
         self.scheduler.validate()?;
         self.collector.stepped(&self.plan, duration, used);
+        self.collector.left(&self.plan.left);
+        if self.plan.cohort > 0 {
+            self.collector.advance(self.now);
+        }
         for &id in &self.outcome.tokens {
             self.collector.token(id, self.now);
         }
+        self.collector.joined(&self.plan.joined);
         for &id in &self.outcome.finished {
             self.collector.finished(id);
         }
@@ -208,7 +213,7 @@ impl<'a> Simulation<'a> {
         } else {
             1
         };
-        self.barren = if self.outcome.tokens.is_empty() { self.barren + 1 } else { 0 };
+        self.barren = if self.plan.cohort == 0 && self.outcome.tokens.is_empty() { self.barren + 1 } else { 0 };
         if self.barren > 2 * longest { Err(format!("{} steps gave nobody a token", self.barren)) } else { Ok(()) }
     }
 
@@ -231,9 +236,8 @@ impl<'a> Simulation<'a> {
         if (gpu.num_free(), cpu.num_free()) != (engine.num_gpu_blocks, engine.num_cpu_blocks) {
             return Err(format!("{} and {} blocks are free at the end", gpu.num_free(), cpu.num_free()));
         }
-        for (index, (request, &(_, prompt, output, _))) in
-            self.scheduler.requests().iter().zip(&self.world.requests).enumerate()
-        {
+        for (index, &(_, prompt, output, _)) in self.world.requests.iter().enumerate() {
+            let request = self.scheduler.view(RequestId(index as u32));
             let expected = if prompt > engine.max_model_len {
                 (Phase::Rejected, 0)
             } else {

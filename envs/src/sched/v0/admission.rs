@@ -47,7 +47,8 @@ impl V0 {
             request.phase = Phase::Running;
             let samples = tokens == head.tokens;
             plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting, samples });
-            self.scratch.admitted.push(head.id);
+            self.loose.push(head.id);
+            self.enqueue(head.id);
             step.tokens += tokens;
             step.slots += 1;
         }

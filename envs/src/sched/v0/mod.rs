@@ -5,10 +5,16 @@
 //! nobody was preempted, bring swapped requests back (`swap_in.rs`). With chunked prefill: running, swap-in and
 //! admission share one token budget, in that order.
 //!
+//! A request that decodes does the same thing in every step until it needs a block or ends. Such requests form the
+//! *cohort* (`cohort.rs`), which is advanced as a whole: a step touches only those members to which something happens,
+//! and while no block is free the next in turn, who is refused then. Everybody else who runs is *loose* and looked at in
+//! every step: prompts that are not finished, and decodes before their first turn.
+//!
 //! Under [`DeadEnds::Faithful`] every decision, queue order and physical block is vLLM 0.6.6's. The repairs of
 //! [`DeadEnds::Safe`] are marked where they are made.
 
 mod admission;
+mod cohort;
 mod preemption;
 mod running;
 mod swap_in;
@@ -18,9 +24,10 @@ use std::collections::VecDeque;
 
 use kvtide_runtime::Controls;
 
+use super::cohort::{Cohort, Turn};
 use super::waiting::{Entry, WaitingQueue};
 use super::{ConfigError, DeadEnds, EngineConfig, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan};
-use crate::kv::{BlockPool, blocks_for};
+use crate::kv::{BlockId, BlockPool};
 use crate::time::Micros;
 
 /// What stops the engine for good under [`DeadEnds::Faithful`].
@@ -41,9 +48,21 @@ pub struct V0 {
     gpu: BlockPool,
     cpu: BlockPool,
     waiting: WaitingQueue,
+    /// In the order of tickets.
     running: Vec<RequestId>,
     swapped: VecDeque<RequestId>,
+    /// Of members of the cohort, as they were when they joined.
     requests: Vec<RequestState>,
+    cohort: Cohort<RequestId>,
+    /// Running requests outside the cohort.
+    loose: Vec<RequestId>,
+    /// Steps of the cohort that were planned; the number of the next one.
+    planned: u32,
+    /// Steps of the cohort whose tokens are counted.
+    completed: u32,
+    /// When the one counted last ended.
+    clock: Micros,
+    next_ticket: u32,
     preemptions: u64,
     scratch: Scratch,
 }
@@ -51,19 +70,14 @@ pub struct V0 {
 /// Buffers of one step, kept so that a step allocates nothing.
 #[derive(Debug, Clone, Default)]
 struct Scratch {
-    /// Running requests that decode this step.
-    decodes: Vec<RequestId>,
-    /// Running requests whose prefill goes on this step.
-    continued: Vec<RequestId>,
-    /// Running requests not reached before the budget ran out.
-    left_over: Vec<RequestId>,
-    swapped_in_decodes: Vec<RequestId>,
-    swapped_in_prefills: Vec<RequestId>,
+    /// Running requests to be looked at, in running order.
+    turns: Vec<Turn>,
+    /// Requests swapped in, in that order.
+    swapped_in: Vec<RequestId>,
     /// Recompute victims, in the order preempted.
     recomputed: Vec<RequestId>,
     /// Swap victims, in the order preempted.
     swapped_out: Vec<RequestId>,
-    admitted: Vec<RequestId>,
     /// Requests dropped from swapped; reported after those dropped from waiting.
     rejected_swapped: Vec<RequestId>,
 }
@@ -78,6 +92,10 @@ struct Step<'a> {
     tokens: u32,
     /// Batch slots taken so far.
     slots: u32,
+    /// The budget does not reach for all who run.
+    is_short: bool,
+    /// Running requests not reached before the budget ran out.
+    left_over: usize,
 }
 
 impl V0 {
@@ -90,11 +108,17 @@ impl V0 {
         Ok(V0 {
             gpu: BlockPool::new(config.num_gpu_blocks),
             cpu: BlockPool::new(config.num_cpu_blocks),
+            cohort: Cohort::new(config.block_size),
             config,
             waiting: WaitingQueue::default(),
             running: Vec::new(),
             swapped: VecDeque::new(),
             requests: Vec::new(),
+            loose: Vec::new(),
+            planned: 0,
+            completed: 0,
+            clock: Micros::ZERO,
+            next_ticket: 0,
             preemptions: 0,
             scratch: Scratch::default(),
         })
@@ -127,53 +151,69 @@ impl V0 {
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) -> Result<(), EngineError> {
         plan.clear();
         let watermark_blocks = (controls.watermark * f64::from(self.config.num_gpu_blocks)) as u32;
-        let mut step = Step { controls, now, watermark_blocks, tokens: 0, slots: 0 };
+        let mut step = Step { controls, now, watermark_blocks, tokens: 0, slots: 0, is_short: false, left_over: 0 };
         if self.config.enable_chunked_prefill {
-            self.run(&mut step, plan)?;
-            if plan.preempted.is_empty() {
-                self.swap_in(&mut step, plan);
-            }
+            self.advance(&mut step, plan)?;
             self.admit(&mut step, plan);
-            self.requeue_chunked(plan);
+            // The scheduled order vLLM reports.
+            plan.prefills.sort_by_key(|prefill| prefill.source as u8);
         } else {
             step.slots = self.running.len() as u32;
             if self.swapped.is_empty() {
                 self.admit(&mut step, plan);
             }
             if plan.prefills.is_empty() {
-                self.run(&mut step, plan)?;
-                if plan.preempted.is_empty() {
-                    self.swap_in(&mut step, plan);
-                }
+                self.advance(&mut step, plan)?;
             }
-            self.requeue_default(plan);
         }
         self.requeue_victims();
         plan.rejected.append(&mut self.scratch.rejected_swapped);
         Ok(())
     }
 
-    /// Queues after a step of whole prompts: survivors keep their order, swapped-in and admitted requests join the tail.
-    fn requeue_default(&mut self, plan: &mut StepPlan) {
-        plan.decodes.extend(&self.scratch.swapped_in_decodes);
-        let scratch = &mut self.scratch;
-        self.running.append(&mut scratch.swapped_in_decodes);
-        self.running.append(&mut scratch.admitted);
-        scratch.decodes.clear();
+    /// Running requests have their turn, then, unless one was preempted, swapped ones.
+    fn advance(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+        self.run(step, plan)?;
+        if plan.preempted.is_empty() {
+            self.swap_in(step, plan);
+        }
+        plan.cohort = self.cohort.len();
+        plan.decode_context = self.cohort.context(self.planned);
+        self.planned = self.planned.wrapping_add(u32::from(plan.cohort > 0));
+        self.requeue(step);
+        Ok(())
     }
 
-    /// Queues after a step of chunks, and the scheduled order vLLM reports them in.
-    fn requeue_chunked(&mut self, plan: &mut StepPlan) {
-        plan.prefills.sort_by_key(|prefill| prefill.source as u8);
-        plan.decodes.extend(&self.scratch.swapped_in_decodes);
-        let scratch = &mut self.scratch;
-        self.running.clear();
-        self.running.append(&mut scratch.left_over);
-        self.running.append(&mut scratch.swapped_in_decodes);
-        self.running.append(&mut scratch.swapped_in_prefills);
-        self.running.append(&mut scratch.decodes);
-        self.running.append(&mut scratch.continued);
-        self.running.append(&mut scratch.admitted);
+    /// Running after its turn. Without chunks survivors keep their order and those swapped in join the tail. With chunks
+    /// it is those left over, those swapped in, decodes, continued prompts: which it is already, if the budget reached
+    /// for all and nobody came.
+    fn requeue(&mut self, step: &Step<'_>) {
+        let mut came = std::mem::take(&mut self.scratch.swapped_in);
+        if !self.config.enable_chunked_prefill {
+            for &id in &came {
+                self.enqueue(id);
+            }
+        } else if step.is_short || !came.is_empty() {
+            let is_prompt = |id: &RequestId| self.requests[id.index()].stage == Stage::Prefill;
+            self.running.rotate_right(step.left_over);
+            self.running[step.left_over..].sort_by_key(is_prompt);
+            came.sort_by_key(is_prompt);
+            self.running.splice(step.left_over..step.left_over, came.iter().copied());
+            self.next_ticket = 0;
+            for id in &self.running {
+                self.requests[id.index()].ticket = self.next_ticket;
+                self.next_ticket += 1;
+            }
+        }
+        came.clear();
+        self.scratch.swapped_in = came;
+    }
+
+    /// Appends a request to running.
+    fn enqueue(&mut self, id: RequestId) {
+        self.requests[id.index()].ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.running.push(id);
     }
 
     /// Recompute victims go to the front of waiting one by one, so that the last is the head; swap victims to the tail
@@ -192,33 +232,46 @@ impl V0 {
         outcome.tokens.clear();
         outcome.finished.clear();
         for prefill in &plan.prefills {
+            let limit = self.limit(prefill.id);
             let request = &mut self.requests[prefill.id.index()];
             request.computed += prefill.tokens;
             if request.computed == request.len() {
                 request.stage = Stage::Decode;
-                self.append_token(prefill.id, now, outcome);
+                request.generated += 1;
+                request.first_token.get_or_insert(now);
+                request.last_token = Some(now);
+                let is_last = request.len() >= limit;
+                outcome.tokens.push(prefill.id);
+                if is_last {
+                    self.finish(prefill.id, outcome);
+                }
             }
         }
-        for &id in &plan.decodes {
-            self.requests[id.index()].computed += 1;
-            self.append_token(id, now, outcome);
+        if plan.cohort > 0 {
+            self.completed = self.completed.wrapping_add(1);
+            self.clock = now;
         }
-        if !outcome.finished.is_empty() {
-            self.running.retain(|id| self.requests[id.index()].phase == Phase::Running);
+        outcome.tokens.extend(&plan.joined);
+        for &id in &plan.finishing {
+            self.finish(id, outcome);
         }
     }
 
-    fn append_token(&mut self, id: RequestId, now: Micros, outcome: &mut Outcome) {
-        let request = &mut self.requests[id.index()];
-        request.generated += 1;
-        request.first_token.get_or_insert(now);
-        request.last_token = Some(now);
-        outcome.tokens.push(id);
-        if request.len() > self.config.max_model_len || request.generated == request.output_tokens {
-            request.phase = Phase::Finished;
-            self.gpu.give_back(&mut request.blocks);
-            outcome.finished.push(id);
+    fn finish(&mut self, id: RequestId, outcome: &mut Outcome) {
+        if !self.settle(id) {
+            self.loose.retain(|&other| other != id);
         }
+        self.running.remove(self.position(id));
+        let request = &mut self.requests[id.index()];
+        request.phase = Phase::Finished;
+        self.gpu.give_back(&mut request.blocks);
+        outcome.finished.push(id);
+    }
+
+    /// Position in running.
+    fn position(&self, id: RequestId) -> usize {
+        let ticket = self.requests[id.index()].ticket;
+        self.running.partition_point(|other| self.requests[other.index()].ticket < ticket)
     }
 
     /// What the waiting queue keeps of a request.
@@ -238,11 +291,7 @@ impl V0 {
     ///
     /// Running requests are counted at this point of the step, with those admitted or swapped in before.
     fn reserve(&self, step: &Step<'_>) -> u32 {
-        let scratch = &self.scratch;
-        let idle = self.running.is_empty()
-            && scratch.admitted.is_empty()
-            && scratch.swapped_in_decodes.is_empty()
-            && scratch.swapped_in_prefills.is_empty();
+        let idle = self.running.is_empty() && self.scratch.swapped_in.is_empty();
         if self.is_safe() && idle { 0 } else { step.watermark_blocks }
     }
 
@@ -263,15 +312,6 @@ impl V0 {
         }
     }
 
-    /// Gives `request` the blocks its known tokens need beyond those it holds, and a slot to each token.
-    fn grow(gpu: &mut BlockPool, block_size: u32, request: &mut RequestState) {
-        let missing = blocks_for(request.len(), block_size) - request.blocks.len() as u32;
-        if missing > 0 {
-            gpu.take(missing, &mut request.blocks);
-        }
-        request.slots = request.len();
-    }
-
     /// The settings.
     pub fn config(&self) -> &EngineConfig {
         &self.config
@@ -287,17 +327,17 @@ impl V0 {
         &self.cpu
     }
 
-    /// One request.
+    /// Requests submitted.
+    pub fn num_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Blocks of a request, in order: on the GPU while it runs, on the host while it is swapped.
     ///
     /// # Panics
     /// If `id` was not handed out by this scheduler.
-    pub fn request(&self, id: RequestId) -> &RequestState {
-        &self.requests[id.index()]
-    }
-
-    /// Every request submitted, in id order.
-    pub fn requests(&self) -> &[RequestState] {
-        &self.requests
+    pub fn table(&self, id: RequestId) -> &[BlockId] {
+        &self.requests[id.index()].blocks
     }
 
     /// Waiting requests, head first.
@@ -327,12 +367,10 @@ impl V0 {
 
     /// Heap bytes held for requests; see [`Scheduler::request_bytes`](super::Scheduler::request_bytes).
     pub fn request_bytes(&self) -> usize {
-        let of = |request: &RequestState| {
-            size_of::<RequestState>() + size_of::<crate::kv::BlockId>() * request.blocks.capacity()
-        };
+        let of = |request: &RequestState| size_of::<RequestState>() + size_of::<BlockId>() * request.blocks.capacity();
         let queues = size_of::<RequestId>() * (self.running.len() + self.swapped.len())
             + size_of::<Entry>() * self.waiting.len();
-        self.requests.iter().map(of).sum::<usize>() + queues
+        self.requests.iter().map(of).sum::<usize>() + queues + self.cohort.bytes()
     }
 
     /// Preemptions since the start, including one that raised.

@@ -6,13 +6,13 @@ use super::super::{BlockCopy, Phase, Preempted, PreemptedAs, RequestId, StepPlan
 use super::{EngineError, Step, V0};
 
 impl V0 {
-    /// Takes `victim`'s blocks, by copying them to the host or by forgetting them. Its queue is updated after the step.
-    pub(super) fn preempt(
-        &mut self,
-        victim: RequestId,
-        step: &Step<'_>,
-        plan: &mut StepPlan,
-    ) -> Result<(), EngineError> {
+    /// Takes the blocks of the running request at `position`, by copying them to the host or by forgetting them. It joins
+    /// its new queue after the step.
+    pub(super) fn preempt(&mut self, position: usize, step: &Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+        let victim = self.running.remove(position);
+        if self.settle(victim) {
+            plan.left.push(victim);
+        }
         self.preemptions += 1;
         let swap = match step.controls.preemption {
             Preemption::Recompute => false,

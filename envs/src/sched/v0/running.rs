@@ -2,111 +2,143 @@
 
 use kvtide_runtime::Victim;
 
-use super::super::{DeadEnds, Prefill, RequestId, Source, Stage, StepPlan};
+use super::super::cohort::Turn;
+use super::super::{Phase, Prefill, RequestId, Source, Stage, StepPlan};
 use super::{EngineError, Step, V0};
-use crate::kv::blocks_for;
 
 impl V0 {
     /// Serves running from its head. Victims are taken from those behind the request being served; one already served
     /// in this step is never a victim, and a request is its own victim only when nobody is left.
     ///
-    /// Leaves `self.running` as it was; the survivors are in the scratch lists.
+    /// Victims are taken out of running, which otherwise stays as it was.
     pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
-        let mut queue = std::mem::take(&mut self.running);
-        let result = self.serve(&mut queue, step, plan);
-        self.running = queue;
+        step.is_short = self.config.enable_chunked_prefill && !self.budget_reaches();
+        if step.is_short {
+            self.dissolve(plan);
+        }
+        let mut turns = std::mem::take(&mut self.scratch.turns);
+        self.find_turns(&mut turns);
+        let result = self.serve(&turns, step, plan);
+        turns.clear();
+        self.scratch.turns = turns;
+        let requests = &self.requests;
+        self.loose.retain(|id| {
+            let request = &requests[id.index()];
+            request.phase == Phase::Running && request.joined.is_none()
+        });
+        step.tokens += self.cohort.len();
+        if self.config.enable_chunked_prefill {
+            step.slots = self.cohort.len() + plan.prefills.len() as u32;
+        }
         result
     }
 
-    fn serve(
-        &mut self,
-        queue: &mut Vec<RequestId>,
-        step: &mut Step<'_>,
-        plan: &mut StepPlan,
-    ) -> Result<(), EngineError> {
-        let chunked = self.config.enable_chunked_prefill;
-        let block_size = self.config.block_size;
+    /// Those who must be looked at, in running order: members of the cohort to which something happens, and the loose.
+    fn find_turns(&mut self, turns: &mut Vec<Turn>) {
+        let requests = &self.requests;
+        let is_due = |id: &RequestId| {
+            let request = &requests[id.index()];
+            request.joined.is_some() && request.next_event == self.planned
+        };
+        let turn = |id: RequestId| Turn { ticket: requests[id.index()].ticket, id };
+        turns.extend(self.cohort.due(self.planned).filter(is_due).map(turn));
+        turns.extend(self.loose.iter().copied().map(turn));
+        turns.sort_unstable();
+        // Who left the cohort and came back between two events has two entries for the second.
+        turns.dedup();
+    }
+
+    fn serve(&mut self, turns: &[Turn], step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+        // Position of the next in turn. It matters while no block is free, and is kept only then.
         let mut head = 0;
-        while head < queue.len() {
-            let id = queue[head];
-            let request = &self.requests[id.index()];
-            let rest = if request.stage == Stage::Decode { 1 } else { request.len() - request.computed };
-            let tokens = if chunked { rest.min(self.config.max_num_batched_tokens - step.tokens) } else { rest };
-            if tokens == 0 {
-                break;
+        for &Turn { id, .. } in turns {
+            if !self.is_running(id) {
+                continue;
             }
-            if !self.make_room(queue, head, step, plan)? {
-                // It was its own victim, so it was the last.
-                queue.truncate(head);
-                break;
+            if self.is_spent(step) && self.requests[id.index()].joined.is_none() {
+                step.left_over = self.running.len() - self.position(id);
+                return Ok(());
             }
-            let request = &mut self.requests[id.index()];
-            if request.stage == Stage::Decode {
-                V0::grow(&mut self.gpu, block_size, request);
-                plan.decodes.push(id);
-                plan.decode_context += u64::from(request.len());
-                self.scratch.decodes.push(id);
-            } else {
-                let context = request.computed;
-                let samples = tokens == rest;
-                plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued, samples });
-                self.scratch.continued.push(id);
+            if self.gpu.num_free() == 0 {
+                // Perhaps for a member before this request, to which nothing else happens; perhaps at its expense.
+                self.make_room(head, step, plan)?;
+                if !self.is_running(id) {
+                    continue;
+                }
             }
-            step.tokens += tokens;
-            if chunked {
-                step.slots += 1;
+            self.take_turn(id, step, plan);
+            if self.gpu.num_free() == 0 {
+                head = self.position(id) + 1;
             }
-            head += 1;
         }
-        self.scratch.left_over.extend_from_slice(&queue[head..]);
+        if self.gpu.num_free() == 0 && head < self.running.len() {
+            self.make_room(head, step, plan)?;
+        }
         Ok(())
     }
 
-    /// Preempts until the request at `head` of `queue` finds the blocks it touches; false if it had to go itself.
+    fn take_turn(&mut self, id: RequestId, step: &mut Step<'_>, plan: &mut StepPlan) {
+        let request = &self.requests[id.index()];
+        if request.stage == Stage::Decode {
+            self.decode(id, plan);
+            return;
+        }
+        let (context, rest) = (request.computed, request.len() - request.computed);
+        let tokens = rest.min(self.budget_left(step));
+        plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued, samples: tokens == rest });
+        step.tokens += tokens;
+    }
+
+    /// Preempts until the request at `head` of running finds the blocks it touches, or is gone itself.
     ///
     /// A decode touches one block whether or not it needs a new one, so it is refused as soon as nothing is free.
-    fn make_room(
-        &mut self,
-        queue: &mut Vec<RequestId>,
-        head: usize,
-        step: &Step<'_>,
-        plan: &mut StepPlan,
-    ) -> Result<bool, EngineError> {
+    fn make_room(&mut self, head: usize, step: &Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
         loop {
-            let request = &self.requests[queue[head].index()];
-            if self.touched(request) <= self.gpu.num_free() {
-                return Ok(true);
+            let id = self.running[head];
+            if self.touched(&self.requests[id.index()]) <= self.gpu.num_free() {
+                return Ok(());
             }
-            if head + 1 < queue.len() {
-                let position = self.choose_victim(&queue[head + 1..], step) + head + 1;
-                let victim = queue.remove(position);
-                self.preempt(victim, step, plan)?;
+            if head + 1 < self.running.len() {
+                self.preempt(self.choose_victim(head + 1, step), step, plan)?;
                 continue;
             }
             // Repair: whoever runs alone is asked for what it needs. vLLM would preempt it for each token.
-            let alone = head == 0 && self.config.dead_ends == DeadEnds::Safe;
-            let missing = blocks_for(request.len(), self.config.block_size) - request.blocks.len() as u32;
-            if alone && missing <= self.gpu.num_free() {
-                return Ok(true);
+            let is_alone = head == 0 && self.is_safe();
+            if is_alone && self.missing(id) <= self.gpu.num_free() {
+                return Ok(());
             }
-            self.preempt(queue[head], step, plan)?;
-            return Ok(false);
+            return self.preempt(head, step, plan);
         }
     }
 
-    /// Position of the victim among `candidates`, which are in queue order and not empty. The newest of equals.
-    fn choose_victim(&self, candidates: &[RequestId], step: &Step<'_>) -> usize {
-        let newest = candidates.len() - 1;
-        let request = |position: usize| &self.requests[candidates[position].index()];
+    /// Position of the victim among those from position `first` of running on, of whom there are some. The newest of
+    /// equals.
+    fn choose_victim(&self, first: usize, step: &Step<'_>) -> usize {
+        let newest = self.running.len() - 1;
+        let request = |position: usize| self.view(self.running[position]);
         // Reversed, so that the first extreme found is the newest.
-        let positions = (0..candidates.len()).rev();
+        let positions = (first..=newest).rev();
         let chosen = match step.controls.victim {
             Victim::Newest => Some(newest),
-            Victim::FewestBlocks => positions.min_by_key(|&at| request(at).blocks.len()),
-            Victim::MostBlocks => positions.min_by_key(|&at| std::cmp::Reverse(request(at).blocks.len())),
+            Victim::FewestBlocks => positions.min_by_key(|&at| request(at).held_blocks),
+            Victim::MostBlocks => positions.min_by_key(|&at| std::cmp::Reverse(request(at).held_blocks)),
             Victim::LeastProgress => positions.min_by_key(|&at| request(at).generated),
             Victim::MostSlack => positions.min_by_key(|&at| std::cmp::Reverse(request(at).next_deadline())),
         };
         chosen.unwrap_or(newest)
+    }
+
+    fn is_running(&self, id: RequestId) -> bool {
+        self.requests[id.index()].phase == Phase::Running
+    }
+
+    /// Tokens the step has left, those that members of the cohort will take counted already.
+    fn budget_left(&self, step: &Step<'_>) -> u32 {
+        self.config.max_num_batched_tokens.saturating_sub(step.tokens + self.cohort.len())
+    }
+
+    /// Whether the step has no tokens left for those outside the cohort. Without chunks nothing ties them to a budget.
+    fn is_spent(&self, step: &Step<'_>) -> bool {
+        self.config.enable_chunked_prefill && self.budget_left(step) == 0
     }
 }

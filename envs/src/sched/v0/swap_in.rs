@@ -51,15 +51,14 @@ impl V0 {
         }
         request.phase = Phase::Running;
         plan.swapped_in.push((id, blocks));
+        self.scratch.swapped_in.push(id);
         if request.stage == Stage::Decode {
-            V0::grow(&mut self.gpu, self.config.block_size, request);
-            plan.decode_context += u64::from(request.len());
-            self.scratch.swapped_in_decodes.push(id);
+            self.decode(id, plan);
         } else {
             let context = request.computed;
             let samples = context + tokens == request.len();
             plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped, samples });
-            self.scratch.swapped_in_prefills.push(id);
+            self.loose.push(id);
         }
     }
 

@@ -19,28 +19,48 @@ impl V0 {
     /// What is wrong: a defect of the scheduler.
     pub fn validate(&self) -> Result<(), String> {
         self.validate_queues()?;
-        for (index, request) in self.requests.iter().enumerate() {
-            self.validate_request(request).map_err(|wrong| format!("request {index}: {wrong}"))?;
+        for id in (0..self.requests.len() as u32).map(RequestId) {
+            self.validate_request(&self.request(id)).map_err(|wrong| format!("request {}: {wrong}", id.0))?;
         }
+        self.validate_cohort()?;
         let is_host = |request: &RequestState| matches!(request.phase, Phase::Swapped | Phase::Rejected);
         self.validate_pool("GPU", &self.gpu, |request| !is_host(request))?;
         self.validate_pool("host", &self.cpu, is_host)?;
         let scratch = &self.scratch;
-        let left = [
-            &scratch.decodes,
-            &scratch.continued,
-            &scratch.left_over,
-            &scratch.swapped_in_decodes,
-            &scratch.swapped_in_prefills,
-            &scratch.recomputed,
-            &scratch.swapped_out,
-            &scratch.admitted,
-            &scratch.rejected_swapped,
-        ];
-        if left.iter().any(|list| !list.is_empty()) {
+        let left = [&scratch.swapped_in, &scratch.recomputed, &scratch.swapped_out, &scratch.rejected_swapped];
+        if !scratch.turns.is_empty() || left.iter().any(|list| !list.is_empty()) {
             return Err(format!("a step left {scratch:?} behind"));
         }
         Ok(())
+    }
+
+    /// Blocks that running requests hold, and host blocks that others do.
+    pub(in super::super) fn held_blocks(&self) -> (u64, u64) {
+        let held = |phases: &[Phase]| {
+            let held = self.requests.iter().filter(|request| phases.contains(&request.phase));
+            held.map(|request| request.blocks.len() as u64).sum()
+        };
+        // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
+        (held(&[Phase::Running]), held(&[Phase::Swapped, Phase::Rejected]))
+    }
+
+    fn validate_cohort(&self) -> Result<(), String> {
+        let is_member = |id: &&RequestId| self.requests[id.index()].joined.is_some();
+        let members: Vec<RequestState> = self.running.iter().filter(is_member).map(|&id| self.request(id)).collect();
+        let context: u64 = members.iter().map(|request| u64::from(request.len())).sum();
+        let counted = (self.cohort.len(), self.cohort.context(self.planned));
+        if counted != (members.len() as u32, context) {
+            return Err(format!("the cohort counts {counted:?} of {} members with {context} tokens", members.len()));
+        }
+        let ahead = |request: &&RequestState| request.next_event.wrapping_sub(self.planned);
+        if let Some(late) = members.iter().find(|request| ahead(request) >= self.config.block_size) {
+            return Err(format!("a member's next event is {} steps ahead", ahead(&late)));
+        }
+        let mut loose: Vec<RequestId> = self.running.iter().copied().filter(|id| !is_member(&id)).collect();
+        let mut listed = self.loose.clone();
+        loose.sort_unstable();
+        listed.sort_unstable();
+        if loose == listed { Ok(()) } else { Err(format!("loose are {loose:?}, listed are {listed:?}")) }
     }
 
     fn validate_queues(&self) -> Result<(), String> {
@@ -65,6 +85,12 @@ impl V0 {
         let expected = self.requests.iter().filter(open).count();
         if seen.len() != expected {
             return Err(format!("{} requests are in queues and {expected} are open", seen.len()));
+        }
+        if !self.running.is_sorted_by_key(|id| self.requests[id.index()].ticket) {
+            return Err("running is not in the order of tickets".to_owned());
+        }
+        if self.requests.iter().any(|request| request.joined.is_some() && request.phase != Phase::Running) {
+            return Err("a member of the cohort does not run".to_owned());
         }
         if self.running.len() > self.config.max_num_seqs as usize {
             return Err(format!("{} requests run, above max_num_seqs", self.running.len()));

@@ -1,73 +1,7 @@
-//! The cohort: requests that decode one token a step, advanced as a whole.
-//!
-//! A member computes one token in every step, so that its state follows from the number of the step and one constant
-//! ([`Sequence::origin`]). What can happen to it, and when, is known as well: it needs a block when its last one is
-//! full, it fills a block, it samples its last token. These events are kept in a timing wheel (Varghese and Lauck 1987)
-//! of more slots than a block has tokens, which is as far ahead as the next event can be.
-//!
-//! [`Sequence::origin`]: super::sequence::Sequence::origin
+//! V1's part of the cohort: who joins, what happens to members, who leaves.
 
 use super::super::{RequestId, StepPlan};
 use super::{Step, Turn, V1};
-
-/// Members and their events. The members themselves are marked in their sequences.
-#[derive(Debug, Clone)]
-pub(super) struct Cohort {
-    members: u32,
-    /// Sum of the members' origins, as signed numbers.
-    origins: i64,
-    /// Events by step number modulo the number of slots, a power of two.
-    wheel: Vec<Vec<Turn>>,
-}
-
-impl Cohort {
-    pub(super) fn new(block_size: u32) -> Cohort {
-        let slots = (block_size + 1).next_power_of_two() as usize;
-        Cohort { members: 0, origins: 0, wheel: vec![Vec::new(); slots] }
-    }
-
-    pub(super) fn len(&self) -> u32 {
-        self.members
-    }
-
-    /// Tokens that the members attend to in step `step`: those computed before and the one being computed.
-    pub(super) fn context(&self, step: u32) -> u64 {
-        (self.origins + i64::from(self.members) * (i64::from(step) + 1)) as u64
-    }
-
-    pub(super) fn enter(&mut self, origin: u32) {
-        self.members += 1;
-        self.origins += signed(origin);
-    }
-
-    pub(super) fn leave(&mut self, origin: u32) {
-        self.members -= 1;
-        self.origins -= signed(origin);
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.wheel.iter().map(|slot| slot.capacity() * size_of::<Turn>()).sum()
-    }
-
-    fn slot(&mut self, step: u32) -> &mut Vec<Turn> {
-        let slots = self.wheel.len() - 1;
-        &mut self.wheel[step as usize & slots]
-    }
-
-    fn expect(&mut self, step: u32, turn: Turn) {
-        self.slot(step).push(turn);
-    }
-
-    /// Moves the events of `step` to `turns`. Some may have become void.
-    pub(super) fn due(&mut self, step: u32, turns: &mut Vec<Turn>) {
-        turns.append(self.slot(step));
-    }
-}
-
-/// An origin is a difference of two numbers below 2^31.
-fn signed(origin: u32) -> i64 {
-    i64::from(origin.cast_signed())
-}
 
 impl V1 {
     /// Makes a loose request, to which this step gives its one missing token and blocks for it, a member.

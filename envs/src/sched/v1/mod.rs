@@ -30,10 +30,10 @@ use std::sync::Arc;
 use kvtide_runtime::Controls;
 
 use self::admission::HeadLookup;
-use self::cohort::Cohort;
 use self::sequence::Sequence;
+use super::cohort::{Cohort, Turn};
 use super::waiting::{Entry, WaitingQueue};
-use super::{ConfigError, DeadEnds, EngineConfig, Phase, RequestId, RequestView, Slo, StepPlan};
+use super::{ConfigError, DeadEnds, EngineConfig, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::time::Micros;
 
@@ -47,7 +47,7 @@ pub struct V1 {
     /// In the order admitted, which is the order of tickets.
     running: Vec<RequestId>,
     sequences: Vec<Sequence>,
-    cohort: Cohort,
+    cohort: Cohort<Turn>,
     /// Running requests outside the cohort, in running order.
     loose: Vec<Turn>,
     /// Requests that left the cohort in the step planned last with a token on its way.
@@ -67,14 +67,6 @@ pub struct V1 {
     turns: Vec<Turn>,
 }
 
-/// A running request's place in the order of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    /// Position in running, but constant: admissions are numbered.
-    ticket: u32,
-    id: RequestId,
-}
-
 /// The step in progress.
 struct Step<'a> {
     controls: &'a Controls,
@@ -85,17 +77,6 @@ struct Step<'a> {
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
     loose_tokens: u32,
-}
-
-/// A request scheduled in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scheduled {
-    /// Who.
-    pub id: RequestId,
-    /// Tokens computed.
-    pub tokens: u32,
-    /// Tokens computed before.
-    pub context: u32,
 }
 
 impl V1 {

@@ -10,7 +10,7 @@ impl V1 {
     pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
         debug_assert!(self.budget_reaches(step), "who runs was admitted within the budget");
         let mut turns = std::mem::take(&mut self.turns);
-        self.cohort.due(step.number, &mut turns);
+        turns.extend(self.cohort.due(step.number));
         turns.extend_from_slice(&self.loose);
         turns.sort_unstable();
         for &turn in &turns {

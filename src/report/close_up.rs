@@ -1,0 +1,182 @@
+//! One draw served once more by every policy, watched closely.
+
+use std::cell::RefCell;
+
+use kvtide_envs::env::{Controller, EngineDefault, Node, PolicyController, run};
+use kvtide_envs::sched::Phase;
+use kvtide_envs::workload::Window;
+use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
+use rayon::prelude::*;
+
+use super::insight::Insight;
+use super::{Material, ReportError};
+use crate::evaluate::{Comparison, PolicySpec, Subject};
+use crate::world::Draw;
+
+/// The draw, and how each policy served it.
+#[derive(Debug, Clone)]
+pub(super) struct CloseUp {
+    pub(super) window: Option<Window>,
+    pub(super) load: f64,
+    pub(super) seed: u64,
+    /// In the order of the comparisons.
+    pub(super) served: Vec<Served>,
+    /// The best policy that learned, and whom it is shown beside; indices into `served`.
+    pub(super) pair: (Option<usize>, usize),
+}
+
+/// How one policy served it.
+#[derive(Debug, Clone)]
+pub(super) struct Served {
+    pub(super) policy: String,
+    /// Time to first token of every request that finished, milliseconds, ascending.
+    pub(super) ttft_ms: Vec<f64>,
+    /// Arrival to last token, likewise.
+    pub(super) e2e_ms: Vec<f64>,
+    /// Gaps between tokens: milliseconds, ascending, and how many.
+    pub(super) itl_ms: Vec<(f64, u64)>,
+    pub(super) timeline: Vec<Moment>,
+    /// Of a policy that learned.
+    pub(super) insight: Option<Insight>,
+}
+
+/// The node at a decision, and what was decided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Moment {
+    pub(super) seconds: f64,
+    pub(super) watermark: f64,
+    /// Share of GPU blocks in use.
+    pub(super) kv_usage: f64,
+    pub(super) waiting: usize,
+    pub(super) running: usize,
+    /// Since the start.
+    pub(super) preemptions: u64,
+}
+
+/// A state a policy was asked about.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Visit {
+    pub(super) observation: Observation,
+    pub(super) mask: ActionMask,
+    pub(super) action: Action,
+}
+
+/// The share of requests the default attains at the load that is looked at closely, as near as there is.
+const TYPICAL: f64 = 0.8;
+
+impl CloseUp {
+    /// Serves the first window with the first seed, at the load where the default attains about 80 %.
+    pub(super) fn of(material: &Material<'_>) -> Result<CloseUp, ReportError> {
+        let Material { world, matrix, rows, comparisons, .. } = *material;
+        let load = typical_load(comparisons);
+        let (window, seed) = (matrix.windows[0], matrix.seeds[0]);
+        let workload = world.draw(&Draw { window, load, seed })?;
+        // A policy of hindsight is what it was found to be on this draw.
+        let chosen = |name: &str| {
+            let row = rows.iter().find(|row| row.policy == name && row.load == load)?;
+            row.chosen.as_ref()?.parse::<PolicySpec>().ok().and_then(|spec| Subject::load(&spec).ok())
+        };
+        let serve = |comparison: &Comparison| -> Result<Served, ReportError> {
+            let name = &comparison.policy;
+            let named = matrix.policies.iter().find(|(known, _)| known == name).map(|(_, subject)| subject);
+            let subject = chosen(name).or_else(|| named.cloned()).unwrap_or(Subject::Default);
+            let mut node = world.start(load, &workload);
+            let visits = RefCell::new(Vec::new());
+            let mut timeline = Vec::new();
+            let mut controller: Box<dyn Controller + '_> = match subject.policy() {
+                Some((policy, profile)) => {
+                    Box::new(PolicyController::new(Watched { policy, visits: &visits }, profile))
+                }
+                None => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
+            };
+            let mut timed = Timed { controller: controller.as_mut(), timeline: &mut timeline };
+            let served = run(&mut node, &mut timed, world.decision_interval);
+            drop(controller);
+            served.map_err(|error| ReportError::Run { policy: name.clone(), error })?;
+            let insight = Insight::of(&subject, &visits.into_inner());
+            Ok(Served { policy: name.clone(), timeline, insight, ..times(&node) })
+        };
+        let served = comparisons.par_iter().map(serve).collect::<Result<Vec<Served>, ReportError>>()?;
+        let pair = (best_learned(comparisons, &served), beside(comparisons));
+        Ok(CloseUp { window, load, seed, served, pair })
+    }
+}
+
+fn times(node: &Node) -> Served {
+    let collector = node.collector();
+    let finished: Vec<_> = collector.records().filter(|record| record.phase == Phase::Finished).collect();
+    let sorted = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let gaps = collector.gaps().map(|gaps| {
+        gaps.iter_recorded().map(|gap| (gap.value_iterated_to() as f64 * 1e-3, gap.count_at_value())).collect()
+    });
+    Served {
+        policy: String::new(),
+        ttft_ms: sorted(finished.iter().filter_map(|record| Some(record.ttft()?.as_millis_f64())).collect()),
+        e2e_ms: sorted(finished.iter().map(|record| record.e2e().as_millis_f64()).collect()),
+        itl_ms: gaps.unwrap_or_default(),
+        timeline: Vec::new(),
+        insight: None,
+    }
+}
+
+/// The load at which the default, or the reference, attains about 80 %.
+fn typical_load(comparisons: &[Comparison]) -> f64 {
+    let yardstick = comparisons.iter().find(|line| line.policy == "default");
+    let yardstick = yardstick.or_else(|| comparisons.iter().find(|line| line.policy == line.reference));
+    let loads = yardstick.map_or(&[][..], |line| &line.loads);
+    let distance = |attained: f64| (attained - TYPICAL).abs();
+    let near = loads.iter().filter_map(|at| Some((at.load, distance(at.slo_attainment?.mean))));
+    near.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(1.0, |(load, _)| load)
+}
+
+/// The learned policy that attains most.
+fn best_learned(comparisons: &[Comparison], served: &[Served]) -> Option<usize> {
+    let learned = (0..served.len()).filter(|&index| served[index].insight.is_some());
+    // Of equals the first: a network before the table made from it, if it was named so.
+    learned.rev().max_by(|&a, &b| comparisons[a].slo_attainment.total_cmp(&comparisons[b].slo_attainment))
+}
+
+/// Whom a learned policy is shown beside: the best fixed watermark, or else the reference.
+fn beside(comparisons: &[Comparison]) -> usize {
+    let of = |name: &str| comparisons.iter().position(|line| line.policy == name);
+    of("best-fixed").or_else(|| of(&comparisons[0].reference)).unwrap_or(0)
+}
+
+/// Notes every state a policy is asked about.
+struct Watched<'a> {
+    policy: &'a dyn Policy,
+    visits: &'a RefCell<Vec<Visit>>,
+}
+
+impl Policy for Watched<'_> {
+    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
+        let action = self.policy.decide(observation, mask);
+        self.visits.borrow_mut().push(Visit { observation: *observation, mask, action });
+        action
+    }
+}
+
+/// Notes the node at every decision.
+struct Timed<'a> {
+    controller: &'a mut dyn Controller,
+    timeline: &'a mut Vec<Moment>,
+}
+
+impl Controller for Timed<'_> {
+    fn control(&mut self, node: &Node) -> Controls {
+        let controls = self.controller.control(node);
+        let scheduler = node.scheduler();
+        self.timeline.push(Moment {
+            seconds: node.now().as_secs_f64(),
+            watermark: controls.watermark,
+            kv_usage: 1.0 - f64::from(scheduler.free_gpu_blocks()) / f64::from(scheduler.num_gpu_blocks()),
+            waiting: scheduler.num_waiting() + scheduler.num_swapped(),
+            running: scheduler.running().len(),
+            preemptions: node.collector().preemptions,
+        });
+        controls
+    }
+}

@@ -1,0 +1,123 @@
+//! An evaluation as one page of HTML: nothing is fetched, nothing needs a script, equal evaluations give equal bytes.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `page.rs` | the page, from top to bottom |
+//! | `tables.rs` | its tables |
+//! | `figures.rs` | its charts: what is drawn |
+//! | `chart.rs` | a pair of axes with lines as inline SVG: how it is drawn |
+//! | `close_up.rs` | one draw served once more by every policy, watched closely |
+//! | `insight.rs` | what a learned policy decided, and which features it decided by |
+//! | `html.rs` | escaping; everything a user named goes through it |
+//!
+//! Unlike [`plot`](crate::plot), whose figures are files of their own, charts here take their colours from the page, light
+//! or dark.
+
+mod chart;
+mod close_up;
+mod figures;
+mod html;
+mod insight;
+mod page;
+mod tables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvtide_envs::env::RunError;
+use kvtide_envs::workload::WorkloadError;
+
+use crate::evaluate::{Comparison, FoundLoad, Matrix, Row};
+use crate::world::World;
+use close_up::CloseUp;
+
+/// What a report is made of.
+#[derive(Debug, Clone)]
+pub struct Material<'a> {
+    /// The command line, as a shell would take it.
+    pub command: String,
+    /// What was simulated.
+    pub world: &'a World,
+    /// What was run.
+    pub matrix: &'a Matrix,
+    /// How the loads were found; empty if they were named.
+    pub found: &'a [FoundLoad],
+    /// Every run.
+    pub rows: &'a [Row],
+    /// Every policy; at least one.
+    pub comparisons: &'a [Comparison],
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no folder to write it to.
+    #[error("cannot write {}: there is no folder {}", path.display(), folder.display())]
+    NoFolder {
+        /// The report.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// The draw that is looked at closely cannot be drawn again.
+    #[error("report: {0}")]
+    Draw(#[from] WorkloadError),
+    /// A policy cannot serve it again.
+    #[error("report: policy {policy}: {error}")]
+    Run {
+        /// Which.
+        policy: String,
+        /// Why.
+        error: RunError,
+    },
+}
+
+/// Makes sure that a report can be written before hours are spent on it.
+///
+/// # Errors
+/// [`ReportError::NoFolder`].
+pub fn check_folder(path: &Path) -> Result<(), ReportError> {
+    let folder = folder_of(path);
+    if folder.is_dir() {
+        Ok(())
+    } else {
+        Err(ReportError::NoFolder { path: path.to_owned(), folder: folder.to_owned() })
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes the page beside `path` and renames it: whoever looks sees the old page or the new one.
+///
+/// # Errors
+/// A draw cannot be served again, or the file cannot be written.
+pub fn write(path: &Path, material: &Material<'_>) -> Result<(), ReportError> {
+    let page = page(material)?;
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    let partial = path.with_file_name(name);
+    let written = fs::write(&partial, page).and_then(|()| fs::rename(&partial, path));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&partial);
+        ReportError::Write { path: path.to_owned(), source }
+    })
+}
+
+/// The page.
+///
+/// # Errors
+/// A draw cannot be served again.
+pub fn page(material: &Material<'_>) -> Result<String, ReportError> {
+    let close_up = CloseUp::of(material)?;
+    Ok(page::render(material, &close_up))
+}

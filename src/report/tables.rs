@@ -1,0 +1,222 @@
+//! The tables of a report.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use kvtide_envs::metrics::GroupSummary;
+use kvtide_runtime::{FEATURES, Head};
+
+use super::Material;
+use super::chart::round;
+use super::html::escape;
+use super::insight::Insight;
+use crate::evaluate::{Comparison, Interval, Row, capacity_text, percent};
+
+/// What each policy attained, with what happened to late requests.
+pub(super) fn results(comparisons: &[Comparison]) -> String {
+    let head = [
+        "policy",
+        "attained",
+        "gain, points",
+        "better than reference",
+        "goodput req/s",
+        "tokens/s",
+        "TTFT p99",
+        "longest wait",
+        "ITL p99",
+        "preemptions",
+    ];
+    let row = |line: &Comparison| {
+        let is_reference = line.policy == line.reference;
+        let points = |interval: Option<&Interval>| interval.map_or_else(dash, |one| spread(one, 100.0, 1));
+        let or_reference = |text: String| if is_reference { "<i>reference</i>".to_owned() } else { text };
+        let mut name = format!("<b>{}</b>", escape(&line.policy));
+        if let Some(chosen) = line.chosen.first() {
+            let others = line.chosen.len() - 1;
+            let more = if others == 0 { String::new() } else { format!(" and {others} others") };
+            let _ = write!(name, "<br><small>= {}{more}</small>", escape(chosen));
+        }
+        vec![
+            name,
+            points(line.slo_attainment_mean.as_ref()),
+            or_reference(points(line.slo_attainment_gain.as_ref())),
+            or_reference(line.improvement.as_ref().map_or_else(dash, |one| spread(one, 100.0, 0))),
+            round(line.goodput_rps, 2),
+            round(line.output_tok_s, 0),
+            seconds(line.ttft_p99_ms),
+            seconds(line.longest_wait_ms),
+            format!("{:.0} ms", line.itl_p99_ms),
+            round(line.preemptions, 0),
+        ]
+    };
+    table(&head, comparisons.iter().map(row))
+}
+
+/// Violations against those of the yardsticks, and capacity.
+pub(super) fn violations(comparisons: &[Comparison]) -> String {
+    let mut yardsticks: Vec<&str> = Vec::new();
+    for fewer in comparisons.iter().flat_map(|line| &line.fewer_violations) {
+        if !yardsticks.contains(&fewer.than.as_str()) {
+            yardsticks.push(&fewer.than);
+        }
+    }
+    let titles: Vec<String> = yardsticks.iter().map(|than| format!("fewer violations than {}", escape(than))).collect();
+    let mut head = vec!["policy"];
+    head.extend(titles.iter().map(String::as_str));
+    head.extend(["load at 90 % attained", "longest wait", "times that of best-fixed"]);
+    let best_fixed = comparisons.iter().find(|line| line.policy == "best-fixed").map(|line| line.longest_wait_ms);
+    let row = |line: &Comparison| {
+        let mut cells = vec![format!("<b>{}</b>", escape(&line.policy))];
+        cells.extend(yardsticks.iter().map(|than| {
+            let fewer = line.fewer_violations.iter().find(|fewer| fewer.than == *than);
+            fewer.map_or_else(dash, |fewer| percent(fewer.share.as_ref()))
+        }));
+        cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text));
+        cells.push(seconds(line.longest_wait_ms));
+        let times = best_fixed.filter(|wait| *wait > 0.0).map(|wait| round(line.longest_wait_ms / wait, 2));
+        cells.push(times.unwrap_or_else(dash));
+        cells
+    };
+    table(&head, comparisons.iter().map(row))
+}
+
+/// Attainment, TTFT p99 and longest wait of each policy at each load.
+pub(super) fn by_load(comparisons: &[Comparison]) -> String {
+    let titles: Vec<String> = comparisons[0].loads.iter().map(|at| format!("load {}", at.load)).collect();
+    let mut head = vec!["policy"];
+    head.extend(titles.iter().map(String::as_str));
+    let row = |line: &Comparison| {
+        let at_load = line.loads.iter().map(|at| {
+            let attained = at.slo_attainment.as_ref().map_or_else(dash, |one| spread(one, 100.0, 1));
+            format!(
+                "{attained}<br><small>TTFT p99 {}, longest wait {}</small>",
+                seconds(at.ttft_p99_ms),
+                seconds(at.longest_wait_ms)
+            )
+        });
+        std::iter::once(format!("<b>{}</b>", escape(&line.policy))).chain(at_load).collect()
+    };
+    table(&head, comparisons.iter().map(row))
+}
+
+/// Attainment by class or tenant at one load, over all draws; empty if none is named.
+pub(super) fn by_group(
+    material: &Material<'_>,
+    load: f64,
+    groups: fn(&Row) -> &BTreeMap<String, GroupSummary>,
+) -> String {
+    let rows: Vec<&Row> = material.rows.iter().filter(|row| row.load == load).collect();
+    let mut names: Vec<(&str, u64)> = Vec::new();
+    for (name, group) in rows.iter().flat_map(|row| groups(row)) {
+        match names.iter_mut().find(|(known, _)| known == name) {
+            Some((_, requests)) => *requests += group.requests,
+            None => names.push((name, group.requests)),
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    names.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let more = names.len().saturating_sub(MAX_GROUPS);
+    names.truncate(MAX_GROUPS);
+    let titles: Vec<String> = material.comparisons.iter().map(|line| escape(&line.policy)).collect();
+    let mut head = vec!["group"];
+    head.extend(titles.iter().map(String::as_str));
+    let lines = names.iter().map(|(name, _)| {
+        let of_policy = material.comparisons.iter().map(|line| {
+            let found: Vec<&GroupSummary> =
+                rows.iter().filter(|row| row.policy == line.policy).filter_map(|row| groups(row).get(*name)).collect();
+            let requests: u64 = found.iter().map(|group| group.requests).sum();
+            let attained: f64 = found.iter().map(|group| group.slo_attainment * group.requests as f64).sum();
+            let wait = found.iter().filter_map(|group| group.longest_wait_ms).fold(0.0, f64::max);
+            let share = if requests == 0 { 0.0 } else { attained / requests as f64 };
+            format!("{:.1} %<br><small>{requests} requests, longest wait {}</small>", share * 100.0, seconds(wait))
+        });
+        std::iter::once(format!("<b>{}</b>", escape(name))).chain(of_policy).collect()
+    });
+    let mut html = table(&head, lines);
+    if more > 0 {
+        let _ = writeln!(html, "<p class=\"note\">The {MAX_GROUPS} largest; {more} more are left out.</p>");
+    }
+    html
+}
+
+/// Most groups shown.
+const MAX_GROUPS: usize = 16;
+
+/// Features by influence.
+pub(super) fn features(insight: &Insight, most: usize) -> String {
+    let heads: Vec<Head> = insight.heads.iter().map(|(head, _)| *head).collect();
+    let titles: Vec<String> = heads.iter().map(|head| format!("of {}", head.name())).collect();
+    let mut head = vec!["feature", "decisions changed", ""];
+    if heads.len() > 1 {
+        head.extend(titles.iter().map(String::as_str));
+    }
+    let is_table = insight.features.iter().any(|one| one.asked.is_some());
+    if is_table {
+        head.push("asked for in");
+    }
+    let rows = insight.features.iter().take(most).map(|one| {
+        let spec = &FEATURES[one.feature as usize];
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let mut cells = vec![
+            format!("<b>{}</b><br><small>{}</small>", escape(spec.name), escape(spec.source)),
+            percent(one.any),
+            format!("<span class=\"bar\" style=\"width:{:.1}px\"></span>", one.any * 160.0),
+        ];
+        if heads.len() > 1 {
+            cells.extend(heads.iter().map(|&head| percent(one.heads[head as usize])));
+        }
+        if is_table {
+            cells.push(one.asked.map_or_else(dash, percent));
+        }
+        cells
+    });
+    table(&head, rows)
+}
+
+/// How often each choice was taken.
+pub(super) fn choices(insight: &Insight) -> String {
+    let rows = insight.heads.iter().map(|(head, shares)| {
+        let shares: Vec<String> =
+            shares.iter().map(|(choice, share)| format!("{} {:.1} %", escape(choice), share * 100.0)).collect();
+        vec![format!("<b>{}</b>", head.name()), format!("<span class=\"text\">{}</span>", shares.join(" · "))]
+    });
+    table(&["head", "choices taken"], rows)
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut html = String::from("<div class=\"scroll\"><table>\n<tr>");
+    for title in head {
+        let _ = write!(html, "<th>{title}</th>");
+    }
+    html.push_str("</tr>\n");
+    for cells in rows {
+        html.push_str("<tr>");
+        for cell in cells {
+            let _ = write!(html, "<td>{cell}</td>");
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table></div>\n");
+    html
+}
+
+/// `94.6 [93.1, 95.9]`, in hundredths if `scale` is 100.
+fn spread(interval: &Interval, scale: f64, digits: usize) -> String {
+    let number = |value: f64| format!("{:.digits$}", value * scale + 0.0);
+    match (interval.low, interval.high) {
+        (Some(low), Some(high)) => {
+            format!("{} <small>[{}, {}]</small>", number(interval.mean), number(low), number(high))
+        }
+        _ => format!("{} <small>[one draw]</small>", number(interval.mean)),
+    }
+}
+
+fn seconds(ms: f64) -> String {
+    format!("{:.1} s", ms / 1e3)
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
