@@ -48,6 +48,9 @@ pub enum Fault {
     /// Reading failed part of the way.
     #[error("cannot read: {0}")]
     Read(String),
+    /// A compressed file that stops before its end.
+    #[error("ends early: the file is cut off")]
+    EndsEarly,
     /// An archive that is damaged, cut off, or none.
     #[error("not a whole tar archive: {0}")]
     Archive(String),

@@ -87,8 +87,11 @@ fn folder(path: &Path) -> Result<Found, MeasuredError> {
 
 fn archive(path: &Path) -> Result<Found, MeasuredError> {
     let wrong = |fault| MeasuredError::file(path.display(), fault);
-    // A cut compressed stream, and a cut archive, are told by the same kind of error or by none at all.
-    let broken = |error: io::Error| wrong(Fault::Archive(error.to_string()));
+    let broken = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => wrong(Fault::EndsEarly),
+        // It quotes what it took for a header.
+        _ => wrong(Fault::Archive(error.to_string().chars().take(80).flat_map(char::escape_debug).collect())),
+    };
     let mut archive = Archive::new(open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?);
     let mut found = Found::default();
     for entry in archive.entries().map_err(broken)?.take(MAX_ENTRIES) {
@@ -133,7 +136,10 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 fn text(name: String, reader: impl Read) -> Result<TextFile, MeasuredError> {
     let mut bytes = Vec::new();
     let read = reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| MeasuredError::file(&name, Fault::Read(error.to_string())))?;
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => MeasuredError::file(&name, Fault::EndsEarly),
+        _ => MeasuredError::file(&name, Fault::Read(error.to_string())),
+    })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(MeasuredError::file(&name, Fault::TooLong(MAX_FILE_BYTES)));
     }

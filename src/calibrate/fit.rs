@@ -84,6 +84,13 @@ impl Parameter {
     pub fn get(&self, constants: &Constants) -> f64 {
         *(self.of)(&mut constants.clone())
     }
+
+    /// Whether the search would have gone on but for its bounds: it is within a hundredth of one.
+    pub fn is_at_bound(&self, constants: &Constants) -> bool {
+        let (low, high) = self.bounds;
+        let value = self.get(constants);
+        value < low * 1.01 || value > high * 0.99
+    }
 }
 
 /// The efficiencies alone, roughly.

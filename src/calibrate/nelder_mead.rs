@@ -120,7 +120,7 @@ mod tests {
         let valley = |x: &[f64]| (1.0 - x[0]).powi(2) + 100.0 * (x[1] - x[0] * x[0]).powi(2);
         let (at, calls) = found(&[-1.2, 1.0], FINE, valley);
         assert_near(&at, &[1.0, 1.0]);
-        assert!(calls < 400, "{calls}");
+        assert!(calls < 240, "{calls}");
     }
 
     #[test]

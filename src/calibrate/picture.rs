@@ -33,7 +33,7 @@ pub fn picture(calibration: &Calibration, report: &Report) -> Figure {
             x: Axis::to("time since the first arrival (s)", end_s),
             y: Axis::new(unit),
             series: thrice(|ticks, _| curve(ticks), calibration),
-            band: Some(band(title)),
+            band: report.held_out.is_some().then(|| band(title)),
         }]);
     }
     let rest = if report.held_out.is_some() { calibration.until_s } else { 0.0 };

@@ -220,6 +220,16 @@ impl Calibration {
                 verdict.target * 100.0
             ));
         }
+        for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_at_bound(&self.fit.constants)) {
+            let value = parameter.get(&self.fit.constants);
+            let unit = parameter.unit;
+            warnings.push(format!(
+                "{} ended at its bound, {value:.3}{}{unit}: is {} what was measured?",
+                parameter.name,
+                if unit.is_empty() { "" } else { " " },
+                report.env
+            ));
+        }
         let later = self.later_ticks().count();
         let [low, high] = report.fit.kv_usage.map(|usage| usage * 100.0);
         let [fewest, most] = report.fit.running;

@@ -1,6 +1,6 @@
 //! Goodput capacity: the highest load a policy serves within the targets.
 //!
-//! Zhong et al. 2024, "DistServe" (OSDI '24), section 2: goodput is the highest rate at which at least 90 % of requests meet
+//! Zhong et al. 2024, "`DistServe`" (OSDI '24), section 2: goodput is the highest rate at which at least 90 % of requests meet
 //! their targets. Here the rate is a load factor.
 
 use std::ops::ControlFlow;

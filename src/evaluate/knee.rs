@@ -254,6 +254,7 @@ fn to_three_digits(load: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::WorldSpec;
 
     /// How often a curve is looked at, and what it says of targets.
     fn search(attained: impl Fn(f64) -> Probe, targets: &[f64]) -> (usize, Vec<Crossing>) {
@@ -304,6 +305,33 @@ mod tests {
             Ok((left > 0).then_some(Probe::Attained(1.0)))
         };
         assert_eq!(Curve::new(&mut look).crossing(0.5).unwrap(), None);
+    }
+
+    struct Unwatched;
+
+    impl Watch for Unwatched {
+        fn planned(&self, _: usize) {}
+        fn done(&self) {}
+    }
+
+    #[test]
+    fn loads_are_found_for_the_default_unless_interrupted() {
+        let spec = WorldSpec {
+            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
+            set: vec!["num_gpu_blocks=1500".to_owned()],
+            ..WorldSpec::default()
+        };
+        let world = spec.world().unwrap();
+        let find =
+            |stop: bool| find_loads(&world, None, &[1, 2], &[0.9, 0.5], &Unwatched, &AtomicBool::new(stop)).unwrap();
+        assert_eq!(find(true), None);
+        let found = find(false).unwrap();
+        assert_eq!(find(false), Some(found.clone()));
+        assert!(found[0].load < found[1].load, "{found:?}");
+        for found in found {
+            let attained = found.attained.unwrap();
+            assert!((found.target..found.target + 0.08).contains(&attained), "{found:?}");
+        }
     }
 
     #[test]

@@ -55,16 +55,10 @@ fn attained(comparisons: &[Comparison], width: usize) -> String {
 /// Empty where there is nobody to be compared with.
 fn violations(comparisons: &[Comparison], width: usize) -> String {
     let mut text = String::new();
-    let mut yardsticks: Vec<&str> = Vec::new();
-    for fewer in comparisons.iter().flat_map(|line| &line.fewer_violations) {
-        if !yardsticks.contains(&fewer.than.as_str()) {
-            yardsticks.push(&fewer.than);
-        }
-    }
-    let Some(loads) = comparisons.iter().flat_map(|line| &line.fewer_violations).map(|fewer| &fewer.loads).next()
-    else {
-        return text;
-    };
+    let fewer = || comparisons.iter().flat_map(|line| &line.fewer_violations);
+    let names = comparisons.iter().map(|line| line.policy.as_str());
+    let yardsticks: Vec<&str> = names.filter(|name| fewer().any(|one| one.than == *name)).collect();
+    let Some(loads) = fewer().map(|one| &one.loads).next() else { return text };
     let _ = write!(text, "\n{:width$}", "fewer violations than");
     for than in &yardsticks {
         let _ = write!(text, "  {than:>20}");

@@ -88,7 +88,12 @@ impl Axis {
     fn ticks(&self, most: usize) -> Vec<f64> {
         if self.unit == Unit::LogMillis {
             let decades = (self.to / self.from).log10();
-            let steps: &[f64] = if decades <= 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let room = most as f64 + 1.0;
+            let steps: &[f64] = match decades {
+                _ if 3.0 * decades <= room => &[1.0, 2.0, 5.0],
+                _ if 2.0 * decades <= room => &[1.0, 3.0],
+                _ => &[1.0],
+            };
             let first = self.from.log10().floor() as i32;
             let last = self.to.log10().ceil() as i32;
             let all = (first..=last).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
@@ -133,10 +138,12 @@ impl Chart {
             let x = self.x_of(*at);
             let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
             let _ = writeln!(svg, "<path class=\"rule\" d=\"M{x:.1} {above:.1}V{below:.1}\"/>");
+            // On the side where there is room.
+            let (aside, anchor) = if self.x.place(*at) > 0.7 { (-4.0, "end") } else { (4.0, "start") };
             let _ = writeln!(
                 svg,
-                "<text class=\"note\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                x + 4.0,
+                "<text class=\"note\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+                x + aside,
                 below - 6.0,
                 escape(label)
             );
@@ -234,9 +241,10 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_within() {
-        assert_eq!(axis(0.0, 1.0, Unit::Percent).ticks(5), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
-        assert_eq!(axis(0.31, 0.62, Unit::Number).ticks(4), [0.4, 0.5, 0.6000000000000001]);
+        assert_eq!(axis(0.0, 1.0, Unit::Percent).ticks(5), [0.0, 0.2, 0.4, 0.600_000_000_000_000_1, 0.8, 1.0]);
+        assert_eq!(axis(0.31, 0.62, Unit::Number).ticks(4), [0.4, 0.5, 0.600_000_000_000_000_1]);
         assert_eq!(axis(30.0, 3000.0, Unit::LogMillis).ticks(5), [50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0]);
+        assert_eq!(axis(20.0, 2000.0, Unit::LogMillis).ticks(4), [30.0, 100.0, 300.0, 1000.0]);
         assert_eq!(axis(1.0, 1e4, Unit::LogMillis).ticks(5), [1.0, 10.0, 100.0, 1000.0, 10_000.0]);
         for to in [1e-6, 0.3, 7.0, 1e9] {
             assert!((2..=7).contains(&axis(0.0, to, Unit::Number).ticks(5).len()), "{to}");
@@ -249,7 +257,10 @@ mod tests {
         assert_eq!(text(Unit::Percent, 0.955), "95.5 %");
         assert_eq!(text(Unit::LogMillis, 20.0), "20 ms");
         assert_eq!(text(Unit::LogMillis, 2500.0), "2.5 s");
-        assert_eq!([100.0, 0.6000000000000001, -0.00001].map(|value| text(Unit::Number, value)), ["100", "0.6", "0"]);
+        assert_eq!(
+            [100.0, 0.600_000_000_000_000_1, -0.00001].map(|value| text(Unit::Number, value)),
+            ["100", "0.6", "0"]
+        );
     }
 
     #[test]

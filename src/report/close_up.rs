@@ -179,4 +179,8 @@ impl Controller for Timed<'_> {
         });
         controls
     }
+
+    fn interval(&self) -> Option<u32> {
+        self.controller.interval()
+    }
 }

@@ -73,6 +73,9 @@ fn level(from: f64, to: f64, at: f64) -> Line {
     }
 }
 
+/// A distribution to be drawn: title, points, lowest share shown, rules.
+type Part<'a> = (&'a str, &'a dyn Fn(&Served) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
+
 /// Distributions of TTFT, gaps between tokens, and arrival to last token.
 pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Chart> {
     let slo = material.world.node.slo;
@@ -81,12 +84,13 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
     let itl = |served: &Served| weighted_distribution(&served.itl_ms);
     let ms = |time: kvtide_envs::time::Micros| time.as_millis_f64();
     let target = |at: f64, name: &str| vec![(at, name.to_owned())];
-    let parts: [(&str, &dyn Fn(&Served) -> Vec<(f64, f64)>, Vec<(f64, String)>); 3] = [
-        ("Time to first token", &ttft, target(ms(slo.ttft), "target")),
-        ("Time between tokens", &itl, target(ms(slo.tpot), "TPOT target")),
-        ("Arrival to last token", &e2e, Vec::new()),
+    // Of gaps between tokens only the slowest fifth is of interest.
+    let parts: [Part<'_>; 3] = [
+        ("Time to first token", &ttft, 0.0, target(ms(slo.ttft), "target")),
+        ("Time between tokens", &itl, 0.8, target(ms(slo.tpot), "TPOT target")),
+        ("Arrival to last token", &e2e, 0.0, Vec::new()),
     ];
-    let chart = |(title, points, rules): (&str, &dyn Fn(&Served) -> Vec<(f64, f64)>, Vec<(f64, String)>)| {
+    let chart = |(title, points, lowest, rules): Part<'_>| {
         let line = |(index, served): (usize, &Served)| Line {
             name: served.policy.clone(),
             pen: pen(material.comparisons, index, served.insight.is_some()),
@@ -102,10 +106,10 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
         let from = if from.is_finite() { from.clamp(0.1, to / 2.0) } else { to / 10.0 };
         Chart {
             title: title.to_owned(),
-            width: 490.0,
-            height: 290.0,
+            width: 345.0,
+            height: 260.0,
             x: Axis { label: String::new(), from, to, unit: Unit::LogMillis },
-            y: Axis { label: "share not above".to_owned(), from: 0.0, to: 1.0, unit: Unit::Percent },
+            y: Axis { label: "share not above".to_owned(), from: lowest, to: 1.0, unit: Unit::Percent },
             lines,
             rules: rules.into_iter().filter(|(at, _)| (from..to).contains(at)).collect(),
         }
@@ -137,11 +141,12 @@ fn thinned(count: usize, most: usize) -> impl Iterator<Item = usize> {
     (1..=taken).map(move |index| index * count / taken - 1)
 }
 
-/// What happened over time under one policy: usage and watermark, queues, preemptions.
-pub(super) fn timeline(served: &Served, others: &[&Served], pen: Pen) -> Vec<Chart> {
-    let all = || others.iter().flat_map(|served| &served.timeline);
+/// What happened over time under one policy: watermark, blocks in use, queues, preemptions. Axes end where those of all
+/// `shown` policies do.
+pub(super) fn timeline(served: &Served, shown: &[&Served], pen: Pen) -> Vec<Chart> {
+    let all = || shown.iter().flat_map(|served| &served.timeline);
     let end = all().map(|moment| moment.seconds).fold(1.0, f64::max);
-    let x = |label: &str| Axis { label: label.to_owned(), from: 0.0, to: end, unit: Unit::Number };
+    let faint = Pen { colour: NUM_COLOURS, dash: "", width: 1.2 };
     let line = |name: &str, pen: Pen, filled: bool, value: &dyn Fn(&Moment) -> f64| Line {
         name: name.to_owned(),
         pen,
@@ -149,40 +154,48 @@ pub(super) fn timeline(served: &Served, others: &[&Served], pen: Pen) -> Vec<Cha
         bars: Vec::new(),
         filled,
     };
-    let faint = Pen { colour: NUM_COLOURS, dash: "", width: 1.2 };
-    let chart = |title: String, label: &str, y: Axis, lines: Vec<Line>| Chart {
+    let chart = |title: String, x: &str, y: Axis, lines: Vec<Line>| Chart {
         title,
         width: 490.0,
-        height: 190.0,
-        x: x(label),
+        height: 165.0,
+        x: Axis { label: x.to_owned(), from: 0.0, to: end, unit: Unit::Number },
         y,
         lines,
         rules: Vec::new(),
     };
-    let shares = Axis { label: "of the pool".to_owned(), from: 0.0, to: 1.0, unit: Unit::Percent };
+    let percent = |axis: Axis| Axis { unit: Unit::Percent, ..axis };
+    // What is drawn are means over a little time; a single decision must not flatten them.
+    let means = shown.iter().flat_map(|served| over_time(&served.timeline, end, &|moment| moment.watermark));
+    let watermarks = Axis::above_zero("", means.map(|point| point.1));
+    let pool = Axis { label: String::new(), from: 0.0, to: 1.0, unit: Unit::Percent };
+    let requests = Axis::above_zero("", all().map(|moment| moment.waiting.max(moment.running) as f64));
+    let preemptions = Axis::above_zero("", all().map(|moment| moment.preemptions as f64));
     vec![
         chart(
-            format!("{}: blocks in use; admission stops at the line", served.policy),
+            format!("{}: watermark, of the pool", served.policy),
             "",
-            shares,
-            vec![
-                line("blocks in use", faint, true, &|moment| moment.kv_usage),
-                line("1 - watermark", pen, false, &|moment| 1.0 - moment.watermark),
-            ],
+            percent(watermarks),
+            vec![line("watermark", pen, true, &|moment| moment.watermark)],
         ),
         chart(
-            "requests: running (area), waiting (line)".to_owned(),
+            "Blocks in use, of the pool".to_owned(),
             "",
-            Axis::above_zero("requests", all().map(|moment| moment.waiting.max(moment.running) as f64)),
+            pool,
+            vec![line("blocks in use", pen, true, &|moment| moment.kv_usage)],
+        ),
+        chart(
+            "Requests running (area) and waiting (line)".to_owned(),
+            "",
+            requests,
             vec![
                 line("running", faint, true, &|moment| moment.running as f64),
                 line("waiting", pen, false, &|moment| moment.waiting as f64),
             ],
         ),
         chart(
-            "preemptions so far".to_owned(),
+            "Preemptions so far".to_owned(),
             "seconds",
-            Axis::above_zero("preemptions", all().map(|moment| moment.preemptions as f64)),
+            preemptions,
             vec![line("preemptions", pen, true, &|moment| moment.preemptions as f64)],
         ),
     ]

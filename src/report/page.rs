@@ -5,11 +5,12 @@ use std::fmt::Write;
 use kvtide_envs::seed::RunHash;
 
 use super::Material;
+use super::chart::{Chart, Pen};
 use super::close_up::CloseUp;
 use super::figures;
 use super::html::escape;
 use super::tables;
-use crate::evaluate::{Comparison, percent};
+use crate::evaluate::{Comparison, Interval, percent};
 
 /// Features shown.
 const MAX_FEATURES: usize = 12;
@@ -49,7 +50,7 @@ pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
     let draw = format!("load {load}, {window}, seed {seed}");
     section(&mut html, "Latencies", &format!("Of requests that finished, on one draw: {}.", escape(&draw)));
     legend(&mut html, comparisons, close_up);
-    let charts: Vec<String> = figures::latencies(material, close_up).iter().map(super::chart::Chart::to_svg).collect();
+    let charts: Vec<String> = figures::latencies(material, close_up).iter().map(Chart::to_svg).collect();
     figure(&mut html, &charts);
 
     groups(&mut html, material, load);
@@ -75,7 +76,8 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
     }
     let _ = write!(text, ", <b>{}</b> {:.1} %", escape(&yardstick.policy), yardstick.slo_attainment * 100.0);
     for fewer in &line.fewer_violations {
-        let _ = write!(text, "; {} fewer violations than {}", percent(fewer.share.as_ref()), escape(&fewer.than));
+        let Some(share) = fewer.share else { continue };
+        let _ = write!(text, "; {} violations than {}", fewer_or_more(&share), escape(&fewer.than));
     }
     let _ = write!(
         text,
@@ -86,6 +88,15 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
         yardstick.longest_wait_ms / 1e3
     );
     text
+}
+
+/// `62 % [58, 66] fewer`, `5 % [1, 9] more`.
+fn fewer_or_more(share: &Interval) -> String {
+    if share.mean >= 0.0 {
+        return format!("{} fewer", percent(Some(share)));
+    }
+    let more = Interval { mean: -share.mean, low: share.high.map(|high| -high), high: share.low.map(|low| -low) };
+    format!("{} more", percent(Some(&more)))
 }
 
 fn settings(html: &mut String, material: &Material<'_>) {
@@ -188,14 +199,15 @@ fn timelines(html: &mut String, comparisons: &[Comparison], close_up: &CloseUp, 
     if close_up.pair.0 != Some(close_up.pair.1) {
         shown.push(close_up.pair.1);
     }
-    let text = format!("{}. Both see the same requests.", escape(draw));
+    let both = if shown.len() > 1 { " Both see the same requests." } else { "" };
+    let text = format!("{}.{both}", escape(draw));
     section(html, "What happened", &text);
     let served: Vec<_> = shown.iter().map(|&index| &close_up.served[index]).collect();
     html.push_str("<div class=\"columns\">\n");
     for &index in &shown {
-        let pen = figures::pen(comparisons, index, true);
+        let pen = Pen { dash: "", ..figures::pen(comparisons, index, true) };
         let charts = figures::timeline(&close_up.served[index], &served, pen);
-        let charts: Vec<String> = charts.iter().map(super::chart::Chart::to_svg).collect();
+        let charts: Vec<String> = charts.iter().map(Chart::to_svg).collect();
         let _ = writeln!(html, "<div>{}</div>", charts.concat());
     }
     html.push_str("</div>\n");
@@ -256,3 +268,15 @@ const HEAD: &str = concat!(
     include_str!("page.css"),
     "</style></head>\n<body><main>\n"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_not_called_a_gain() {
+        let share = |mean, low, high| fewer_or_more(&Interval { mean, low: Some(low), high: Some(high) });
+        assert_eq!(share(0.62, 0.58, 0.66), "62 % [58, 66] fewer");
+        assert_eq!(share(-0.05, -0.09, 0.01), "5 % [-1, 9] more");
+    }
+}

@@ -16,10 +16,10 @@ use crate::evaluate::{Comparison, Interval, Row, capacity_text, percent};
 pub(super) fn results(comparisons: &[Comparison]) -> String {
     let head = [
         "policy",
-        "attained",
+        "attained, %",
         "gain, points",
-        "better than reference",
-        "goodput req/s",
+        "draws won, %",
+        "goodput, req/s",
         "tokens/s",
         "TTFT p99",
         "longest wait",
@@ -54,16 +54,13 @@ pub(super) fn results(comparisons: &[Comparison]) -> String {
 
 /// Violations against those of the yardsticks, and capacity.
 pub(super) fn violations(comparisons: &[Comparison]) -> String {
-    let mut yardsticks: Vec<&str> = Vec::new();
-    for fewer in comparisons.iter().flat_map(|line| &line.fewer_violations) {
-        if !yardsticks.contains(&fewer.than.as_str()) {
-            yardsticks.push(&fewer.than);
-        }
-    }
+    let fewer = || comparisons.iter().flat_map(|line| &line.fewer_violations);
+    let names = comparisons.iter().map(|line| line.policy.as_str());
+    let yardsticks: Vec<&str> = names.filter(|name| fewer().any(|one| one.than == *name)).collect();
     let titles: Vec<String> = yardsticks.iter().map(|than| format!("fewer violations than {}", escape(than))).collect();
     let mut head = vec!["policy"];
     head.extend(titles.iter().map(String::as_str));
-    head.extend(["load at 90 % attained", "longest wait", "times that of best-fixed"]);
+    head.extend(["load at 90 % attained", "TTFT p99", "longest wait", "times that of best-fixed"]);
     let best_fixed = comparisons.iter().find(|line| line.policy == "best-fixed").map(|line| line.longest_wait_ms);
     let row = |line: &Comparison| {
         let mut cells = vec![format!("<b>{}</b>", escape(&line.policy))];
@@ -72,7 +69,7 @@ pub(super) fn violations(comparisons: &[Comparison]) -> String {
             fewer.map_or_else(dash, |fewer| percent(fewer.share.as_ref()))
         }));
         cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text));
-        cells.push(seconds(line.longest_wait_ms));
+        cells.extend([seconds(line.ttft_p99_ms), seconds(line.longest_wait_ms)]);
         let times = best_fixed.filter(|wait| *wait > 0.0).map(|wait| round(line.longest_wait_ms / wait, 2));
         cells.push(times.unwrap_or_else(dash));
         cells
@@ -119,10 +116,12 @@ pub(super) fn by_group(
     names.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
     let more = names.len().saturating_sub(MAX_GROUPS);
     names.truncate(MAX_GROUPS);
+    // Every policy serves the same requests.
+    let policies = material.comparisons.len() as u64;
     let titles: Vec<String> = material.comparisons.iter().map(|line| escape(&line.policy)).collect();
-    let mut head = vec!["group"];
+    let mut head = vec!["group", "requests"];
     head.extend(titles.iter().map(String::as_str));
-    let lines = names.iter().map(|(name, _)| {
+    let lines = names.iter().map(|(name, requests)| {
         let of_policy = material.comparisons.iter().map(|line| {
             let found: Vec<&GroupSummary> =
                 rows.iter().filter(|row| row.policy == line.policy).filter_map(|row| groups(row).get(*name)).collect();
@@ -130,9 +129,10 @@ pub(super) fn by_group(
             let attained: f64 = found.iter().map(|group| group.slo_attainment * group.requests as f64).sum();
             let wait = found.iter().filter_map(|group| group.longest_wait_ms).fold(0.0, f64::max);
             let share = if requests == 0 { 0.0 } else { attained / requests as f64 };
-            format!("{:.1} %<br><small>{requests} requests, longest wait {}</small>", share * 100.0, seconds(wait))
+            format!("{:.1} %<br><small>longest wait {}</small>", share * 100.0, seconds(wait))
         });
-        std::iter::once(format!("<b>{}</b>", escape(name))).chain(of_policy).collect()
+        let first = [format!("<b>{}</b>", escape(name)), (requests / policies.max(1)).to_string()];
+        first.into_iter().chain(of_policy).collect()
     });
     let mut html = table(&head, lines);
     if more > 0 {
@@ -204,7 +204,11 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 
 /// `94.6 [93.1, 95.9]`, in hundredths if `scale` is 100.
 fn spread(interval: &Interval, scale: f64, digits: usize) -> String {
-    let number = |value: f64| format!("{:.digits$}", value * scale + 0.0);
+    let number = |value: f64| {
+        let text = format!("{:.digits$}", value * scale);
+        // What rounds to zero has no sign.
+        if text.trim_start_matches('-').parse() == Ok(0.0) { text.trim_start_matches('-').to_owned() } else { text }
+    };
     match (interval.low, interval.high) {
         (Some(low), Some(high)) => {
             format!("{} <small>[{}, {}]</small>", number(interval.mean), number(low), number(high))
@@ -219,4 +223,16 @@ fn seconds(ms: f64) -> String {
 
 fn dash() -> String {
     "–".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_its_digits_and_no_negative_zero() {
+        let interval = Interval { mean: 0.123, low: Some(-0.0004), high: Some(0.2) };
+        assert_eq!(spread(&interval, 100.0, 1), "12.3 <small>[0.0, 20.0]</small>");
+        assert_eq!(spread(&Interval { mean: -0.5, low: None, high: None }, 100.0, 0), "-50 <small>[one draw]</small>");
+    }
 }

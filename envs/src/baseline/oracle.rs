@@ -31,6 +31,10 @@ impl Foresight for Truth {
 impl Controller for Oracle {
     fn control(&mut self, node: &Node) -> Controls {
         let controls = self.controls.unwrap_or_else(|| node.scheduler().default_controls());
-        leaving_free(node, reserve(node, &mut Truth, 1.0), controls)
+        leaving_free(node, reserve(node, controls.admission, &mut Truth, 1.0), controls)
+    }
+
+    fn interval(&self) -> Option<u32> {
+        Some(1)
     }
 }

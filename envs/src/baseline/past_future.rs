@@ -71,7 +71,11 @@ impl Controller for PastFuture {
         self.learn(node);
         let controls = self.controls.unwrap_or_else(|| node.scheduler().default_controls());
         let mut foresight = Past { history: &mut self.history, prediction: self.prediction };
-        leaving_free(node, reserve(node, &mut foresight, SHARE), controls)
+        leaving_free(node, reserve(node, controls.admission, &mut foresight, SHARE), controls)
+    }
+
+    fn interval(&self) -> Option<u32> {
+        Some(1)
     }
 }
 

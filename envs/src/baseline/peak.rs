@@ -5,6 +5,8 @@
 //! requests in order of remaining tokens, longest first, it is the largest of `sum(held tokens of the first i) + i ·
 //! remaining(i)`. The paper counts tokens, we count blocks.
 
+use kvtide_runtime::Admission;
+
 use crate::env::Node;
 use crate::kv::blocks_for;
 use crate::sched::{EngineKind, RequestId, RequestView, Scheduler};
@@ -81,13 +83,12 @@ pub(super) trait Foresight {
     fn remaining(&mut self, node: &Node, id: RequestId, request: &RequestView) -> u32;
 }
 
-/// Blocks to leave free until the next decision, so that those requests are admitted, in queue order, with which the peak is
-/// at most `share` of the pool in every future, and nobody else.
+/// Blocks to leave free in the next step, so that those requests are admitted, in the order of `order`, with which the peak is at most
+/// `share` of the pool in every future, and nobody else: what will be free once they are admitted, and everything if there is
+/// nobody to admit.
 ///
-/// That is what will be free once they are admitted; everything if there is nobody to admit. Whoever comes later is refused
-/// once, which makes a decision due, so that nobody gets in unasked; but where somebody was refused before, blocks that are
-/// given back before the next decision may let one in too many.
-pub(super) fn reserve(node: &Node, foresight: &mut impl Foresight, share: f64) -> f64 {
+/// It holds for one step: afterwards blocks that are given back would let one in too many.
+pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresight, share: f64) -> f64 {
     let scheduler = node.scheduler();
     let config = scheduler.config();
     let (block_size, lag) = (config.block_size, u32::from(scheduler.is_async()));
@@ -115,7 +116,7 @@ pub(super) fn reserve(node: &Node, foresight: &mut impl Foresight, share: f64) -
     let mut left = if runs_first { free - f64::from(growth) } else { free };
     let mut admits = false;
     let slots = (config.max_num_seqs as usize).saturating_sub(scheduler.running().len());
-    for (id, need) in candidates(scheduler).take(slots) {
+    for (id, need) in candidates(node, order).take(slots) {
         let view = scheduler.view(id);
         for batch in &mut batches {
             let mut claim = Claim::of(&view, 0, foresight.remaining(node, id, &view));
@@ -133,16 +134,18 @@ pub(super) fn reserve(node: &Node, foresight: &mut impl Foresight, share: f64) -
     if admits { left } else { f64::INFINITY }
 }
 
-/// Who may be admitted next, first come first served, and for how many blocks: those on the host before those that wait.
-fn candidates(scheduler: &Scheduler) -> impl Iterator<Item = (RequestId, f64)> {
+/// Who may be admitted next, and for how many blocks: those on the host before those that wait.
+fn candidates(node: &Node, order: Admission) -> impl Iterator<Item = (RequestId, f64)> {
+    let scheduler = node.scheduler();
     let swapped: Vec<RequestId> = match scheduler {
         Scheduler::V0(v0) => v0.swapped().collect(),
         Scheduler::V1(_) => Vec::new(),
     };
     // V0 asks for the block of the next token as well if it brings a request back.
     let swapped = swapped.into_iter().map(|id| (id, 1));
-    let all = swapped.chain(scheduler.waiting().map(|id| (id, 0)));
-    all.map(|(id, more)| (id, f64::from(blocks_for(scheduler.view(id).len(), scheduler.config().block_size) + more)))
+    let waiting = scheduler.waiting_in(order, node.now()).into_iter().map(|id| (id, 0));
+    let need = |id| blocks_for(scheduler.view(id).len(), scheduler.config().block_size);
+    swapped.chain(waiting).map(move |(id, more)| (id, f64::from(need(id) + more)))
 }
 
 #[cfg(test)]

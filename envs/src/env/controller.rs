@@ -11,6 +11,12 @@ use crate::sched::v0::EngineError;
 pub trait Controller {
     /// What the scheduler shall obey until the next decision.
     fn control(&mut self, node: &Node) -> Controls;
+
+    /// Scheduler steps between decisions, if it must be asked more often than the others: a rule that belongs into a
+    /// scheduler is asked in every step.
+    fn interval(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// What the engine does when nobody tells it otherwise.
@@ -81,11 +87,13 @@ pub enum RunError {
     Unreconciled(#[from] Unreconciled),
 }
 
-/// Runs `node` to its end under `controller`, deciding every `interval` steps and when something is first refused.
+/// Runs `node` to its end under `controller`, deciding every `interval` steps, unless the controller has an interval of its
+/// own, and when something is first refused.
 ///
 /// # Errors
 /// The engine died or stalled, or the accounts do not add up.
 pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> Result<Summary, RunError> {
+    let interval = controller.interval().unwrap_or(interval);
     loop {
         let controls = controller.control(node);
         match node.advance(&controls, interval)? {

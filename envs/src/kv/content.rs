@@ -209,7 +209,7 @@ pub fn shared_prefixes(requests: &[Request]) -> Vec<u32> {
     // Of each id: who had it first, and whether somebody else did.
     let mut owners: HashTable<(u64, u32, bool)> = HashTable::new();
     for (index, request) in (0..).zip(requests) {
-        for &hash_id in request.hash_ids.iter() {
+        for &hash_id in &request.hash_ids {
             match owners.entry(mix(hash_id), |owner| owner.0 == hash_id, |owner| mix(owner.0)) {
                 Entry::Occupied(mut entry) => {
                     let (_, first, is_shared) = entry.get_mut();

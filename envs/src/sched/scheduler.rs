@@ -1,6 +1,6 @@
 //! One scheduler, whichever engine's rules it follows.
 
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Admission, Controls};
 
 use super::v0::EngineError;
 use super::{
@@ -141,6 +141,11 @@ impl Scheduler {
             Scheduler::V0(v0) => Box::new(v0.waiting()),
             Scheduler::V1(v1) => Box::new(v1.waiting()),
         }
+    }
+
+    /// Waiting requests in the order in which they are admitted under `order`. Sorts all of them where it is not the queue's.
+    pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
+        either!(self, scheduler => scheduler.waiting_in(order, now))
     }
 
     /// Number of waiting requests.

@@ -114,6 +114,15 @@ impl WaitingQueue {
         self.entries.iter().map(|entry| entry.id)
     }
 
+    /// Every request, in the order in which [`next`](Self::next) would name them if each was taken out.
+    pub(super) fn in_order(&self, order: Admission, now: Micros, max_wait: Micros) -> Vec<RequestId> {
+        let mut entries: Vec<&Entry> = self.entries.iter().collect();
+        if order != Admission::Fcfs {
+            entries.sort_by_key(|entry| rank(entry, order, now, max_wait));
+        }
+        entries.into_iter().map(|entry| entry.id).collect()
+    }
+
     /// Position of the request to admit next, with its entry. `now` never goes back.
     pub(super) fn next(&mut self, order: Admission, now: Micros, max_wait: Micros) -> Option<(usize, Entry)> {
         if order == Admission::Fcfs {

@@ -22,7 +22,7 @@ mod validate;
 
 use std::collections::VecDeque;
 
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Admission, Controls};
 
 use super::cohort::{Cohort, Turn};
 use super::waiting::{Entry, WaitingQueue};
@@ -343,6 +343,11 @@ impl V0 {
     /// Waiting requests, head first.
     pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
         self.waiting.ids()
+    }
+
+    /// Waiting requests in the order in which they are admitted under `order`.
+    pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
+        self.waiting.in_order(order, now, self.config.max_wait)
     }
 
     /// Number of waiting requests.

@@ -27,7 +27,7 @@ mod validate;
 
 use std::sync::Arc;
 
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Admission, Controls};
 
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
@@ -255,6 +255,11 @@ impl V1 {
     /// Waiting requests, head first.
     pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
         self.waiting.ids()
+    }
+
+    /// Waiting requests in the order in which they are admitted under `order`.
+    pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
+        self.waiting.in_order(order, now, self.config.max_wait)
     }
 
     /// Number of waiting requests.

@@ -1,0 +1,115 @@
+//! Fitting: constants that are known are found, and nothing of the future is seen.
+
+use kvtide::calibrate::{Fit, MeasuredRun, Seen, Setup, calibrate, fit};
+
+use super::made_up::{CLOCKS, TRUTH, simulated_run};
+
+fn fit_until(run: &MeasuredRun, seconds: f64) -> Fit {
+    let setup = Setup::of(run, None, &[]).unwrap();
+    fit(&setup, &Seen::until(run, run.start() + seconds), &mut || {}).unwrap()
+}
+
+#[test]
+fn constants_that_are_known_are_found() {
+    let run = simulated_run();
+    let Fit { constants, objective, .. } = fit_until(&run, 40.0);
+    let near = |found: f64, truth: f64, share: f64| assert!((found / truth - 1.0).abs() < share, "{constants:?}");
+    near(constants.compute_efficiency, TRUTH.compute_efficiency, 0.01);
+    near(constants.bandwidth_efficiency, TRUTH.bandwidth_efficiency, 0.01);
+    near(constants.step_overhead, TRUTH.step_overhead, 0.1);
+    near(constants.sequence_overhead, TRUTH.sequence_overhead, 0.1);
+    near(constants.cold_start, TRUTH.cold_start, 0.1);
+    assert!(objective < 0.02, "{objective}");
+}
+
+#[test]
+fn clocks_are_brought_to_one() {
+    let run = simulated_run();
+    let seen = Seen::until(&run, run.start() + 40.0);
+    assert!((seen.until_s - 40.0).abs() < 1e-6);
+    for (index, request) in run.requests.iter().enumerate().take(seen.requests.len()) {
+        assert!((seen.arrival_s(index) - (request.arrival - CLOCKS[0])).abs() < 1e-6);
+        let first_s = seen.stamps[index].first_s;
+        assert!(first_s.is_none_or(|first_s| (first_s - (request.first_token - CLOCKS[1])).abs() < 1e-6));
+    }
+    // Ticks are placed between the first tokens they count and those they do not.
+    let off = seen.ticks.iter().zip(1..).map(|(tick, t)| (tick.at_s - (f64::from(t) - CLOCKS[2])).abs());
+    assert!(off.fold(0.0, f64::max) < 0.05, "{:?}", seen.ticks[0]);
+}
+
+/// Everything that happens after `cut` on the engine's clock becomes something else.
+fn with_another_future(run: &MeasuredRun, cut: f64) -> MeasuredRun {
+    let mut other = run.clone();
+    let change = |stamp: &mut f64| {
+        if *stamp > cut {
+            *stamp = cut + 1e-3 + (*stamp - cut) * 3.0;
+        }
+    };
+    for request in &mut other.requests {
+        if request.last_token > cut {
+            request.output_tokens = request.output_tokens * 2 + 5;
+        }
+        if request.queued > cut {
+            request.prompt_tokens += 100;
+            // As if the engine's clock had been set back meanwhile.
+            request.arrival += 0.5;
+        }
+        change(&mut request.queued);
+        change(&mut request.first_token);
+        change(&mut request.last_token);
+    }
+    other.requests.pop();
+    // As if the recorder's clock had been set back as well: it counts what was there a little earlier.
+    let mut before = 0.0;
+    for tick in &mut other.ticks {
+        let mut at = tick.t - CLOCKS[2];
+        if run.start() + at > cut {
+            at -= 0.25;
+            let firsts =
+                other.requests.iter().filter(|request| (before..at).contains(&(request.first_token - CLOCKS[1])));
+            tick.prompt_tokens = firsts.map(|request| f64::from(request.prompt_tokens)).sum();
+            tick.output_tokens *= 0.5;
+            tick.running += 7.0;
+            tick.kv_usage = 0.0;
+        }
+        before = at;
+    }
+    other
+}
+
+#[test]
+fn the_fit_sees_nothing_of_the_future() {
+    let run = simulated_run();
+    for seconds in [12.0, 20.7] {
+        let cut = run.start() + seconds;
+        let other = with_another_future(&run, cut);
+        assert_ne!(run, other);
+        assert_eq!(Seen::until(&run, cut), Seen::until(&other, cut));
+        let (here, there) = (fit_until(&run, seconds), fit_until(&other, seconds));
+        assert_eq!(format!("{here:?}"), format!("{there:?}"));
+    }
+    // And does see the past.
+    let cut = run.start() + 20.7;
+    let other = with_another_future(&run, cut - 5.0);
+    assert_ne!(Seen::until(&run, cut), Seen::until(&other, cut));
+}
+
+#[test]
+fn the_wrong_hardware_is_noticed() {
+    let run = simulated_run();
+    let calibration = calibrate(&run, &Setup::of(&run, Some("llama-3-8b@a10"), &[]).unwrap(), 0.4, &mut || {}).unwrap();
+    let report = calibration.report(&run);
+    let warned = |text: &str| report.warnings.iter().any(|warning| warning.contains(text));
+    assert!(warned("bandwidth_efficiency ended at its bound, 1.000: is llama-3-8b@a10 what was measured?"));
+    assert!(warned("output_tok_s is off by -"), "{:?}", report.warnings);
+}
+
+#[test]
+fn a_fit_to_all_of_a_run_forecasts_nothing() {
+    let run = simulated_run();
+    let calibration = calibrate(&run, &Setup::of(&run, None, &[]).unwrap(), 1.0, &mut || {}).unwrap();
+    let report = calibration.report(&run);
+    assert_eq!((&report.held_out, report.verdicts.len(), report.ticks_outside), (&None, 0, 0));
+    assert_eq!((report.fit.requests, report.fit.finished), (150, 150));
+    assert!(report.fitted.e2e_ms.unwrap().p50.error.abs() < 0.02);
+}

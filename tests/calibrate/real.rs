@@ -1,0 +1,115 @@
+//! The real run beside the checkout, from the command line.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use kvtide::calibrate::{MeasuredRun, Setup, calibrate};
+use kvtide_envs::cost::{Hardware, Profile};
+use serde_json::Value;
+use tempfile::tempdir;
+
+use super::common::{done, lines, refused};
+
+/// The real run beside the checkout, and the load it was given, if they are there.
+fn shared() -> Option<[PathBuf; 2]> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    let names = ["measured_vllm_RTX4090_llama3.1-8b.tar.zst", "llmservingsim_sharegpt300_poisson.jsonl.zst"];
+    let paths = names.map(|name| folder.join(name));
+    if let Some(missing) = paths.iter().find(|path| !path.exists()) {
+        let _ = writeln!(io::stderr(), "skipped: {} is not here", missing.display());
+        return None;
+    }
+    Some(paths)
+}
+
+/// One call of the binary on the real run: report, profile and plot.
+#[test]
+fn the_rest_of_a_real_run_is_forecast_from_its_beginning() {
+    let Some([measured, load]) = shared() else { return };
+    let folder = tempdir().unwrap();
+    let [measured, load] = [measured, load].map(|path| path.display().to_string());
+    let outputs = ["--profile", "mine.toml", "--plot", "plot.svg", "--json"];
+    let run = done(folder.path(), &[&["calibrate", "--measured", &measured, "--load", &load][..], &outputs].concat());
+    let [report] = lines(&run.stdout, "calibration").try_into().unwrap();
+    let held_out = &report["held_out"];
+    let error = |path: &str| held_out.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path}"));
+    for (path, target) in [
+        ("/output_tok_s/error", 0.02),
+        ("/ttft_ms/p50/error", 0.03),
+        ("/ttft_ms/p99/error", 0.05),
+        ("/tpot_ms/p50/error", 0.03),
+        ("/tpot_ms/p99/error", 0.05),
+        ("/e2e_ms/p50/error", 0.03),
+        ("/e2e_ms/p99/error", 0.05),
+        ("/makespan_s/error", 0.01),
+        ("/tpot_ms/mean_abs_error", 0.03),
+        ("/stalls/worst_error", 0.05),
+        ("/curves/running_error", 1.0),
+        ("/curves/waiting_error", 1.0),
+        ("/curves/kv_usage_error", 0.02),
+        ("/curves/output_tokens_error", 0.005),
+    ] {
+        assert!(error(path).abs() < target, "{path} {}", error(path));
+    }
+    // Stalls are there where they were measured, and because of preemptions.
+    assert!(error("/stalls/slowdown/measured") > 1.5 && error("/stalls/slowdown/error").abs() < 0.02, "{held_out}");
+    assert_eq!(held_out["stalls"]["preempted"], held_out["stalls"]["requests"]);
+    assert!(error("/stalls/correlation") > 0.99);
+    assert!(report["verdicts"].as_array().unwrap().iter().all(|verdict| verdict["met"] == true), "{report}");
+    // Without a fit it is nowhere near.
+    assert!(report["uncalibrated"]["output_tok_s"]["error"].as_f64().unwrap() < -0.1);
+    assert!(run.stderr.contains("later ticks are outside of what was fitted"), "{}", run.stderr);
+
+    // What ships is what this writes.
+    let profile = Profile::read(&folder.path().join("mine.toml")).unwrap();
+    let built_in = Hardware::named("rtx-4090-measured").unwrap();
+    assert_eq!(profile.hardware.name, "mine");
+    for (here, there) in [
+        (profile.hardware.compute_efficiency, built_in.compute_efficiency),
+        (profile.hardware.bandwidth_efficiency, built_in.bandwidth_efficiency),
+        (profile.hardware.step_overhead, built_in.step_overhead),
+    ] {
+        assert!((here / there - 1.0).abs() < 0.02, "the built-in profile is out of date: {here}, not {there}");
+    }
+    let simulate = |env: &str| {
+        let arguments = ["simulate", "--workload", "chat:rate=2,n=40", "--engine", "v1", "--env", env, "--json"];
+        lines(&done(folder.path(), &arguments).stdout, "run").remove(0)
+    };
+    let (fitted, default) = (simulate("llama-3-8b@mine.toml"), simulate("llama-3-8b@rtx-4090"));
+    assert_eq!(fitted["env"], "llama-3-8b@mine");
+    assert!(fitted["tpot_ms"]["p50"].as_f64() < default["tpot_ms"]["p50"].as_f64());
+
+    let plot = fs::read_to_string(folder.path().join("plot.svg")).unwrap();
+    let referred = plot.matches("http").count();
+    assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n") && referred == 1, "{referred}");
+    for text in ["measured", "simulated, calibrated", "forecast", "tokens/s", "TTFT (s)", "KV blocks in use"] {
+        assert!(plot.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn a_real_run_without_its_prompts_is_forecast_nearly_as_well() {
+    let Some([measured, _]) = shared() else { return };
+    let run = MeasuredRun::read(&measured, None).unwrap();
+    let report = calibrate(&run, &Setup::of(&run, None, &[]).unwrap(), 0.3, &mut || {}).unwrap().report(&run);
+    assert_eq!(report.env, "llama-3-8b@rtx-4090");
+    assert!(report.verdicts.len() == 6 && report.verdicts.iter().all(|verdict| verdict.met), "{:?}", report.verdicts);
+    assert!(report.warnings.iter().any(|warning| warning.contains("--load")), "{:?}", report.warnings);
+}
+
+#[test]
+fn hardware_is_set_like_the_engine() {
+    let folder = tempdir().unwrap();
+    let simulate = |settings: &[&str]| {
+        let arguments = [&["simulate", "--workload", "chat:rate=1,n=30", "--json"], settings].concat();
+        lines(&done(folder.path(), &arguments).stdout, "run").remove(0)
+    };
+    let tpot = |settings: &[&str]| simulate(settings)["tpot_ms"]["p50"].as_f64().unwrap();
+    let plain = tpot(&[]);
+    assert!(tpot(&["--set", "bandwidth_efficiency=0.4"]) > 1.5 * plain);
+    assert!(tpot(&["--set", "step_overhead=0"]) < plain);
+    assert_eq!(tpot(&["--set", "pcie_bandwidth=1e9"]), plain);
+    let error = refused(folder.path(), &["simulate", "--workload", "chat:rate=1,n=9", "--set", "bandwidth=1"]);
+    assert!(error.contains("of the engine: engine, block_size") && error.contains("of the hardware: peak_flops"));
+}
