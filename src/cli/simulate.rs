@@ -106,6 +106,14 @@ fn render(row: &Row) -> String {
             let _ = writeln!(text, "  {name:4} p50 {p50:>9.1}  p90 {p90:>9.1}  p95 {p95:>9.1}  p99 {p99:>9.1} ms");
         }
     }
+    if summary.prefix_hit_tokens > 0 {
+        let _ = writeln!(
+            text,
+            "  {} prompt tokens from the prefix cache, {:.1} % of those admitted",
+            summary.prefix_hit_tokens,
+            summary.prefix_hit_ratio * 100.0
+        );
+    }
     let _ = writeln!(
         text,
         "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed, hash {}",

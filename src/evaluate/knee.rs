@@ -221,7 +221,7 @@ fn attained_by_default(world: &World, draw: &Draw) -> Result<Probe, MatrixError>
         Ok(workload) => workload,
         Err(error) => return Probe::of_draw(&error, load).ok_or(error),
     };
-    let mut controls = world.node.engine.engine.default_action().controls();
+    let mut controls = world.node.engine.default_controls();
     let summary = world.serve(load, &workload, &mut controls).map_err(|error| MatrixError::Run {
         policy: "default".to_owned(),
         window: window_name(draw.window),

@@ -145,7 +145,7 @@ impl Job<'_> {
     }
 
     fn default_controls(&self) -> Controls {
-        self.world.node.engine.engine.default_action().controls()
+        self.world.node.engine.default_controls()
     }
 
     fn constant(&mut self, name: &str, controls: Controls) -> Result<Option<Judged>, MatrixError> {

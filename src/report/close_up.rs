@@ -184,3 +184,63 @@ impl Controller for Timed<'_> {
         self.controller.interval()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::atomic::AtomicBool;
+
+    use kvtide_envs::percentile::percentile;
+
+    use super::*;
+    use crate::evaluate::{Matrix, Watch, compare, run_matrix};
+    use crate::world::WorldSpec;
+
+    struct Unwatched;
+
+    impl Watch for Unwatched {
+        fn planned(&self, _: usize) {}
+        fn done(&self) {}
+    }
+
+    #[test]
+    fn what_is_watched_is_what_was_judged() {
+        let spec = WorldSpec {
+            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
+            set: vec!["num_gpu_blocks=1500".to_owned()],
+            ..WorldSpec::default()
+        };
+        let world = spec.world().unwrap();
+        let policies = ["default", "best-fixed", "oracle"].map(|name| {
+            let subject = Subject::load(&name.parse().unwrap()).unwrap();
+            (name.to_owned(), subject)
+        });
+        let matrix = Matrix { policies: policies.to_vec(), windows: vec![None], loads: vec![1.0, 1.3], seeds: vec![5] };
+        let mut rows = Vec::new();
+        run_matrix(&world, &matrix, &Unwatched, &AtomicBool::new(false), &mut |finished| {
+            rows.extend_from_slice(finished);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        let comparisons = compare(&rows, "default");
+        let command = String::new();
+        let material =
+            Material { command, world: &world, matrix: &matrix, found: &[], rows: &rows, comparisons: &comparisons };
+        let close_up = CloseUp::of(&material).unwrap();
+        assert_eq!((close_up.pair, close_up.seed), ((None, 1), 5));
+        for served in &close_up.served {
+            let row = rows.iter().find(|row| row.policy == served.policy && row.load == close_up.load).unwrap();
+            let judged = row.summary.ttft_ms.unwrap();
+            assert_eq!(percentile(&served.ttft_ms, 99.0), judged.p99, "{}", served.policy);
+            assert_eq!(percentile(&served.e2e_ms, 50.0), row.summary.e2e_ms.unwrap().p50);
+            let gaps: u64 = served.itl_ms.iter().map(|(_, count)| count).sum();
+            assert!(gaps > 1000 && served.itl_ms.is_sorted());
+            if let Some(chosen) = &row.chosen {
+                assert_ne!(chosen, "fixed:0.01", "the default would prove nothing");
+                let watermark: f64 = chosen.trim_start_matches("fixed:").parse().unwrap();
+                assert!(served.timeline.iter().all(|moment| moment.watermark == watermark), "{chosen}");
+            }
+            assert!(served.timeline.is_sorted_by_key(|moment| (moment.preemptions, (moment.seconds * 1e6) as u64)));
+        }
+    }
+}

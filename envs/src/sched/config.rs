@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use kvtide_runtime::Action;
+use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
@@ -103,6 +103,9 @@ pub struct EngineConfig {
     pub num_cpu_blocks: u32,
     /// Most requests running at once.
     pub max_num_seqs: u32,
+    /// Share of the pool that admission leaves free where no policy says otherwise, from 0 to 1; `None` for the engine's
+    /// own default (0.01 under V0, 0 under V1).
+    pub watermark: Option<f64>,
     /// Most tokens computed in a step.
     pub max_num_batched_tokens: u32,
     /// Longest sequence, prompt and answer together.
@@ -139,6 +142,7 @@ impl Default for EngineConfig {
             num_gpu_blocks: 1024,
             num_cpu_blocks: 0,
             max_num_seqs: 256,
+            watermark: None,
             max_num_batched_tokens: 2048,
             max_model_len: 2048,
             enable_chunked_prefill: false,
@@ -205,9 +209,11 @@ const MAX_TOKENS: u64 = 1 << 26;
 impl EngineConfig {
     /// Checks every range, and under [`DeadEnds::Safe`] what guarantees that every accepted request finishes.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        // A pool of nothing but V1's null block holds nothing; a faithful engine may try.
+        let least_blocks = if self.dead_ends == DeadEnds::Faithful || self.engine == EngineKind::V0 { 1 } else { 2 };
         let limits = [
             ("block_size", self.block_size, 1, 4096),
-            ("num_gpu_blocks", self.num_gpu_blocks, 1, MAX_BLOCKS),
+            ("num_gpu_blocks", self.num_gpu_blocks, least_blocks, MAX_BLOCKS),
             ("num_cpu_blocks", self.num_cpu_blocks, 0, MAX_BLOCKS),
             ("max_num_seqs", self.max_num_seqs, 1, MAX_SEQS),
             ("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_TOKENS),
@@ -234,6 +240,12 @@ impl EngineConfig {
             });
         }
         Ok(())
+    }
+
+    /// What the engine does when nobody tells it otherwise.
+    pub fn default_controls(&self) -> Controls {
+        let default = self.engine.default_action().controls();
+        Controls { watermark: self.watermark.unwrap_or(default.watermark), ..default }
     }
 
     /// GPU blocks that can hold tokens: all but V1's null block.

@@ -88,7 +88,7 @@ impl Scheduler {
 
     /// What it does when nobody tells it otherwise.
     pub fn default_controls(&self) -> Controls {
-        self.config().engine.default_action().controls()
+        self.config().default_controls()
     }
 
     /// GPU blocks that can hold tokens.

@@ -54,12 +54,13 @@ impl SettingError {
     }
 }
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "engine",
     "block_size",
     "num_gpu_blocks",
     "num_cpu_blocks",
     "max_num_seqs",
+    "watermark",
     "max_num_batched_tokens",
     "max_model_len",
     "enable_chunked_prefill",
@@ -134,6 +135,10 @@ impl Setting {
             "num_gpu_blocks" => config.num_gpu_blocks = self.number()?,
             "num_cpu_blocks" => config.num_cpu_blocks = self.number()?,
             "max_num_seqs" => config.max_num_seqs = self.number()?,
+            "watermark" => {
+                let share = self.value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+                config.watermark = Some(share.ok_or_else(|| self.wrong("a share of the pool from 0 to 1"))?);
+            }
             "max_num_batched_tokens" => config.max_num_batched_tokens = self.number()?,
             "max_model_len" => config.max_model_len = self.number()?,
             "max_wait_s" => config.max_wait = Micros::from_millis(u64::from(self.number()?) * 1000),
@@ -197,6 +202,15 @@ mod tests {
     fn what_is_not_named_adapts() {
         let engine = engine(&["num_gpu_blocks=100", "enable_chunked_prefill=false"]).unwrap();
         assert_eq!((engine.max_model_len, engine.max_num_batched_tokens), (1600, 2048));
+    }
+
+    #[test]
+    fn the_watermark_of_nobodys_policy() {
+        let watermark = |settings: &[&str]| engine(settings).unwrap().default_controls().watermark;
+        assert_eq!(watermark(&[]), 0.01);
+        assert_eq!(watermark(&["engine=v1"]), 0.0);
+        assert_eq!(watermark(&["watermark=0.07"]), 0.07);
+        assert!(engine(&["watermark=1.1"]).is_err() && engine(&["watermark=nan"]).is_err());
     }
 
     #[test]
