@@ -54,8 +54,7 @@ impl SettingError {
     }
 }
 
-const KEYS: [&str; 17] = [
-    "engine",
+const KEYS: [&str; 16] = [
     "block_size",
     "num_gpu_blocks",
     "num_cpu_blocks",
@@ -130,7 +129,6 @@ impl Setting {
 
     fn apply(&self, config: &mut EngineConfig) -> Result<(), SettingError> {
         match self.key.as_str() {
-            "engine" => config.engine = self.value.parse()?,
             "block_size" => config.block_size = self.number()?,
             "num_gpu_blocks" => config.num_gpu_blocks = self.number()?,
             "num_cpu_blocks" => config.num_cpu_blocks = self.number()?,
@@ -208,7 +206,8 @@ mod tests {
     fn the_watermark_of_nobodys_policy() {
         let watermark = |settings: &[&str]| engine(settings).unwrap().default_controls().watermark;
         assert_eq!(watermark(&[]), 0.01);
-        assert_eq!(watermark(&["engine=v1"]), 0.0);
+        let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
+        assert_eq!(deployment.engine(EngineKind::V1).default_controls().watermark, 0.0);
         assert_eq!(watermark(&["watermark=0.07"]), 0.07);
         assert!(engine(&["watermark=1.1"]).is_err() && engine(&["watermark=nan"]).is_err());
     }
@@ -216,9 +215,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let error = |settings: &[&str]| engine(settings).unwrap_err().to_string();
-        assert!(
-            error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known of the engine: engine, block_size")
-        );
+        assert!(error(&["blocks=3"]).starts_with("unknown setting \"blocks\"; known of the engine: block_size"));
         assert!(error(&["blocks=3"]).contains("; of the hardware: peak_flops, "));
         assert_eq!(error(&["max_num_seqs=-1"]), "max_num_seqs=\"-1\": expected a whole number");
         assert_eq!(error(&["max_num_seqs"]), "\"max_num_seqs\" is not KEY=VALUE");
