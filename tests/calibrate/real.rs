@@ -111,5 +111,5 @@ fn hardware_is_set_like_the_engine() {
     assert!(tpot(&["--set", "step_overhead=0"]) < plain);
     assert_eq!(tpot(&["--set", "pcie_bandwidth=1e9"]), plain);
     let error = refused(folder.path(), &["simulate", "--workload", "chat:rate=1,n=9", "--set", "bandwidth=1"]);
-    assert!(error.contains("of the engine: engine, block_size") && error.contains("of the hardware: peak_flops"));
+    assert!(error.contains("of the engine: block_size") && error.contains("of the hardware: peak_flops"));
 }
