@@ -179,7 +179,7 @@ fn arguments_that_make_no_sense_are_told() {
         (vec!["--env", "llama-3-8b@nowhere.toml"], "nowhere.toml: cannot open"),
         (vec!["--set", "speed=9"], "unknown setting \"speed\""),
         (vec!["--set", "compute_efficiency=9"], "compute_efficiency=\"9\": expected a share"),
-        (vec!["--set", "engine=v0"], "only engine=v1"),
+        (vec!["--set", "dead_ends=faithful"], "with dead_ends=safe"),
         (vec!["--set", "max_model_len=1000"], "the engine takes fewer than 1000"),
         (vec!["--load", "run/timeseries.csv"], "run/timeseries.csv:1: "),
         (vec!["--load", "nowhere.jsonl"], "nowhere.jsonl: cannot open"),

@@ -11,6 +11,7 @@ pub mod reference_v1;
 pub mod rules;
 pub mod sim;
 pub mod story;
+pub mod traffic;
 pub mod world_v1;
 
 use kvtide_envs::cost::{CostModel, Deployment};
