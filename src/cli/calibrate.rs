@@ -22,7 +22,8 @@ pub(super) struct CalibrateArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, allow_negative_numbers = true)]
     fit_fraction: f64,
     /// The load of the run, one request a line with `input_toks` and `input_tok_ids`, so that prompts share what they have
-    /// in common; without it none do.
+    /// in common. Without it a file beside the run is taken that names as many prompts of the same lengths; `none`: no
+    /// prompt shares anything.
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
     /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names.
@@ -46,7 +47,7 @@ pub(super) struct CalibrateArgs {
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let settings: Vec<Setting> =
         args.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")?;
-    let measured = MeasuredRun::read(&args.measured, args.load.as_deref())?;
+    let (measured, load) = args.read()?;
     let setup = Setup::of(&measured, args.env.as_deref(), &settings)?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{pos} simulations  {elapsed}").expect("a constant template is valid"));
@@ -56,7 +57,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let report = calibration.report(&measured);
     if let Some(path) = &args.profile {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        write(path, &calibration.profile(&measured, &name, &args.command()).to_toml())?;
+        write(path, &calibration.profile(&measured, &name, &args.command(load.as_deref())).to_toml())?;
         let model = &setup.deployment.model.name;
         eprintln!("profile written to {}: use it with --env {model}@{}", path.display(), path.display());
     }
@@ -76,11 +77,39 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("{}: cannot write", path.display()))
 }
 
+/// Files beside a run that are looked at for its load, and how large they may be, in bytes.
+const MAX_CANDIDATES: usize = 64;
+const MAX_CANDIDATE_BYTES: u64 = 16 << 20;
+
 impl CalibrateArgs {
+    /// The run, and the load its prompts' tokens come from.
+    fn read(&self) -> anyhow::Result<(MeasuredRun, Option<PathBuf>)> {
+        match &self.load {
+            Some(none) if none.as_os_str() == "none" => Ok((MeasuredRun::read(&self.measured, None)?, None)),
+            Some(load) => Ok((MeasuredRun::read(&self.measured, Some(load))?, Some(load.clone()))),
+            None => {
+                let measured = MeasuredRun::read(&self.measured, None)?;
+                for path in beside(&self.measured) {
+                    // Any other file is refused, most at their first line.
+                    if let Ok(measured) = MeasuredRun::read(&self.measured, Some(&path)) {
+                        eprintln!(
+                            "taking {} for the load of the run: its {} prompts have the lengths measured (--load none to \
+                             do without)",
+                            path.display(),
+                            measured.requests.len()
+                        );
+                        return Ok((measured, Some(path)));
+                    }
+                }
+                Ok((measured, None))
+            }
+        }
+    }
+
     /// The command that does the same again, without what it only writes.
-    fn command(&self) -> String {
+    fn command(&self, load: Option<&Path>) -> String {
         let mut command = format!("kvtide calibrate --measured {}", name(&self.measured));
-        if let Some(load) = &self.load {
+        if let Some(load) = load {
             let _ = write!(command, " --load {}", name(load));
         }
         let _ = write!(command, " --fit-fraction {}", self.fit_fraction);
@@ -92,6 +121,21 @@ impl CalibrateArgs {
         }
         command
     }
+}
+
+/// JSON Lines in the folder that a run lies in, by name.
+fn beside(measured: &Path) -> Vec<PathBuf> {
+    let folder = measured.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_candidate = |path: &PathBuf| {
+        let name = name(path);
+        let is_small = path.metadata().is_ok_and(|about| about.is_file() && about.len() <= MAX_CANDIDATE_BYTES);
+        is_small && [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|ending| name.ends_with(ending))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<PathBuf> = entries.filter(is_candidate).collect();
+    paths.sort();
+    paths.truncate(MAX_CANDIDATES);
+    paths
 }
 
 /// A file without the folders of whoever ran this.

@@ -7,7 +7,7 @@ use kvtide::calibrate::{Fault, MeasuredEngine, MeasuredRun, Setup};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use super::common::refused;
+use super::common::{done, lines, refused};
 use super::made_up::{engine, files, simulated_run, write_run};
 
 fn archive(files: &[(&str, String)]) -> Vec<u8> {
@@ -213,6 +213,25 @@ fn the_load_of_another_run_is_told() {
     let mut other = rows;
     other.swap(3, 4);
     assert_eq!(error(&other).line, Some(4));
+}
+
+#[test]
+fn a_load_beside_the_run_is_found_and_no_other() {
+    let folder = tempdir().unwrap();
+    let run = simulated_run();
+    write_run(&folder.path().join("run"), &files(&run));
+    let row = |tokens: u32| format!("{}\n", json!({"input_toks": tokens, "input_tok_ids": vec![1; tokens as usize]}));
+    let rows: Vec<String> = run.requests.iter().map(|request| row(request.prompt_tokens)).collect();
+    fs::write(folder.path().join("a.jsonl"), rows[1..].concat()).unwrap();
+    fs::write(folder.path().join("b.jsonl"), "no load at all").unwrap();
+    let knows_tokens = |more: &[&str]| {
+        let arguments = [&["calibrate", "--measured", "run", "--json"], more].concat();
+        lines(&done(folder.path(), &arguments).stdout, "calibration")[0]["knows_tokens"].as_bool().unwrap()
+    };
+    assert!(!knows_tokens(&[]), "neither is the load of this run");
+    fs::write(folder.path().join("c.jsonl"), rows.concat()).unwrap();
+    assert!(knows_tokens(&[]));
+    assert!(!knows_tokens(&["--load", "none"]));
 }
 
 #[test]
