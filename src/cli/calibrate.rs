@@ -12,6 +12,7 @@ use kvtide_envs::sched::{Setting, SettingError};
 use super::Exit;
 use super::output::Output;
 use crate::calibrate::{Constant, Curves, Errors, MeasuredRun, Pair, Percentiles, Report, Setup, calibrate, picture};
+use crate::export;
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
@@ -74,7 +75,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("{}: cannot write", path.display()))
+    export::save(path, text.as_bytes()).with_context(|| format!("{}: cannot write", path.display()))
 }
 
 /// Files beside a run that are looked at for its load, and how large they may be, in bytes.
