@@ -44,7 +44,7 @@ macro_rules! features {
 }
 
 /// Number of features.
-pub const NUM_FEATURES: usize = 28;
+pub const NUM_FEATURES: usize = 31;
 
 features! {
     FreeFraction = "free_fraction", "pool", 0.0..=1.0, "free GPU blocks / num_gpu_blocks";
@@ -63,6 +63,9 @@ features! {
     WaitingTokens = "waiting_tokens", "budget", 0.0..=32.0, "tokens the first 16 of waiting ask for / max_num_batched_tokens";
     OldestWait = "oldest_wait", "TTFT targets", 0.0..=16.0, "longest wait for a first token among the first 16 of waiting / TTFT target";
     LateWaiting = "late_waiting", "fraction", 0.0..=1.0, "share of the first 16 of waiting already past their TTFT target";
+    OnTimeWaiting = "on_time_waiting", "slots", 0.0..=1.0, "those of the newest 64 of waiting that can still get their first token in time / max_num_seqs";
+    OnTimeBlocks = "on_time_blocks", "pool", 0.0..=4.0, "blocks those ask for / num_gpu_blocks";
+    OnTimeSlack = "on_time_slack", "TTFT targets", 0.0..=1.0, "least time to the TTFT deadline among those / TTFT target; 1 if there is none";
     ArrivalRate = "arrival_rate", "requests per TTFT target", 0.0..=256.0, "arrivals/s (EWMA, 10 s) x TTFT target";
     CompletionRate = "completion_rate", "requests per TTFT target", 0.0..=256.0, "completions/s (EWMA, 10 s) x TTFT target";
     PreemptionRate = "preemption_rate", "requests per TTFT target", 0.0..=256.0, "preemptions/s (EWMA, 10 s) x TTFT target";

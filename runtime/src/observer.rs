@@ -13,8 +13,10 @@ const SERVICE_SECONDS: f32 = 1.0;
 const LENGTH_REQUESTS: f32 = 32.0;
 /// How far ahead the growth features look, in decode steps.
 pub const GROWTH_STEPS: [u32; 3] = [1, 8, 32];
-/// How many waiting requests are looked at.
+/// How many waiting requests are looked at from the front.
 pub const WAITING_WINDOW: usize = 16;
+/// How many waiting requests are looked at from the back, where those are that arrived last.
+pub const NEWEST_WINDOW: usize = 64;
 
 /// Raw scheduler state at a decision point. Times are microseconds, blocks and tokens are counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +61,13 @@ pub struct Snapshot {
     pub oldest_wait_us: u64,
     /// How many of the first [`WAITING_WINDOW`] waiting requests have no token yet and are past their TTFT target.
     pub late_waiting: u32,
+    /// How many of the newest [`NEWEST_WINDOW`] waiting requests have no token yet and can still get it by their TTFT
+    /// target.
+    pub on_time_waiting: u32,
+    /// Blocks those ask for.
+    pub on_time_blocks: u64,
+    /// Least time to the TTFT deadline among those; any value if there is none.
+    pub on_time_slack_us: u64,
     /// Running requests whose next token is past its deadline.
     pub behind: u32,
     /// Sum over running of (deadline of the next token - now).
@@ -153,6 +162,10 @@ impl Observer {
         out.set(Feature::WaitingTokens, s.waiting_tokens as f32 / budget);
         out.set(Feature::OldestWait, s.oldest_wait_us as f32 * 1e-6 / ttft);
         out.set(Feature::LateWaiting, s.late_waiting as f32 / window);
+        out.set(Feature::OnTimeWaiting, s.on_time_waiting as f32 / slots);
+        out.set(Feature::OnTimeBlocks, s.on_time_blocks as f32 / pool);
+        let slack = if s.on_time_waiting == 0 { 1.0 } else { s.on_time_slack_us as f32 * 1e-6 / ttft };
+        out.set(Feature::OnTimeSlack, slack);
         out.set(Feature::ArrivalRate, self.arrival_rate * ttft);
         out.set(Feature::CompletionRate, self.completion_rate * ttft);
         out.set(Feature::PreemptionRate, self.preemption_rate * ttft);

@@ -1,7 +1,7 @@
 //! From the node's state to the raw numbers an [`Observer`](kvtide_runtime::Observer) turns into features.
 
 use kvtide_runtime::Snapshot;
-use kvtide_runtime::observer::{GROWTH_STEPS, Totals, WAITING_WINDOW};
+use kvtide_runtime::observer::{GROWTH_STEPS, NEWEST_WINDOW, Totals, WAITING_WINDOW};
 
 use super::Node;
 use crate::kv::blocks_for;
@@ -55,7 +55,24 @@ pub fn snapshot(node: &Node) -> Snapshot {
             shot.late_waiting += u32::from(now > request.slo.deadline(request.arrival, 0));
         }
     }
+    look_at_newest(node, &mut shot);
     shot
+}
+
+/// Fills in what arrived last and is still on time.
+fn look_at_newest(node: &Node, shot: &mut Snapshot) {
+    let scheduler = node.scheduler();
+    let (now, config) = (node.now(), scheduler.config());
+    shot.on_time_slack_us = u64::MAX;
+    for id in scheduler.waiting().rev().take(NEWEST_WINDOW) {
+        let request = scheduler.view(id);
+        let due = request.slo.deadline(request.arrival, 0).0.saturating_sub(config.pricing.prefill(request.len()).0);
+        if request.first_token.is_none() && now.0 <= due {
+            shot.on_time_waiting += 1;
+            shot.on_time_blocks += u64::from(blocks_for(request.len(), config.block_size));
+            shot.on_time_slack_us = shot.on_time_slack_us.min(due - now.0);
+        }
+    }
 }
 
 fn totals(node: &Node) -> Totals {

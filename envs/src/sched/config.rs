@@ -126,8 +126,11 @@ pub struct EngineConfig {
     pub prefix_sharing: Sharing,
     /// Behaviour at vLLM's dead ends.
     pub dead_ends: DeadEnds,
-    /// Ageing bound: whoever waited longer is admitted first under every admission order.
+    /// Least ageing bound: whoever waited longer than the bound is admitted first under every admission order.
     pub max_wait: Micros,
+    /// The ageing bound as a multiple of the longest wait that first come, first served would have given anybody in the
+    /// last ten minutes, where that is above `max_wait`; 0 for `max_wait` alone.
+    pub patience: f64,
     /// Price list of preemptions.
     pub pricing: Pricing,
 }
@@ -154,6 +157,7 @@ impl Default for EngineConfig {
             prefix_sharing: Sharing::Tenant,
             dead_ends: DeadEnds::Safe,
             max_wait: Micros::from_millis(60_000),
+            patience: 0.0,
             pricing: Pricing::default(),
         }
     }

@@ -4,6 +4,7 @@
 //! blocks, queues and targets; it does not know what a step costs (`cost`) or how long an answer will be, which only
 //! [`complete`](V0::complete) looks at, as the sampler of a real engine does.
 
+mod ageing;
 mod cohort;
 mod config;
 mod plan;

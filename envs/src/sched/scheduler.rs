@@ -136,7 +136,7 @@ impl Scheduler {
     }
 
     /// Waiting requests, head first.
-    pub fn waiting(&self) -> Box<dyn Iterator<Item = RequestId> + '_> {
+    pub fn waiting(&self) -> Box<dyn DoubleEndedIterator<Item = RequestId> + '_> {
         match self {
             Scheduler::V0(v0) => Box::new(v0.waiting()),
             Scheduler::V1(v1) => Box::new(v1.waiting()),

@@ -54,7 +54,7 @@ impl SettingError {
     }
 }
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "block_size",
     "num_gpu_blocks",
     "num_cpu_blocks",
@@ -71,6 +71,7 @@ const KEYS: [&str; 16] = [
     "prefix_sharing",
     "dead_ends",
     "max_wait_s",
+    "patience",
 ];
 
 impl FromStr for Setting {
@@ -140,6 +141,10 @@ impl Setting {
             "max_num_batched_tokens" => config.max_num_batched_tokens = self.number()?,
             "max_model_len" => config.max_model_len = self.number()?,
             "max_wait_s" => config.max_wait = Micros::from_millis(u64::from(self.number()?) * 1000),
+            "patience" => {
+                let patience = self.value.parse().ok().filter(|patience| (0.0..=1e6).contains(patience));
+                config.patience = patience.ok_or_else(|| self.wrong("a number from 0 to 1000000"))?;
+            }
             "long_prefill_token_threshold" => config.long_prefill_token_threshold = self.number()?,
             "enable_chunked_prefill" => config.enable_chunked_prefill = self.flag()?,
             "async_scheduling" => config.async_scheduling = self.flag()?,

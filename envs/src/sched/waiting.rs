@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use kvtide_runtime::Admission;
 
+use super::EngineConfig;
+use super::ageing::Ageing;
 use super::request::RequestId;
 use crate::time::Micros;
 
@@ -24,6 +26,7 @@ pub(super) struct Entry {
 pub(super) struct WaitingQueue {
     entries: VecDeque<Entry>,
     choice: Option<Choice>,
+    ageing: Ageing,
 }
 
 /// The request chosen last, which stays the choice until the queue changes or a clock runs out. A request that waits is
@@ -75,42 +78,64 @@ impl WaitingQueue {
             choice.until <= patience(&entry, choice.max_wait)
                 && choice.rank <= rank(&entry, choice.order, choice.made, choice.max_wait)
         });
+        self.ageing.arrive(entry.arrival, entry.tokens);
         self.entries.push_back(entry);
     }
 
     pub(super) fn push_front(&mut self, entry: Entry) {
         self.choice = None;
+        self.ageing.join(entry.tokens);
         self.entries.push_front(entry);
     }
 
-    /// Takes the request at `position` out.
+    /// Takes the request at `position` out, to be admitted.
     ///
     /// # Panics
     /// If there is none: `position` comes from [`next`](Self::next).
-    pub(super) fn remove(&mut self, position: usize) -> RequestId {
+    pub(super) fn admit(&mut self, position: usize, now: Micros) -> RequestId {
         self.choice = None;
-        self.entries.remove(position).expect("a position of this queue").id
+        let entry = self.entries.remove(position).expect("a position of this queue");
+        self.ageing.admit(entry.tokens, now);
+        entry.id
+    }
+
+    /// Takes the request at `position` out for good.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn reject(&mut self, position: usize) -> RequestId {
+        self.choice = None;
+        let entry = self.entries.remove(position).expect("a position of this queue");
+        self.ageing.leave(entry.tokens);
+        entry.id
     }
 
     /// Takes a request out by its id; linear, and for what happens rarely.
     pub(super) fn take(&mut self, id: RequestId) {
-        self.choice = None;
-        self.entries.retain(|entry| entry.id != id);
+        if let Some(position) = self.entries.iter().position(|entry| entry.id == id) {
+            self.reject(position);
+        }
     }
 
     /// A request has more tokens to compute than before; linear, and for what happens rarely.
     pub(super) fn lengthen(&mut self, id: RequestId, tokens: u32) {
         self.choice = None;
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
+            self.ageing.join(tokens.saturating_sub(entry.tokens));
             entry.tokens = tokens;
         }
+    }
+
+    /// How long a request may wait before it comes first.
+    pub(super) fn bound(&self, config: &EngineConfig) -> Micros {
+        self.ageing.bound(config.max_wait, config.patience)
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
+    pub(super) fn ids(&self) -> impl DoubleEndedIterator<Item = RequestId> {
         self.entries.iter().map(|entry| entry.id)
     }
 
@@ -209,7 +234,7 @@ mod tests {
             match stream.random_range(0..10) {
                 0 => queue.push_front(entry),
                 1..4 => queue.push_back(entry),
-                4 if !queue.is_empty() => drop(queue.remove(stream.random_range(0..queue.len()))),
+                4 if !queue.is_empty() => drop(queue.admit(stream.random_range(0..queue.len()), Micros(now))),
                 5 if !queue.is_empty() => queue.lengthen(queue.entries[0].id, stream.random_range(1..9)),
                 _ => {}
             }

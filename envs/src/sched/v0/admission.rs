@@ -40,7 +40,7 @@ impl V0 {
             if tokens == 0 || tokens > left || step.slots >= self.config.max_num_seqs {
                 break;
             }
-            self.waiting.remove(position);
+            self.waiting.admit(position, step.now);
             let request = &mut self.requests[head.id.index()];
             self.gpu.take(need, &mut request.blocks);
             request.slots = request.len();
@@ -55,11 +55,11 @@ impl V0 {
     }
 
     fn next_waiting(&mut self, step: &Step<'_>) -> Option<(usize, super::Entry)> {
-        self.waiting.next(step.controls.admission, step.now, self.config.max_wait)
+        self.waiting.next(step.controls.admission, step.now, self.waiting.bound(&self.config))
     }
 
     fn reject_waiting(&mut self, position: usize, plan: &mut StepPlan) {
-        let id = self.waiting.remove(position);
+        let id = self.waiting.reject(position);
         self.requests[id.index()].phase = Phase::Rejected;
         plan.rejected.push(id);
     }

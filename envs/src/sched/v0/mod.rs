@@ -341,13 +341,13 @@ impl V0 {
     }
 
     /// Waiting requests, head first.
-    pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
+    pub fn waiting(&self) -> impl DoubleEndedIterator<Item = RequestId> {
         self.waiting.ids()
     }
 
     /// Waiting requests in the order in which they are admitted under `order`.
     pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
-        self.waiting.in_order(order, now, self.config.max_wait)
+        self.waiting.in_order(order, now, self.waiting.bound(&self.config))
     }
 
     /// Number of waiting requests.

@@ -29,10 +29,8 @@ impl V1 {
     /// Only the first chunk's blocks are taken; that the whole prompt fits is tested, not reserved.
     pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
         while self.budget_left(step) > 0 && self.running.len() < self.config.max_num_seqs as usize {
-            let Some((position, head)) = self.waiting.next(step.controls.admission, step.now, self.config.max_wait)
-            else {
-                break;
-            };
+            let bound = self.waiting.bound(&self.config);
+            let Some((position, head)) = self.waiting.next(step.controls.admission, step.now, bound) else { break };
             if !self.could_fit(head, step, plan) {
                 break;
             }
@@ -41,7 +39,7 @@ impl V1 {
             if !self.passes(head, &offer, step, plan) {
                 break;
             }
-            self.waiting.remove(position);
+            self.waiting.admit(position, step.now);
             self.enter_running(head.id, &offer, step, plan);
         }
     }
