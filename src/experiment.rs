@@ -11,7 +11,7 @@ use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::PpoConfig;
+use crate::agent::{CrossEntropyConfig, PpoConfig};
 use crate::world::{World, WorldError, WorldSpec};
 
 /// A training run.
@@ -38,9 +38,30 @@ pub struct Experiment {
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<String>,
+    /// How the policy is found.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub method: Method,
     /// The agent. Its own `prior` is filled in from the one above when training starts.
     #[serde(default)]
     pub ppo: PpoConfig,
+    /// The search, under that method; the table of the other method is then not looked at.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cross_entropy: CrossEntropyConfig,
+}
+
+/// How a policy is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// A network, by proximal policy optimisation.
+    #[default]
+    Ppo,
+    /// A linear policy, by cross-entropy search.
+    CrossEntropy,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A further world of a curriculum.
@@ -250,6 +271,14 @@ impl Experiment {
     /// The heads the agent decides.
     pub fn profile(&self) -> ActionProfile {
         ActionProfile::from_name(&self.profile).unwrap_or(ActionProfile::Full)
+    }
+
+    /// Seed of the method's streams.
+    pub fn seed(&self) -> u64 {
+        match self.method {
+            Method::Ppo => self.ppo.seed,
+            Method::CrossEntropy => self.cross_entropy.seed,
+        }
     }
 
     /// The part of the traffic of its first world that is trained on, to the whole second where that leaves any.

@@ -7,8 +7,10 @@ use thiserror::Error;
 
 /// A setting outside its range.
 #[derive(Debug, Clone, PartialEq, Error)]
-#[error("ppo.{field} = {value}: must be {range}")]
+#[error("{table}.{field} = {value}: must be {range}")]
 pub struct ConfigError {
+    /// The table of an experiment it stands in.
+    pub table: &'static str,
     /// The setting.
     pub field: &'static str,
     /// What it was.
@@ -126,12 +128,13 @@ impl PpoConfig {
     /// The first setting outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let whole = |field, value: usize, allowed: std::ops::RangeInclusive<usize>, range| {
-            require(allowed.contains(&value), field, &value, range)
+            require(allowed.contains(&value), "ppo", field, &value, range)
         };
-        let real =
-            |field, value: f64, allowed: bool, range| require(value.is_finite() && allowed, field, &value, range);
+        let real = |field, value: f64, allowed: bool, range| {
+            require(value.is_finite() && allowed, "ppo", field, &value, range)
+        };
 
-        require(self.total_decisions >= 1, "total_decisions", &self.total_decisions, "at least 1")?;
+        require(self.total_decisions >= 1, "ppo", "total_decisions", &self.total_decisions, "at least 1")?;
         whole("num_steps", self.num_steps, 1..=65_536, "in 1..=65536")?;
         whole("num_epochs", self.num_epochs, 1..=100, "in 1..=100")?;
         whole("num_minibatches", self.num_minibatches, 1..=65_536, "in 1..=65536")?;
@@ -151,7 +154,7 @@ impl PpoConfig {
             real(field, value, value >= 0.0, "finite and not negative")?;
         }
         real("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0.0, "positive and finite")?;
-        require(self.hidden.len() <= 8, "hidden", &format!("{:?}", self.hidden), "at most 8 layers")?;
+        require(self.hidden.len() <= 8, "ppo", "hidden", &format!("{:?}", self.hidden), "at most 8 layers")?;
         for &width in &self.hidden {
             whole("hidden", width, 1..=4096, "layers of 1..=4096")?;
         }
@@ -172,12 +175,14 @@ impl PpoConfig {
         let minibatches = self.num_minibatches;
         require(
             batch.is_multiple_of(minibatches) && batch / minibatches >= 2,
+            "ppo",
             "num_minibatches",
             &format!("{minibatches} with {} steps of {num_envs} environments", self.num_steps),
             "a divisor of num_steps * num_envs that leaves at least 2 decisions each",
         )?;
         require(
             self.total_decisions >= batch as u64,
+            "ppo",
             "total_decisions",
             &self.total_decisions,
             "at least num_steps * num_envs",
@@ -197,8 +202,16 @@ pub struct Plan {
     pub iterations: u64,
 }
 
-fn require(holds: bool, field: &'static str, value: &dyn Display, range: &'static str) -> Result<(), ConfigError> {
-    if holds { Ok(()) } else { Err(ConfigError { field, value: value.to_string(), range }) }
+/// # Errors
+/// The setting, unless what is required of it holds.
+pub(crate) fn require(
+    holds: bool,
+    table: &'static str,
+    field: &'static str,
+    value: &dyn Display,
+    range: &'static str,
+) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError { table, field, value: value.to_string(), range }) }
 }
 
 #[cfg(test)]

@@ -61,6 +61,14 @@ pub enum AgentError {
         /// Its value.
         value: f64,
     },
+    /// An episode of a search came to nothing.
+    #[error("episode {seed:016x}: {reason}")]
+    Play {
+        /// Its seed.
+        seed: u64,
+        /// Why.
+        reason: String,
+    },
     /// A network that is not over kvtide's observation and action.
     #[error("a network from {observation_size} features to heads {head_sizes:?} cannot decide here")]
     Foreign {

@@ -42,9 +42,13 @@ impl Inference {
     /// If the lengths are not those of as many rows.
     pub fn forward(&self, inputs: &[f32], outputs: &mut [f32]) {
         let (Some(first), Some(last)) = (self.layers.first(), self.layers.last()) else { return };
+        assert_eq!(inputs.len() / first.inputs, outputs.len() / last.outputs, "rows");
+        if self.layers.len() == 1 {
+            let rows = inputs.chunks_exact(first.inputs).zip(outputs.chunks_exact_mut(first.outputs));
+            return rows.for_each(|(row, output)| first.forward(row, output));
+        }
         let mut current = vec![0.0; self.widest];
         let mut next = vec![0.0; self.widest];
-        assert_eq!(inputs.len() / first.inputs, outputs.len() / last.outputs, "rows");
         for (row, output) in inputs.chunks_exact(first.inputs).zip(outputs.chunks_exact_mut(last.outputs)) {
             current[..first.inputs].copy_from_slice(row);
             for (index, layer) in self.layers.iter().enumerate() {

@@ -7,6 +7,7 @@
 
 pub mod adam;
 pub mod config;
+pub mod cross_entropy;
 pub mod error;
 pub mod gae;
 pub mod heads;
@@ -23,6 +24,7 @@ mod tensor;
 pub mod weights;
 
 pub use config::{ConfigError, PpoConfig, Prior, Schedule};
+pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
 pub use error::AgentError;
 pub use policy::NetworkPolicy;
 pub use ppo::{Outcome, Trainer, TrainerState};

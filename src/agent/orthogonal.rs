@@ -31,7 +31,7 @@ pub(crate) fn orthogonal(outputs: usize, inputs: usize, gain: f64, stream: &mut 
 }
 
 /// A standard normal draw (Box, Muller 1958).
-fn gaussian(stream: &mut Stream) -> f64 {
+pub(crate) fn gaussian(stream: &mut Stream) -> f64 {
     let radius = (-2.0 * (1.0 - stream.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * stream.random::<f64>()).cos()
 }

@@ -61,20 +61,27 @@ pub struct EpisodeSummary {
 impl IterationReport {
     /// Means over the episodes that ended, or `None` if none did.
     pub fn summary(&self) -> Option<EpisodeSummary> {
-        let count = self.episodes.len();
+        EpisodeSummary::of(&self.episodes)
+    }
+}
+
+impl EpisodeSummary {
+    /// Means over `episodes`, or `None` if there are none.
+    pub fn of(episodes: &[Episode]) -> Option<EpisodeSummary> {
+        let count = episodes.len();
         if count == 0 {
             return None;
         }
         let mut sums: BTreeMap<&'static str, (f64, f64)> = BTreeMap::new();
-        for &(name, value) in self.episodes.iter().flat_map(|episode| &episode.metrics) {
+        for &(name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
             let (sum, number) = sums.entry(name).or_default();
             *sum += value;
             *number += 1.0;
         }
         Some(EpisodeSummary {
             count,
-            episodic_return: self.episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / count as f64,
-            episodic_length: self.episodes.iter().map(|episode| episode.decisions as f64).sum::<f64>() / count as f64,
+            episodic_return: episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / count as f64,
+            episodic_length: episodes.iter().map(|episode| episode.decisions as f64).sum::<f64>() / count as f64,
             metrics: sums.into_iter().map(|(name, (sum, number))| (name, sum / number)).collect(),
         })
     }

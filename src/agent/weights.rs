@@ -51,6 +51,12 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// Nothing but zeros.
+    pub fn zeros(architecture: Architecture) -> Weights {
+        let values = architecture.parameters().iter().map(|(_, shape)| vec![0.0; shape.iter().product()]).collect();
+        Weights { architecture, values }
+    }
+
     /// Weights orthogonal with gain √2, the actor's last layer 0.01 (so that the first policy is close to uniform), the
     /// critic's 1; biases zero (Huang et al. 2022, detail 2).
     pub fn orthogonal(architecture: Architecture, seed: u64) -> Weights {

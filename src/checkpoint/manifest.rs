@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, Contents, SCHEMA_HASH, parse};
-use crate::agent::{PpoConfig, TrainerState};
+use crate::agent::{Architecture, CrossEntropyConfig, PpoConfig, TrainerState};
 
 /// Version of the folder's layout.
 pub const FORMAT_VERSION: u64 = 1;
@@ -61,9 +61,12 @@ pub struct Manifest {
     pub schema_hash: String,
     /// Meaning of an action: `kvtide_runtime::ACTION_SET_HASH`, in hexadecimal.
     pub action_set_hash: String,
-    /// Settings of the agent.
+    /// Settings of the agent. Of a cross-entropy search only `hidden`, which is empty, `prior` and `seed` mean anything.
     pub config: PpoConfig,
-    /// BLAKE3 of `config` as compact JSON: equal for runs of equal settings.
+    /// Settings of the cross-entropy search, if that is how it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_entropy: Option<CrossEntropyConfig>,
+    /// BLAKE3 of `config`, and `cross_entropy` if there is one, as compact JSON: equal for runs of equal settings.
     pub config_blake3: String,
     /// The experiment file, as text.
     pub experiment: String,
@@ -73,24 +76,46 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileEntry>,
 }
 
+/// What a manifest says of the run itself.
+pub(super) struct Facts<'a> {
+    pub(super) config: &'a PpoConfig,
+    pub(super) cross_entropy: Option<&'a CrossEntropyConfig>,
+    pub(super) iteration: u64,
+    pub(super) decisions: u64,
+    pub(super) architecture: &'a Architecture,
+}
+
+impl Facts<'_> {
+    pub(super) fn of(state: &TrainerState) -> Facts<'_> {
+        Facts {
+            config: &state.config,
+            cross_entropy: None,
+            iteration: state.iteration,
+            decisions: state.decisions,
+            architecture: state.weights.architecture(),
+        }
+    }
+}
+
 impl Manifest {
-    pub(super) fn new(state: &TrainerState, provenance: &Provenance, contents: &Contents) -> Manifest {
-        let architecture = state.weights.architecture();
+    pub(super) fn new(facts: &Facts<'_>, provenance: &Provenance, contents: &Contents) -> Manifest {
+        let Facts { config, cross_entropy, iteration, decisions, architecture } = *facts;
         let entry = |bytes: &Vec<u8>| FileEntry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
         Manifest {
             format_version: FORMAT_VERSION,
             kvtide_version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: provenance.commit.clone(),
-            seed: state.config.seed,
-            iteration: state.iteration,
-            decisions: state.decisions,
+            seed: config.seed,
+            iteration,
+            decisions,
             observation_size: architecture.observation_size,
             head_sizes: architecture.head_sizes.clone(),
             profile: provenance.profile.name().to_owned(),
             schema_hash: hex(SCHEMA_HASH),
             action_set_hash: hex(ACTION_SET_HASH),
-            config: state.config.clone(),
-            config_blake3: config_digest(&state.config),
+            config: config.clone(),
+            cross_entropy: cross_entropy.cloned(),
+            config_blake3: config_digest(config, cross_entropy),
             experiment: provenance.experiment.clone(),
             metadata: provenance.metadata.clone(),
             files: contents.iter().map(|(name, bytes)| (name.clone(), entry(bytes))).collect(),
@@ -104,18 +129,27 @@ impl Manifest {
             return Err(CheckpointError::FormatVersion { path: path.to_owned(), found, supported: FORMAT_VERSION });
         }
         let manifest: Manifest = parse(path, bytes)?;
-        manifest.config.validate().map_err(|source| CheckpointError::Config { path: path.to_owned(), source })?;
+        let search = manifest.cross_entropy.as_ref();
+        let valid = manifest.config.validate().and(search.map_or(Ok(()), CrossEntropyConfig::validate));
+        valid.map_err(|source| CheckpointError::Config { path: path.to_owned(), source })?;
         manifest.profile()?;
         let sizes = manifest.head_sizes.iter().chain([&manifest.observation_size]);
         if manifest.head_sizes.is_empty() || !sizes.into_iter().all(|size| (1..=4096).contains(size)) {
             let what = "observation_size and head_sizes must be in 1..=4096";
             return Err(CheckpointError::Inconsistent { path: path.to_owned(), what });
         }
-        if manifest.config_blake3 != config_digest(&manifest.config) || manifest.seed != manifest.config.seed {
+        let seeds_agree =
+            manifest.seed == manifest.config.seed && search.is_none_or(|search| search.seed == manifest.seed);
+        if manifest.config_blake3 != config_digest(&manifest.config, search) || !seeds_agree {
             let what = "config_blake3 or seed is not the config's";
             return Err(CheckpointError::Inconsistent { path: path.to_owned(), what });
         }
         Ok(manifest)
+    }
+
+    /// How it was found, in a word.
+    pub fn method(&self) -> &'static str {
+        if self.cross_entropy.is_some() { "cross-entropy" } else { "ppo" }
     }
 
     /// The heads that were trained.
@@ -145,6 +179,10 @@ pub(super) fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-fn config_digest(config: &PpoConfig) -> String {
-    blake3::hash(&serde_json::to_vec(config).expect("plain data with string keys")).to_string()
+fn config_digest(config: &PpoConfig, cross_entropy: Option<&CrossEntropyConfig>) -> String {
+    let mut bytes = serde_json::to_vec(config).expect("plain data with string keys");
+    if let Some(search) = cross_entropy {
+        serde_json::to_writer(&mut bytes, search).expect("plain data with string keys");
+    }
+    blake3::hash(&bytes).to_string()
 }

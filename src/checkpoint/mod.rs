@@ -8,6 +8,7 @@
 //! | `normaliser.json` | [`Normalisers`] |
 //! | `optimiser.safetensors` | Adam's moments `first.*` and `second.*`, and its `step` |
 //! | `trainer.json` | iteration, decisions, and the environments as they save themselves |
+//! | `search.json` | [`SearchProgress`](crate::agent::SearchProgress), of a cross-entropy search, in the place of the two above |
 //!
 //! A folder to decide with needs only the first four ([`save_policy`]); files the manifest does not name (a table, a
 //! model card) are left alone. Nothing is believed before it was checked, and every rejection is a named
@@ -16,6 +17,7 @@
 mod error;
 mod folder;
 mod manifest;
+mod search;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -32,6 +34,9 @@ use crate::agent::{Architecture, Trainer, TrainerState, Weights};
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, Provenance};
+pub use search::{load_search, save_search};
+
+use manifest::Facts;
 
 const MANIFEST: &str = "manifest.json";
 const SEAL: &str = "manifest.b3";
@@ -39,6 +44,7 @@ const WEIGHTS: &str = "weights.safetensors";
 const NORMALISER: &str = "normaliser.json";
 const OPTIMISER: &str = "optimiser.safetensors";
 const TRAINER: &str = "trainer.json";
+const SEARCH: &str = "search.json";
 
 /// No file of a checkpoint is larger: 256 MiB, some five thousand times the default network.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -77,7 +83,7 @@ pub fn save(path: &Path, state: &TrainerState, provenance: &Provenance) -> Resul
     let mut contents = decision_files(state);
     contents.insert(OPTIMISER.to_owned(), tensors::encode_optimiser(state.weights.architecture(), &state.optimiser));
     contents.insert(TRAINER.to_owned(), json(&progress));
-    write(path, state, provenance, contents)
+    write(path, &Facts::of(state), provenance, contents)
 }
 
 /// As [`save`], but only what is needed to decide: nothing can be resumed from it.
@@ -85,7 +91,7 @@ pub fn save(path: &Path, state: &TrainerState, provenance: &Provenance) -> Resul
 /// # Errors
 /// [`CheckpointError::Write`].
 pub fn save_policy(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
-    write(path, state, provenance, decision_files(state))
+    write(path, &Facts::of(state), provenance, decision_files(state))
 }
 
 /// Reads and checks a whole checkpoint.
@@ -155,11 +161,11 @@ fn decision_files(state: &TrainerState) -> Contents {
 
 fn write(
     path: &Path,
-    state: &TrainerState,
+    facts: &Facts<'_>,
     provenance: &Provenance,
     mut contents: Contents,
 ) -> Result<(), CheckpointError> {
-    let manifest = json(&Manifest::new(state, provenance, &contents));
+    let manifest = json(&Manifest::new(facts, provenance, &contents));
     let seal = format!("{}  {MANIFEST}\n", blake3::hash(&manifest));
     contents.insert(SEAL.to_owned(), seal.into_bytes());
     contents.insert(MANIFEST.to_owned(), manifest);
@@ -198,7 +204,7 @@ fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
     }
     let mut contents = Contents::new();
     for (name, entry) in &manifest.files {
-        if ![WEIGHTS, NORMALISER, OPTIMISER, TRAINER].contains(&name.as_str()) {
+        if ![WEIGHTS, NORMALISER, OPTIMISER, TRAINER, SEARCH].contains(&name.as_str()) {
             return Err(CheckpointError::UnknownFile { path, name: name.clone() });
         }
         let path = folder.join(name);

@@ -18,10 +18,10 @@ use super::output::Output;
 use super::progress::Runs;
 use super::train::{checkpoint_of, train};
 use super::{Exit, export, prior, stop};
-use crate::agent::{Outcome, PpoConfig, Schedule};
+use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Comparison, Matrix, PolicySpec, Subject, compare, knee, render, run_matrix};
-use crate::experiment::{Episodes, Experiment};
+use crate::experiment::{Episodes, Experiment, Method};
 use crate::world::{Draw, World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -178,6 +178,8 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
             seed: args.seed,
             ..PpoConfig::default()
         },
+        method: Method::Ppo,
+        cross_entropy: CrossEntropyConfig::default(),
     };
     let load = knee(world, Some(experiment.fit_range(world)?), TARGET)?;
     experiment.episodes.load = (round(TRAINED.0 * load), round(TRAINED.1 * load));

@@ -130,12 +130,13 @@ pub(super) fn distil_into(
         Err(error) => return Err(error.into()),
     };
     let weights = manifest.files.get("weights.safetensors").map(|file| file.blake3.clone());
+    let teacher = format!("{}, {} decisions", manifest.method(), manifest.decisions);
     let provenance = Provenance {
         experiment: experiment.name,
         commit: manifest.commit.unwrap_or_else(|| "unknown".to_owned()),
         seed: manifest.seed,
         checkpoint: weights.unwrap_or_default(),
-        teacher: format!("ppo, {} decisions", manifest.decisions),
+        teacher,
         training: manifest.metadata,
     };
     let bytes = export::encode(&student, &provenance)?;

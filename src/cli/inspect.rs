@@ -49,8 +49,12 @@ fn describe(path: &Path, manifest: &Manifest) -> String {
             manifest.commit.as_deref().unwrap_or("unknown")
         ),
         format!(
-            "trained     {} decisions in {} iterations, seed {}, profile {}",
-            manifest.decisions, manifest.iteration, manifest.seed, manifest.profile
+            "trained     {} decisions in {} {}, seed {}, profile {}",
+            manifest.decisions,
+            manifest.iteration,
+            if manifest.cross_entropy.is_some() { "generations of a cross-entropy search" } else { "iterations" },
+            manifest.seed,
+            manifest.profile
         ),
         format!("network     {:?} from {} features", manifest.config.hidden, manifest.observation_size),
     ];

@@ -11,6 +11,7 @@ mod output;
 mod prior;
 mod progress;
 mod replay;
+mod search;
 mod simulate;
 mod stop;
 mod trace;

@@ -50,7 +50,7 @@ fn search(experiment: &Experiment, world: &World, stop: &AtomicBool) -> anyhow::
         policies: vec![("prior".to_owned(), Subject::Hindsight(experiment.profile()))],
         windows: vec![Some(range)],
         loads: vec![f64::sqrt(low * high)],
-        seeds: (0..DRAWS).map(|draw| seed::derive(experiment.ppo.seed, "prior", draw)).collect(),
+        seeds: (0..DRAWS).map(|draw| seed::derive(experiment.seed(), "prior", draw)).collect(),
     };
     let bar = Runs::new();
     let mut chosen = None;

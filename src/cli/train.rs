@@ -9,10 +9,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kvtide_envs::env::VecEnv;
 
-use super::{Exit, prior, stop};
+use super::{Exit, prior, search, stop};
 use crate::agent::{AgentError, Outcome, Trainer};
 use crate::checkpoint::{self, Provenance};
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Method};
 use crate::record::Recorder;
 use crate::world::World;
 
@@ -69,6 +69,10 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
         let mut experiment = given.context("--experiment is needed")?;
         experiment.ppo.total_decisions = args.decisions.unwrap_or(experiment.ppo.total_decisions);
         experiment.ppo.seed = args.seed.unwrap_or(experiment.ppo.seed);
+        experiment.cross_entropy.seed = args.seed.unwrap_or(experiment.cross_entropy.seed);
+        if args.decisions.is_some() && experiment.method == Method::CrossEntropy {
+            bail!("--decisions: a cross-entropy search has as many as its episodes take (cross_entropy.generations)");
+        }
         experiment
     };
     let mut spec = experiment.world.clone();
@@ -115,6 +119,9 @@ pub(super) fn train(
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     experiment.validate()?;
+    if experiment.method == Method::CrossEntropy {
+        return search::train(experiment, world, out, resume, checkpoint_every, stop);
+    }
     let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let folder = checkpoint_of(out);
@@ -140,7 +147,7 @@ pub(super) fn train(
 
 /// What can end a run between two iterations.
 #[derive(Debug, thiserror::Error)]
-enum TrainError {
+pub(super) enum TrainError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     #[error(transparent)]
@@ -149,7 +156,7 @@ enum TrainError {
     Checkpoint(#[from] checkpoint::CheckpointError),
 }
 
-fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
+pub(super) fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
     let mut metadata: BTreeMap<String, String> =
         world.conditions().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     metadata.insert("name".to_owned(), experiment.name.clone());

@@ -2,6 +2,7 @@
 //!
 //! Nothing here feeds back into training; clocks are read only here.
 
+mod generation;
 mod jsonl;
 mod progress;
 mod rate;
@@ -13,8 +14,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::agent::{EpisodeSummary, IterationReport, Losses};
+use crate::agent::{EpisodeSummary, GenerationReport, IterationReport, Losses, SearchState};
 
+pub use generation::GenerationRecord;
 pub use jsonl::JsonLines;
 pub use progress::Progress;
 pub use rate::Rate;
@@ -71,13 +73,25 @@ impl IterationRecord {
         .map(|(tag, value)| (tag.to_owned(), value))
         .to_vec();
         scalars.extend(losses.explained_variance.map(|value| ("losses/explained_variance".to_owned(), value)));
-        if let Some(episodes) = &self.episodes {
-            scalars.push(("charts/episodic_return".to_owned(), episodes.episodic_return));
-            scalars.push(("charts/episodic_length".to_owned(), episodes.episodic_length));
-            scalars.extend(episodes.metrics.iter().map(|(name, &value)| (format!("serving/{name}"), value)));
-        }
+        scalars.extend(self.episodes.iter().flat_map(episode_scalars));
         scalars
     }
+
+    /// In a few words.
+    fn message(&self) -> String {
+        let Some(episodes) = &self.episodes else { return format!("{:.0}/s", self.sps) };
+        let attainment = episodes.metrics.get("slo_attainment").map(|value| format!("  attainment {value:.3}"));
+        format!("{:.0}/s  return {:.3}{}", self.sps, episodes.episodic_return, attainment.unwrap_or_default())
+    }
+}
+
+fn episode_scalars(episodes: &EpisodeSummary) -> Vec<(String, f64)> {
+    let mut scalars = vec![
+        ("charts/episodic_return".to_owned(), episodes.episodic_return),
+        ("charts/episodic_length".to_owned(), episodes.episodic_length),
+    ];
+    scalars.extend(episodes.metrics.iter().map(|(name, &value)| (format!("serving/{name}"), value)));
+    scalars
 }
 
 /// Every log of one training run.
@@ -95,9 +109,22 @@ impl Recorder {
     /// # Errors
     /// The folder or a file in it cannot be written.
     pub fn new(folder: &Path, done: u64, total: u64) -> io::Result<Recorder> {
+        Recorder::open(folder, Progress::new("decisions", done, total), done)
+    }
+
+    /// As [`Recorder::new`], for a search that has come to `state`.
+    ///
+    /// # Errors
+    /// The folder or a file in it cannot be written.
+    pub fn of_search(folder: &Path, state: &SearchState) -> io::Result<Recorder> {
+        let progress = Progress::new("generations", state.progress.generation, state.config.generations);
+        Recorder::open(folder, progress, state.progress.decisions)
+    }
+
+    fn open(folder: &Path, progress: Progress, decisions: u64) -> io::Result<Recorder> {
         let tensorboard = TensorBoard::create(&folder.join("tensorboard"))?;
         let lines = JsonLines::append(&folder.join("train.jsonl"))?;
-        Ok(Recorder { tensorboard, lines, progress: Progress::new(done, total), rate: Rate::start(done) })
+        Ok(Recorder { tensorboard, lines, progress, rate: Rate::start(decisions) })
     }
 
     /// Records an iteration everywhere.
@@ -108,7 +135,19 @@ impl Recorder {
         let record = IterationRecord::new(report, self.rate.per_second(report.decisions));
         self.lines.write("iteration", &record)?;
         self.tensorboard.scalars(&record.scalars(), report.decisions)?;
-        self.progress.show(&record, self.rate.seconds());
+        self.progress.show(record.decisions, record.message(), self.rate.seconds());
+        Ok(())
+    }
+
+    /// Records a generation everywhere.
+    ///
+    /// # Errors
+    /// A log cannot be written.
+    pub fn generation(&mut self, report: &GenerationReport) -> io::Result<()> {
+        let record = GenerationRecord::new(report, self.rate.per_second(report.decisions));
+        self.lines.write("iteration", &record)?;
+        self.tensorboard.scalars(&record.scalars(), report.decisions)?;
+        self.progress.show(record.generation, record.message(), self.rate.seconds());
         Ok(())
     }
 

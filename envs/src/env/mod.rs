@@ -5,6 +5,7 @@
 //! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`check_env`] tests that they
 //! keep their promises.
 
+mod arena;
 pub mod batch;
 mod check;
 mod controller;
@@ -16,6 +17,7 @@ mod reward;
 mod serving;
 mod vector;
 
+pub use arena::{Arena, ServingArena};
 pub use batch::{Batch, Episode, VectorEnv};
 pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};

@@ -206,6 +206,7 @@ impl ServingEnv {
             metrics: vec![
                 // Of an episode cut short: requests that missed no target so far.
                 ("slo_attainment", 1.0 - collector.violations as f64 / arrived),
+                ("requests", collector.records().len() as f64),
                 ("output_tok_s", collector.output_tokens as f64 / seconds),
                 ("preemptions", collector.preemptions as f64),
                 ("load", running.load),

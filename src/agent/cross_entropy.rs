@@ -1,0 +1,321 @@
+//! Cross-entropy search for a linear policy, read top to bottom: [`CrossEntropy::advance`] is the algorithm.
+//!
+//! Draw policies from a normal distribution, judge each on whole episodes, fit the distribution to the best of them, again
+//! (Rubinstein 1999, "The Cross-Entropy Method for Combinatorial and Continuous Optimization"; de Boer et al. 2005, "A
+//! Tutorial on the Cross-Entropy Method", section 5), with noise that keeps it from contracting too early (Szita, Lőrincz
+//! 2006, "Learning Tetris Using the Noisy Cross-Entropy Method"). No gradient, no value, no discount: a reference for what
+//! PPO learns, and what it finds is a network without hidden layers, a checkpoint like any other.
+//!
+//! What it comes to is the mean of the distribution, not the best candidate ever drawn, which is the luckiest one.
+//!
+//! Candidates of one generation are judged on the same episodes, so that the luck of the draw is shared; the next generation
+//! has others. Each candidate and episode has a stream or seed named by its number, and sums are taken in order, so a
+//! search is byte for byte the same at any number of threads, and after an interruption.
+
+mod config;
+mod gaussian;
+mod linear;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvtide_envs::env::{Arena, Episode};
+use kvtide_envs::seed;
+use kvtide_runtime::action::NUM_HEADS;
+use kvtide_runtime::{ActionProfile, NUM_FEATURES, Policy};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::config::{ConfigError, Prior};
+use super::normalise::Moments;
+use super::ppo::Outcome;
+use super::{AgentError, NetworkPolicy, Weights};
+use linear::Linear;
+
+pub use config::{CrossEntropyConfig, Objective};
+pub use gaussian::Gaussian;
+
+/// Episodes under the prior from which the moments of the features are taken.
+const MOMENT_EPISODES: u64 = 64;
+/// A feature that varied less under the prior is only centred: stretched to variance one, the first policy that moves it
+/// would see nothing else.
+const LEAST_VARIANCE: f64 = 1e-6;
+/// How surely a search without a prior starts from the engine's default choices.
+const DEFAULT_PROBABILITY: f64 = 0.8;
+
+/// Everything a search is between two generations, as plain numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchState {
+    /// Settings.
+    pub config: CrossEntropyConfig,
+    /// The constant choice it started from.
+    pub prior: Prior,
+    /// Moments of the observations under the prior.
+    pub moments: Moments,
+    /// What changes from generation to generation.
+    pub progress: SearchProgress,
+}
+
+/// What changes from generation to generation, and the choices that are searched, which say what a coordinate means.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchProgress {
+    /// Generations done.
+    pub generation: u64,
+    /// Decisions taken in all episodes so far.
+    pub decisions: u64,
+    /// Which choices of each head can be taken: bit *i* of a head's word stands for choice *i*.
+    pub choices: [u16; NUM_HEADS],
+    /// What the next generation is drawn from.
+    pub distribution: Gaussian,
+}
+
+/// One generation. Scores are of its own episodes: compare them with `start`, not with those of other generations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationReport {
+    /// Counted from 1.
+    pub generation: u64,
+    /// Decisions taken so far, this generation's included.
+    pub decisions: u64,
+    /// Score of the prior.
+    pub start: f64,
+    /// Score of the mean the candidates were drawn around.
+    pub mean: f64,
+    /// Mean score of the elite.
+    pub elite: f64,
+    /// Best score.
+    pub best: f64,
+    /// Root mean square of the deviations the candidates were drawn with.
+    pub spread: f64,
+    /// Episodes of the mean.
+    pub episodes: Vec<Episode>,
+}
+
+/// A search.
+pub struct CrossEntropy {
+    state: SearchState,
+    profile: ActionProfile,
+    linear: Linear,
+    arena: Box<dyn Arena>,
+}
+
+impl CrossEntropy {
+    /// A new search for a policy over the heads of `profile`, from the engine's default choices if there is no prior. Plays
+    /// the episodes its features are standardised by.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`] if a setting is out of range, [`AgentError::Play`] if an episode cannot be played.
+    pub fn new(
+        config: CrossEntropyConfig,
+        prior: Option<Prior>,
+        profile: ActionProfile,
+        arena: Box<dyn Arena>,
+    ) -> Result<CrossEntropy, AgentError> {
+        config.validate()?;
+        let prior = prior.unwrap_or_else(|| Prior {
+            choices: arena.default_action().indices().to_vec(),
+            probability: DEFAULT_PROBABILITY,
+        });
+        let choices = arena.choices();
+        let linear = linear(choices, &prior)?;
+        let start = policy(&linear.weights(linear.start()), &Moments::new(NUM_FEATURES), profile);
+        let (moments, decisions) = moments(&*arena, &start, config.seed)?;
+        let distribution = Gaussian::around(linear.start().to_vec(), config.initial_std);
+        let progress = SearchProgress { generation: 0, decisions, choices, distribution };
+        let state = SearchState { config, prior, moments, progress };
+        Ok(CrossEntropy { state, profile, linear, arena })
+    }
+
+    /// Goes on from a saved state, with episodes as those it was saved from.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`], and [`AgentError::Resume`] if the state is not of these episodes.
+    pub fn resume(
+        state: SearchState,
+        profile: ActionProfile,
+        arena: Box<dyn Arena>,
+    ) -> Result<CrossEntropy, AgentError> {
+        state.config.validate()?;
+        let SearchProgress { choices, distribution, .. } = &state.progress;
+        if *choices != arena.choices() {
+            let found = arena.choices();
+            return Err(AgentError::Resume(format!("choices {choices:?} were searched, possible are {found:?}")));
+        }
+        let linear = linear(*choices, &state.prior)?;
+        if distribution.mean.len() != linear.start().len() || state.moments.mean.len() != NUM_FEATURES {
+            return Err(AgentError::Resume("saved distribution or moments do not fit the choices".to_owned()));
+        }
+        Ok(CrossEntropy { state, profile, linear, arena })
+    }
+
+    /// Searches until done or until `stop` is set; a generation under way is then given up, and made again when the search
+    /// goes on. `observe` is called after each and may save [`CrossEntropy::state`].
+    ///
+    /// # Errors
+    /// As [`CrossEntropy::advance`]; and whatever `observe` gives, which ends the run.
+    pub fn run<E: From<AgentError>>(
+        &mut self,
+        stop: &AtomicBool,
+        mut observe: impl FnMut(&CrossEntropy, &GenerationReport) -> Result<(), E>,
+    ) -> Result<Outcome, E> {
+        while !self.is_finished() {
+            let Some(report) = self.advance(stop)? else { return Ok(Outcome::Interrupted) };
+            observe(self, &report)?;
+        }
+        Ok(Outcome::Finished)
+    }
+
+    /// One generation: draw, judge, fit. `None`, and nothing changed, if `stop` was set before all were judged.
+    ///
+    /// # Errors
+    /// [`AgentError::Play`] if an episode cannot be played.
+    pub fn advance(&mut self, stop: &AtomicBool) -> Result<Option<GenerationReport>, AgentError> {
+        let CrossEntropyConfig { population, noise, generations, seed, .. } = self.state.config;
+        let SearchProgress { generation, distribution, .. } = &self.state.progress;
+        let generation = generation + 1;
+        let root = seed::derive(seed, "cross_entropy.generation", generation);
+        let mut points: Vec<Vec<f64>> = (0..population as u64)
+            .map(|candidate| distribution.draw(&mut seed::stream(root, "candidate", candidate)))
+            .collect();
+        // Judged beside the candidates, and no candidates themselves.
+        points.extend([distribution.mean.clone(), self.linear.start().to_vec()]);
+
+        let Some(judged) = self.judge(&points, root, stop)? else { return Ok(None) };
+        let scores: Vec<f64> = judged.iter().map(|episodes| self.state.config.objective.of(episodes)).collect();
+        let mut order: Vec<usize> = (0..population).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        order.truncate(self.state.config.num_elite());
+        let elite: Vec<&[f64]> = order.iter().map(|&candidate| points[candidate].as_slice()).collect();
+
+        let report = GenerationReport {
+            generation,
+            decisions: self.state.progress.decisions
+                + judged.iter().flatten().map(|episode| episode.decisions).sum::<u64>(),
+            start: scores[population + 1],
+            mean: scores[population],
+            elite: order.iter().map(|&candidate| scores[candidate]).sum::<f64>() / order.len() as f64,
+            best: scores[order[0]],
+            spread: distribution.spread(),
+            episodes: judged[population].clone(),
+        };
+        let left = 1.0 - generation as f64 / generations as f64;
+        let progress = &mut self.state.progress;
+        progress.distribution = Gaussian::fitted(&elite, noise * left.max(0.0));
+        (progress.generation, progress.decisions) = (generation, report.decisions);
+        Ok(Some(report))
+    }
+
+    /// The episodes of each point, the same seeds for all; `None` if `stop` was set.
+    fn judge(
+        &self,
+        points: &[Vec<f64>],
+        root: u64,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
+        let policies: Vec<NetworkPolicy> =
+            points.iter().map(|point| policy(&self.linear.weights(point), &self.state.moments, self.profile)).collect();
+        let episodes = self.state.config.episodes;
+        let played: Result<Vec<Option<Episode>>, AgentError> = (0..policies.len() * episodes)
+            .into_par_iter()
+            .map(|task| {
+                let (policy, episode) = (&policies[task / episodes], task % episodes);
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                let seed = seed::derive(root, "episode", episode as u64);
+                play(&*self.arena, seed, policy, |_| {}).map(Some)
+            })
+            .collect();
+        let Some(played) = played?.into_iter().collect::<Option<Vec<Episode>>>() else { return Ok(None) };
+        Ok(Some(played.chunks_exact(episodes).map(<[Episode]>::to_vec).collect()))
+    }
+
+    /// Everything needed to go on from here. To be taken between generations.
+    pub fn state(&self) -> &SearchState {
+        &self.state
+    }
+
+    /// Whether all generations are done.
+    pub fn is_finished(&self) -> bool {
+        self.state.progress.generation >= self.state.config.generations
+    }
+}
+
+impl SearchState {
+    /// The network of the distribution's mean: what is decided with. `None` if the state contradicts itself.
+    pub fn weights(&self) -> Option<Weights> {
+        let linear = Linear::new(self.progress.choices, &self.prior)?;
+        let mean = &self.progress.distribution.mean;
+        (mean.len() == linear.start().len()).then(|| linear.weights(mean))
+    }
+}
+
+impl Objective {
+    /// The score of a policy's episodes.
+    fn of(self, episodes: &[Episode]) -> f64 {
+        match self {
+            Objective::Return => {
+                episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / episodes.len() as f64
+            }
+            Objective::Attainment => {
+                let requests: f64 = episodes.iter().map(|episode| metric(episode, "requests")).sum();
+                let attained = |episode| metric(episode, "requests") * metric(episode, "slo_attainment");
+                if requests > 0.0 { episodes.iter().map(attained).sum::<f64>() / requests } else { 1.0 }
+            }
+        }
+    }
+}
+
+fn metric(episode: &Episode, name: &str) -> f64 {
+    episode.metrics.iter().find(|(found, _)| *found == name).map_or(0.0, |&(_, value)| value)
+}
+
+fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError> {
+    Linear::new(choices, prior).ok_or_else(|| {
+        AgentError::Config(ConfigError {
+            table: "cross_entropy",
+            field: "prior.choices",
+            value: format!("{:?}", prior.choices),
+            range: "one choice for each head, within its range",
+        })
+    })
+}
+
+fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> NetworkPolicy {
+    NetworkPolicy::new(weights, Some(moments), profile)
+        .expect("linear policies are over kvtide's observation and action")
+}
+
+/// Plays an episode under `policy`, showing every observation to `look`.
+fn play(
+    arena: &dyn Arena,
+    seed: u64,
+    policy: &NetworkPolicy,
+    mut look: impl FnMut(&[f32]),
+) -> Result<Episode, AgentError> {
+    let mut decide = |observation: &kvtide_runtime::Observation, mask| {
+        look(&observation.values);
+        policy.decide(observation, mask)
+    };
+    arena.play(seed, &mut decide).map_err(|error| AgentError::Play { seed, reason: error.to_string() })
+}
+
+/// Moments of the observations under a policy, and the decisions they are of.
+fn moments(arena: &dyn Arena, policy: &NetworkPolicy, seed: u64) -> Result<(Moments, u64), AgentError> {
+    let seen: Result<Vec<Vec<f32>>, AgentError> = (0..MOMENT_EPISODES)
+        .into_par_iter()
+        .map(|episode| {
+            let mut rows = Vec::new();
+            let seed = seed::derive(seed, "cross_entropy.moments", episode);
+            play(arena, seed, policy, |row| rows.extend_from_slice(row)).map(|_| rows)
+        })
+        .collect();
+    let mut moments = Moments::new(NUM_FEATURES);
+    seen?.iter().for_each(|rows| moments.update(rows));
+    for variance in &mut moments.variance {
+        if *variance < LEAST_VARIANCE {
+            *variance = 1.0;
+        }
+    }
+    let decisions = moments.count as u64;
+    Ok((moments, decisions))
+}
