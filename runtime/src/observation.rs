@@ -65,7 +65,7 @@ features! {
     LateWaiting = "late_waiting", "fraction", 0.0..=1.0, "share of the first 16 of waiting already past their TTFT target";
     OnTimeWaiting = "on_time_waiting", "slots", 0.0..=1.0, "those of the newest 64 of waiting that can still get their first token in time / max_num_seqs";
     OnTimeBlocks = "on_time_blocks", "pool", 0.0..=4.0, "blocks those ask for / num_gpu_blocks";
-    OnTimeSlack = "on_time_slack", "TTFT targets", 0.0..=1.0, "least time to the TTFT deadline among those / TTFT target; 1 if there is none";
+    OnTimeSlack = "on_time_slack", "TTFT targets", 0.0..=1.0, "least time by which the prefill of those may still be put off / TTFT target; 1 if there is none";
     ArrivalRate = "arrival_rate", "requests per TTFT target", 0.0..=256.0, "arrivals/s (EWMA, 10 s) x TTFT target";
     CompletionRate = "completion_rate", "requests per TTFT target", 0.0..=256.0, "completions/s (EWMA, 10 s) x TTFT target";
     PreemptionRate = "preemption_rate", "requests per TTFT target", 0.0..=256.0, "preemptions/s (EWMA, 10 s) x TTFT target";

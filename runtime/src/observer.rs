@@ -62,11 +62,11 @@ pub struct Snapshot {
     /// How many of the first [`WAITING_WINDOW`] waiting requests have no token yet and are past their TTFT target.
     pub late_waiting: u32,
     /// How many of the newest [`NEWEST_WINDOW`] waiting requests have no token yet and can still get it by their TTFT
-    /// target.
+    /// target, prefill included.
     pub on_time_waiting: u32,
     /// Blocks those ask for.
     pub on_time_blocks: u64,
-    /// Least time to the TTFT deadline among those; any value if there is none.
+    /// Least time among those by which the prefill may still be put off; 0 if there is none.
     pub on_time_slack_us: u64,
     /// Running requests whose next token is past its deadline.
     pub behind: u32,

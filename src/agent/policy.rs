@@ -166,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_takes_the_likeliest_allowed_choice_and_defaults_outside_its_profile(
-            values in prop::array::uniform28(-3.0_f32..3.0),
+            values in prop::array::uniform31(-3.0_f32..3.0),
             mask in mask(),
             index in 0..3_usize,
         ) {

@@ -59,20 +59,23 @@ pub fn snapshot(node: &Node) -> Snapshot {
     shot
 }
 
-/// Fills in what arrived last and is still on time.
+/// Fills in what arrived last and is still on time: as admission orders understand it, the time to compute the prompt is
+/// left.
 fn look_at_newest(node: &Node, shot: &mut Snapshot) {
     let scheduler = node.scheduler();
     let (now, config) = (node.now(), scheduler.config());
-    shot.on_time_slack_us = u64::MAX;
+    let mut least = None;
     for id in scheduler.waiting().rev().take(NEWEST_WINDOW) {
         let request = scheduler.view(id);
-        let due = request.slo.deadline(request.arrival, 0).0.saturating_sub(config.pricing.prefill(request.len()).0);
-        if request.first_token.is_none() && now.0 <= due {
+        let prefill = config.pricing.prefill(request.len());
+        let slack = request.slo.deadline(request.arrival, 0).0.checked_sub(now.0 + prefill.0);
+        if let (None, Some(slack)) = (request.first_token, slack) {
             shot.on_time_waiting += 1;
             shot.on_time_blocks += u64::from(blocks_for(request.len(), config.block_size));
-            shot.on_time_slack_us = shot.on_time_slack_us.min(due - now.0);
+            least = Some(least.map_or(slack, |least: u64| least.min(slack)));
         }
     }
+    shot.on_time_slack_us = least.unwrap_or(0);
 }
 
 fn totals(node: &Node) -> Totals {
