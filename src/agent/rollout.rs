@@ -20,7 +20,7 @@ pub struct Rollout {
     /// `[num_steps, num_envs, num_choices]`.
     pub masks: Vec<bool>,
     /// `[num_steps, num_envs, num_heads]`.
-    pub actions: Vec<i64>,
+    pub actions: Vec<u8>,
     /// `[num_steps, num_envs]`.
     pub rewards: Array2<f32>,
     /// `[num_steps, num_envs]`.
@@ -147,7 +147,7 @@ impl Actor {
             }
             rollout.observations.extend_from_slice(&self.observations);
             rollout.masks.extend_from_slice(&self.batch.masks);
-            rollout.actions.extend(actions.iter().map(|&choice| i64::from(choice)));
+            rollout.actions.extend_from_slice(&actions);
 
             self.env.step(&actions, &mut self.batch);
             self.look(iteration, true)?;
