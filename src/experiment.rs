@@ -9,6 +9,7 @@ use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
+use kvtide_runtime::observation::FEATURES;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
@@ -34,6 +35,9 @@ pub struct Experiment {
     /// What is rewarded.
     #[serde(default)]
     pub reward: RewardWeights,
+    /// Features the agent does not see, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// Where learning starts: a `fixed:` policy, or `search` for the best constant choice on the traffic that is trained
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,6 +235,7 @@ impl Experiment {
         for also in &mut experiment.also {
             also.world = also.world.clone().relative_to(folder);
         }
+        experiment.ppo.blind = experiment.blind()?;
         experiment.validate()?;
         Ok(experiment)
     }
@@ -250,6 +255,18 @@ impl Experiment {
     /// The experiment as a file.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("an experiment is plain tables and values")
+    }
+
+    /// Indices of the features the agent does not see.
+    fn blind(&self) -> Result<Vec<usize>, ExperimentError> {
+        let index = |name: &String| {
+            FEATURES.iter().position(|feature| feature.name == name).ok_or_else(|| ExperimentError::Range {
+                field: "without",
+                value: name.clone(),
+                expected: "names of features, such as growth_8 (see kvtide inspect)",
+            })
+        };
+        self.without.iter().map(index).collect()
     }
 
     /// Checks every range that needs no trace.

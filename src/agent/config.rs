@@ -86,6 +86,9 @@ pub struct PpoConfig {
     pub prior: Option<Prior>,
     /// Whether observations are standardised by running moments.
     pub normalise_observations: bool,
+    /// Features that are left out of the observation, by index; needs `normalise_observations`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<usize>,
     /// Whether rewards are divided by the running standard deviation of the discounted return.
     pub normalise_rewards: bool,
     /// Seed of every stream.
@@ -114,6 +117,7 @@ impl Default for PpoConfig {
             hidden: vec![64, 64],
             prior: None,
             normalise_observations: true,
+            blind: Vec::new(),
             normalise_rewards: true,
             seed: 1,
             num_threads: 1,
@@ -158,6 +162,8 @@ impl PpoConfig {
         for &width in &self.hidden {
             whole("hidden", width, 1..=4096, "layers of 1..=4096")?;
         }
+        let is_blind = self.blind.is_empty() || self.normalise_observations;
+        require(is_blind, "ppo", "blind", &format!("{:?}", self.blind), "empty unless observations are normalised")?;
         if let Some(Prior { probability, .. }) = self.prior {
             real("prior.probability", probability, probability > 0.0 && probability < 1.0, "in (0, 1)")?;
         }

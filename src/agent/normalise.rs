@@ -9,6 +9,9 @@ pub const CLIP: f64 = 10.0;
 /// infinity.
 const EPSILON: f64 = 1e-8;
 
+/// Variance of a column nothing shall be seen of. No merge brings it back to where it could be told from infinity.
+const BLIND: f64 = 1e200;
+
 /// Mean and population variance of each column of everything seen so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +28,16 @@ impl Moments {
     /// Of nothing yet: mean 0, variance 1.
     pub fn new(columns: usize) -> Moments {
         Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns] }
+    }
+
+    /// The same, but for `columns` of a variance so large that they are standardised to zero: what was left out of the
+    /// observation without changing its shape.
+    #[must_use]
+    pub fn blind_to(mut self, columns: &[usize]) -> Moments {
+        for &column in columns {
+            self.variance[column] = BLIND;
+        }
+        self
     }
 
     /// Merges a batch of rows, two passes over the batch and one merge (Chan, Golub, `LeVeque` 1979, "Updating Formulae
@@ -138,6 +151,18 @@ mod tests {
 
     proptest! {
         #[test]
+    fn a_blind_column_is_zero_and_stays_so() {
+        let mut moments = Moments::new(2).blind_to(&[1]);
+        let rows: Vec<f32> = (0..2000).map(|index| index as f32).collect();
+        moments.update(&rows);
+        moments.update(&rows);
+        assert!(moments.is_sound());
+        let mut row = [7.0, 7e30];
+        moments.standardiser().apply(&mut row);
+        assert!(row[0] != 0.0 && row[1] == 0.0, "{row:?}");
+    }
+
+    #[test]
         fn merged_moments_are_those_of_the_whole(
             rows in prop::collection::vec((-100.0_f32..100.0, -1.0_f32..1.0), 1..60),
             cut in 0..60_usize,

@@ -324,6 +324,10 @@ fn architecture(config: &PpoConfig, env: &dyn VectorEnv) -> Result<Architecture,
     if !learnable {
         return Err(AgentError::Shape { num_envs, observation_size, head_sizes });
     }
+    if config.blind.iter().any(|&feature| feature >= observation_size) {
+        let value = format!("{:?}", config.blind);
+        return Err(ConfigError { table: "ppo", field: "blind", value, range: "indices of features" }.into());
+    }
     Ok(Architecture { observation_size, hidden: config.hidden.clone(), head_sizes })
 }
 

@@ -84,7 +84,9 @@ impl Actor {
         config: &PpoConfig,
     ) -> Result<Actor, AgentError> {
         let normalisers = Normalisers {
-            observation: config.normalise_observations.then(|| Moments::new(architecture.observation_size)),
+            observation: config
+                .normalise_observations
+                .then(|| Moments::new(architecture.observation_size).blind_to(&config.blind)),
             reward: config.normalise_rewards.then(|| RewardScaler::new(env.num_envs())),
         };
         let mut actor = Actor::at_rest(env, architecture, normalisers);

@@ -6,10 +6,12 @@ use crate::cost::CostModel;
 use crate::metrics::Collector;
 use crate::sched::EngineConfig;
 
-/// Weights of the three terms, each a share of the tokens the hardware could have delivered in a nominal interval.
+/// Weights of the four terms, each a share of the tokens the hardware could have delivered in a nominal interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardWeights {
+    /// Each token delivered, on time or not: plain throughput.
+    pub token: f64,
     /// Each token delivered by its deadline.
     pub on_time: f64,
     /// Each request that missed a target, counted the moment that is certain, worth the tokens of a mean answer.
@@ -20,13 +22,14 @@ pub struct RewardWeights {
 
 impl Default for RewardWeights {
     fn default() -> RewardWeights {
-        RewardWeights { on_time: 0.5, violation: 1.0, waste: 0.1 }
+        RewardWeights { token: 0.0, on_time: 0.5, violation: 1.0, waste: 0.1 }
     }
 }
 
 /// Counters at the last decision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Marks {
+    tokens: u64,
     on_time_tokens: u64,
     violations: u64,
     recomputed_tokens: u64,
@@ -80,19 +83,23 @@ impl Reward {
     /// The reward since the last call.
     pub fn take(&mut self, collector: &Collector) -> f32 {
         let now = Marks {
+            tokens: collector.output_tokens,
             on_time_tokens: collector.on_time_tokens,
             violations: collector.violations,
             recomputed_tokens: collector.recomputed_tokens,
             swapped_blocks: collector.swap_in_blocks + collector.swap_out_blocks,
         };
         let grown = |field: fn(&Marks) -> u64| (field(&now) - field(&self.last)) as f64;
+        let delivered = grown(|marks| marks.tokens);
         let on_time = grown(|marks| marks.on_time_tokens);
         let violated = grown(|marks| marks.violations) * self.mean_output;
         let wasted = grown(|marks| marks.recomputed_tokens) * self.tokens_per_recomputed
             + grown(|marks| marks.swapped_blocks) * self.tokens_per_swapped;
         self.last = now;
         let weights = &self.weights;
-        let tokens = weights.on_time * on_time - weights.violation * violated - weights.waste * wasted;
+        let tokens = weights.token * delivered + weights.on_time * on_time
+            - weights.violation * violated
+            - weights.waste * wasted;
         (tokens / self.interval_tokens) as f32
     }
 }
