@@ -56,6 +56,8 @@ pub struct PpoConfig {
     pub total_decisions: u64,
     /// Decisions of each environment per iteration, in `1..=65536`.
     pub num_steps: usize,
+    /// For how many decisions each environment keeps the uniform numbers its choices are drawn with, in `1..=65536`.
+    pub hold: usize,
     /// Passes over each rollout, in `1..=100`.
     pub num_epochs: usize,
     /// Minibatches per pass; must divide `num_steps * num_envs`.
@@ -102,6 +104,7 @@ impl Default for PpoConfig {
         PpoConfig {
             total_decisions: 1_000_000,
             num_steps: 128,
+            hold: 1,
             num_epochs: 4,
             num_minibatches: 4,
             learning_rate: 2.5e-4,
@@ -140,6 +143,7 @@ impl PpoConfig {
 
         require(self.total_decisions >= 1, "ppo", "total_decisions", &self.total_decisions, "at least 1")?;
         whole("num_steps", self.num_steps, 1..=65_536, "in 1..=65536")?;
+        whole("hold", self.hold, 1..=65_536, "in 1..=65536")?;
         whole("num_epochs", self.num_epochs, 1..=100, "in 1..=100")?;
         whole("num_minibatches", self.num_minibatches, 1..=65_536, "in 1..=65536")?;
         let rate = self.learning_rate;

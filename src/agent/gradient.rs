@@ -230,9 +230,10 @@ mod tests {
         let mut masks: Vec<bool> = floats(ROWS * 8, 1.0).iter().map(|value| *value > -0.3).collect();
         masks.chunks_exact_mut(8).for_each(|mask| [1, 4, 7].iter().for_each(|&choice| mask[choice] = true));
         let mut actions = vec![0; ROWS * 3];
-        let mut draws = seed::stream(11, "test", 1);
+        let mut stream = seed::stream(11, "test", 1);
         for (action, mask) in actions.chunks_exact_mut(3).zip(masks.chunks_exact(8)) {
-            heads.sample(&[0.0; 8], mask, &mut draws, action);
+            let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
+            heads.sample(&[0.0; 8], mask, &draws, action);
         }
         let rollout = Rollout {
             observations,

@@ -7,9 +7,6 @@
 
 use std::ops::Range;
 
-use kvtide_envs::seed::Stream;
-use rand::RngExt;
-
 /// The logit of a forbidden choice: its exponential is zero in `f32`, and zero times it is zero, not NaN.
 pub const MASKED_LOGIT: f32 = -1.0e8;
 
@@ -49,10 +46,10 @@ impl Heads {
         self.ranges.iter().position(|range| !mask[range.clone()].contains(&true))
     }
 
-    /// Draws a choice of each head into `action`. Takes one number from `stream` per head, whatever the mask.
-    pub fn sample(&self, logits: &[f32], mask: &[bool], stream: &mut Stream, action: &mut [u8]) {
-        for (range, choice) in self.ranges.iter().zip(action) {
-            let draw = stream.random::<f64>();
+    /// The choice of each head at which the distribution function passes that head's draw, in `0..1`, into `action`: a
+    /// sample, if draws are uniform.
+    pub fn sample(&self, logits: &[f32], mask: &[bool], draws: &[f64], action: &mut [u8]) {
+        for ((range, &draw), choice) in self.ranges.iter().zip(draws).zip(action) {
             *choice = sample_head(&logits[range.clone()], &mask[range.clone()], draw);
         }
     }
@@ -152,9 +149,9 @@ fn greedy_head(logits: &[f32], mask: &[bool]) -> u8 {
 mod tests {
     use kvtide_envs::seed;
     use proptest::prelude::*;
+    use rand::RngExt;
 
     use super::*;
-    use crate::agent::tensor;
 
     const SIZES: [usize; 3] = [4, 1, 3];
 
@@ -181,7 +178,8 @@ mod tests {
             let mut stream = seed::stream(seed, "test", 0);
             let mut action = [0; 3];
             for _ in 0..32 {
-                heads.sample(&logits, &mask, &mut stream, &mut action);
+                let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
+                heads.sample(&logits, &mask, &draws, &mut action);
                 for (range, &choice) in heads.ranges.iter().zip(&action) {
                     prop_assert!(mask[range.start + usize::from(choice)]);
                 }
@@ -205,7 +203,9 @@ mod tests {
                 expected_entropy -= probabilities.iter().filter(|&&p| p > 0.0).map(|p| p * p.ln()).sum::<f64>();
             }
             let mut action = [0; 3];
-            heads.sample(&logits, &mask, &mut seed::stream(seed, "test", 0), &mut action);
+            let mut stream = seed::stream(seed, "test", 0);
+            let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
+            heads.sample(&logits, &mask, &draws, &mut action);
             let expected: f32 = heads.ranges.iter().zip(&action).map(|(range, &choice)| log_probs[range.start + usize::from(choice)]).sum();
             let (log_prob, entropy) = taken(&logits, &mask, &action);
             prop_assert!((log_prob - expected).abs() < 1e-4, "{log_prob} {expected}");

@@ -149,8 +149,7 @@ mod tests {
 
     use super::*;
 
-    proptest! {
-        #[test]
+    #[test]
     fn a_blind_column_is_zero_and_stays_so() {
         let mut moments = Moments::new(2).blind_to(&[1]);
         let rows: Vec<f32> = (0..2000).map(|index| index as f32).collect();
@@ -162,7 +161,8 @@ mod tests {
         assert!(row[0] != 0.0 && row[1] == 0.0, "{row:?}");
     }
 
-    #[test]
+    proptest! {
+        #[test]
         fn merged_moments_are_those_of_the_whole(
             rows in prop::collection::vec((-100.0_f32..100.0, -1.0_f32..1.0), 1..60),
             cut in 0..60_usize,

@@ -20,7 +20,10 @@
 //!     [`super::normalise`];
 //! 15. one categorical distribution per head, impossible choices masked (H `MultiDiscrete`, masking), [`super::heads`];
 //! 16. optionally, the first policy favours a given constant choice instead of being nearly uniform
-//!     ([`Weights::favouring`]); this is ours.
+//!     ([`Weights::favouring`]); this is ours;
+//! 17. optionally, the numbers that choices are drawn with are kept for several decisions: each choice is distributed as
+//!     the policy says, but a mixture of watermarks is tried as several steady watermarks rather than as one that jumps
+//!     (the idea of generalised state-dependent exploration, Raffin et al. 2021, for discrete heads).
 //!
 //! Nothing here reads a clock or keeps a generator: each iteration's draws come from streams named by its number, so the
 //! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped.

@@ -3,6 +3,7 @@
 use kvtide_envs::env::{Batch, Episode, VectorEnv};
 use kvtide_envs::seed;
 use ndarray::Array2;
+use rand::RngExt;
 
 use super::AgentError;
 use super::config::PpoConfig;
@@ -138,14 +139,19 @@ impl Actor {
         let mut stream = seed::stream(config.seed, "ppo.sample", iteration);
         let mut logits = vec![0.0; num_envs * num_choices];
         let mut actions = vec![0_u8; num_envs * num_heads];
+        let mut draws = vec![0.0; num_envs * num_heads];
         let mut cut_observations = Vec::new();
         let mut rollout = Rollout::new(config.num_steps, num_envs, &self.architecture);
 
         for step in 0..config.num_steps {
             actor.forward(&self.observations, &mut logits);
+            if step % config.hold == 0 {
+                draws.fill_with(|| stream.random::<f64>());
+            }
             let rows = logits.chunks_exact(num_choices).zip(self.batch.masks.chunks_exact(num_choices));
-            for ((logits, mask), action) in rows.zip(actions.chunks_exact_mut(num_heads)) {
-                self.heads.sample(logits, mask, &mut stream, action);
+            let rows = rows.zip(draws.chunks_exact(num_heads)).zip(actions.chunks_exact_mut(num_heads));
+            for (((logits, mask), draws), action) in rows {
+                self.heads.sample(logits, mask, draws, action); // 17.
             }
             rollout.observations.extend_from_slice(&self.observations);
             rollout.masks.extend_from_slice(&self.batch.masks);
