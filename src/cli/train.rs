@@ -46,6 +46,11 @@ pub(super) fn checkpoint_of(out: &Path) -> PathBuf {
     out.join("checkpoint")
 }
 
+/// Where a finished run leaves what is needed to decide, and no more: what is shipped.
+pub(super) fn policy_of(out: &Path) -> PathBuf {
+    out.join("policy")
+}
+
 pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
     let folder = checkpoint_of(&args.out);
     let given = args.experiment.as_deref().map(Experiment::load).transpose()?;
@@ -90,7 +95,7 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
     let outcome = train(&experiment, &world, &args.out, args.resume, args.checkpoint_every, stop::on_interrupt())?;
     match outcome {
         Outcome::Finished => {
-            eprintln!("trained: {}", folder.display());
+            eprintln!("trained: {}; to decide with: {}", folder.display(), policy_of(&args.out).display());
             Ok(Exit::Done)
         }
         Outcome::Interrupted => {
@@ -141,7 +146,11 @@ pub(super) fn train(
     });
     recorder.finish();
     let outcome = outcome.with_context(|| format!("training into {}", out.display()))?;
-    checkpoint::save(&folder, &trainer.state(), &provenance)?;
+    let state = trainer.state();
+    checkpoint::save(&folder, &state, &provenance)?;
+    if outcome == Outcome::Finished {
+        checkpoint::save_policy(&policy_of(out), &state, &provenance)?;
+    }
     Ok(outcome)
 }
 
