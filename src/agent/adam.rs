@@ -1,16 +1,12 @@
 //! Adam (Kingma, Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1), because tch's cannot be saved.
 
-use tch::{Tensor, no_grad};
-
-use super::tensor;
-
 const BETA_1: f64 = 0.9;
 const BETA_2: f64 = 0.999;
 
 /// PPO's ε (Huang et al. 2022, detail 3), not the 1e-8 of the paper.
 const EPSILON: f64 = 1e-5;
 
-/// Everything Adam remembers, as plain numbers: moments per parameter, in the order of the parameters.
+/// The optimiser, which is all it remembers: moments per parameter, in the order of the parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamState {
     /// Steps taken.
@@ -27,62 +23,33 @@ impl AdamState {
         let zeros: Vec<Vec<f32>> = lengths.map(|length| vec![0.0; length]).collect();
         AdamState { step: 0, first: zeros.clone(), second: zeros }
     }
-}
-
-/// The optimiser.
-#[derive(Debug)]
-pub(crate) struct Adam {
-    step: u64,
-    first: Vec<Tensor>,
-    second: Vec<Tensor>,
-}
-
-impl Adam {
-    /// Goes on from `state`, for parameters of these shapes.
-    ///
-    /// # Panics
-    /// If lengths and shapes differ.
-    pub(crate) fn new(state: &AdamState, shapes: &[Vec<usize>]) -> Adam {
-        let tensors = |values: &[Vec<f32>]| -> Vec<Tensor> {
-            values.iter().zip(shapes).map(|(values, shape)| tensor::of(values, shape)).collect()
-        };
-        Adam { step: state.step, first: tensors(&state.first), second: tensors(&state.second) }
-    }
 
     /// Moves each parameter against its gradient:
     /// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `θ ← θ − η m̂ / (√v̂ + ε)`.
-    pub(crate) fn step(&mut self, parameters: &mut [Tensor], gradients: &[Tensor], learning_rate: f64) {
+    pub(crate) fn step(&mut self, parameters: &mut [Vec<f32>], gradients: &[Vec<f32>], learning_rate: f64) {
         self.step += 1;
         let steps = self.step as f64;
-        let (correction_1, correction_2) = (1.0 - BETA_1.powf(steps), 1.0 - BETA_2.powf(steps));
-        no_grad(|| {
-            for (index, (parameter, gradient)) in parameters.iter_mut().zip(gradients).enumerate() {
-                let (first, second) = (&mut self.first[index], &mut self.second[index]);
-                *first = &*first * BETA_1 + gradient * (1.0 - BETA_1);
-                *second = &*second * BETA_2 + gradient.square() * (1.0 - BETA_2);
-                let denominator = second.sqrt() / correction_2.sqrt() + EPSILON;
-                *parameter -= &*first / denominator * (learning_rate / correction_1);
+        let size = (learning_rate / (1.0 - BETA_1.powf(steps))) as f32;
+        let correction = (1.0 - BETA_2.powf(steps)).sqrt() as f32;
+        let moments = self.first.iter_mut().zip(&mut self.second);
+        for ((parameter, gradient), (first, second)) in parameters.iter_mut().zip(gradients).zip(moments) {
+            for (((value, &g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
+                *m = *m * BETA_1 as f32 + g * (1.0 - BETA_1) as f32;
+                *v = *v * BETA_2 as f32 + g * g * (1.0 - BETA_2) as f32;
+                *value -= size * *m / (v.sqrt() / correction + EPSILON as f32);
             }
-        });
-    }
-
-    /// What to save.
-    pub(crate) fn state(&self) -> AdamState {
-        let values = |tensors: &[Tensor]| tensors.iter().map(tensor::values).collect();
-        AdamState { step: self.step, first: values(&self.first), second: values(&self.second) }
+        }
     }
 }
 
 /// Scales `gradients` in place so that their joint Euclidean norm is at most `limit`; returns the norm before (Huang et
 /// al. 2022, detail 11; the 1e-6 is `torch.nn.utils.clip_grad_norm_`'s).
-pub(crate) fn clip_norm(gradients: &mut [Tensor], limit: f64) -> f64 {
-    let squares: f64 =
-        gradients.iter().map(|gradient| gradient.square().sum(tch::Kind::Double).double_value(&[])).sum();
+pub(crate) fn clip_norm(gradients: &mut [Vec<f32>], limit: f64) -> f64 {
+    let squares: f64 = gradients.iter().flatten().map(|&value| f64::from(value) * f64::from(value)).sum();
     let norm = squares.sqrt();
     if norm > limit {
-        for gradient in gradients {
-            *gradient *= limit / (norm + 1e-6);
-        }
+        let scale = (limit / (norm + 1e-6)) as f32;
+        gradients.iter_mut().flatten().for_each(|value| *value *= scale);
     }
     norm
 }
@@ -90,15 +57,15 @@ pub(crate) fn clip_norm(gradients: &mut [Tensor], limit: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::tensor;
 
     fn run(gradients: &[f32], learning_rate: f64) -> (f32, AdamState) {
-        let shape = [1_usize];
-        let mut adam = Adam::new(&AdamState::new([1].into_iter()), &[shape.to_vec()]);
-        let mut parameters = [tensor::of(&[1.0_f32], &shape)];
+        let mut adam = AdamState::new([1].into_iter());
+        let mut parameters = [vec![1.0]];
         for &gradient in gradients {
-            adam.step(&mut parameters, &[tensor::of(&[gradient], &shape)], learning_rate);
+            adam.step(&mut parameters, &[vec![gradient]], learning_rate);
         }
-        (tensor::values(&parameters[0])[0], adam.state())
+        (parameters[0][0], adam)
     }
 
     #[test]
@@ -127,44 +94,43 @@ mod tests {
     #[test]
     fn libtorchs_own_adam_takes_the_same_steps() {
         use tch::nn::{OptimizerConfig, VarStore, adam};
+        let start = [1.0_f32, -2.0, 0.5];
         let store = VarStore::new(tch::Device::Cpu);
-        let mut theirs = store.root().var_copy("x", &tensor::of(&[1.0_f32, -2.0, 0.5], &[3]));
+        let theirs = store.root().var_copy("x", &tensor::of(&start, &[3]));
         let config = tch::nn::Adam { eps: EPSILON, ..adam(BETA_1, BETA_2, 0.0) };
         let mut optimizer = config.build(&store, 0.05).unwrap();
-        let mut ours = [theirs.detach().copy()];
-        let mut adam = Adam::new(&AdamState::new([3].into_iter()), &[vec![3]]);
+        let mut ours = [start.to_vec()];
+        let mut adam = AdamState::new([3].into_iter());
         for _ in 0..20 {
-            let gradient = (&ours[0] * 2.0 + ours[0].sin()).detach();
+            let gradient = ours[0].iter().map(|value| value * 2.0 + value.sin()).collect();
             adam.step(&mut ours, &[gradient], 0.05);
             optimizer.backward_step(&(theirs.square() - theirs.cos()).sum(tch::Kind::Float));
         }
-        let difference = (&ours[0] - &theirs).abs().max().double_value(&[]);
+        let theirs = tensor::values(&theirs);
+        let difference = ours[0].iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max);
         assert!(difference < 1e-6, "{difference}");
-        theirs.zero_grad();
     }
 
     #[test]
     fn a_saved_optimiser_goes_on_alike() {
         let gradients = [0.5_f32, -1.0, 2.0, 0.25];
-        let (_, state) = run(&gradients[..2], 0.1);
-        let shape = [1_usize];
-        let mut resumed = Adam::new(&state, &[shape.to_vec()]);
-        let mut parameters = [tensor::of(&[run(&gradients[..2], 0.1).0], &shape)];
+        let (half, mut resumed) = run(&gradients[..2], 0.1);
+        let mut parameters = [vec![half]];
         for &gradient in &gradients[2..] {
-            resumed.step(&mut parameters, &[tensor::of(&[gradient], &shape)], 0.1);
+            resumed.step(&mut parameters, &[vec![gradient]], 0.1);
         }
-        let (expected, expected_state) = run(&gradients, 0.1);
-        assert_eq!(tensor::values(&parameters[0])[0].to_bits(), expected.to_bits());
-        assert_eq!(resumed.state(), expected_state);
+        let (expected, state) = run(&gradients, 0.1);
+        assert_eq!(parameters[0][0].to_bits(), expected.to_bits());
+        assert_eq!(resumed, state);
     }
 
     #[test]
     fn long_gradients_are_shortened_and_short_ones_left() {
-        let mut gradients = [tensor::of(&[3.0_f32], &[1]), tensor::of(&[0.0_f32, 4.0], &[2])];
+        let mut gradients = [vec![3.0], vec![0.0, 4.0]];
         assert!((clip_norm(&mut gradients, 0.5) - 5.0).abs() < 1e-9);
-        let clipped: Vec<f32> = gradients.iter().flat_map(tensor::values).collect();
-        assert!((clipped[0] - 0.3).abs() < 1e-6 && (clipped[2] - 0.4).abs() < 1e-6, "{clipped:?}");
+        let clipped = gradients.clone();
+        assert!((clipped[0][0] - 0.3).abs() < 1e-6 && (clipped[1][1] - 0.4).abs() < 1e-6, "{clipped:?}");
         assert!((clip_norm(&mut gradients, 1.0) - 0.5).abs() < 1e-6);
-        assert_eq!(gradients.iter().flat_map(tensor::values).collect::<Vec<_>>(), clipped);
+        assert_eq!(gradients, clipped);
     }
 }

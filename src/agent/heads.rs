@@ -1,4 +1,4 @@
-//! Masked categorical heads of a multi-discrete action: sampled and maximised in Rust, differentiated by libtorch.
+//! Masked categorical heads of a multi-discrete action: sampled, maximised, differentiated.
 //!
 //! Heads are independent given the observation, so log-probabilities and entropies add up over heads (Huang et al. 2022,
 //! "`MultiDiscrete` support"). A forbidden choice has its logit replaced by a large negative number, which gives it
@@ -6,10 +6,6 @@
 //! Algorithms"); a head with a single allowed choice then contributes exactly zero to both sums.
 
 use std::ops::Range;
-
-use kvtide_envs::seed::Stream;
-use rand::RngExt;
-use tch::{Kind, Tensor};
 
 /// The logit of a forbidden choice: its exponential is zero in `f32`, and zero times it is zero, not NaN.
 pub const MASKED_LOGIT: f32 = -1.0e8;
@@ -50,10 +46,9 @@ impl Heads {
         self.ranges.iter().position(|range| !mask[range.clone()].contains(&true))
     }
 
-    /// Draws a choice of each head into `action`. Takes one number from `stream` per head, whatever the mask.
-    pub fn sample(&self, logits: &[f32], mask: &[bool], stream: &mut Stream, action: &mut [u8]) {
-        for (range, choice) in self.ranges.iter().zip(action) {
-            let draw = stream.random::<f64>();
+    /// Takes a choice of each head into `action`, by a draw from `0..1` for each head, whatever the mask.
+    pub fn sample(&self, logits: &[f32], mask: &[bool], draws: &[f64], action: &mut [u8]) {
+        for ((range, &draw), choice) in self.ranges.iter().zip(draws).zip(action) {
             *choice = sample_head(&logits[range.clone()], &mask[range.clone()], draw);
         }
     }
@@ -78,20 +73,55 @@ impl Heads {
         }
     }
 
-    /// Log-probability of the actions taken and entropy, each `[batch]` and summed over heads, from `logits`
-    /// `[batch, num_choices]`, `masks` (bool) of the same shape, and `actions` (int64) `[batch, num_heads]`.
-    pub fn evaluate(&self, logits: &Tensor, masks: &Tensor, actions: &Tensor) -> (Tensor, Tensor) {
-        let masked = logits.masked_fill(&masks.logical_not(), f64::from(MASKED_LOGIT));
-        let mut log_prob = Tensor::zeros([logits.size()[0]], (Kind::Float, logits.device()));
-        let mut entropy = log_prob.zeros_like();
-        for (head, range) in self.ranges.iter().enumerate() {
-            let log_probs = masked.narrow(1, range.start as i64, range.len() as i64).log_softmax(-1, Kind::Float);
-            let taken = actions.narrow(1, head as i64, 1);
-            log_prob += log_probs.gather(1, &taken, false).squeeze_dim(1);
-            entropy -= (log_probs.exp() * log_probs).sum_dim_intlist(-1, false, Kind::Float);
+    /// Log-probability of `action` and entropy, each summed over heads. Replaces the logits of one row by log-probabilities,
+    /// finite also where forbidden, and fills `probabilities`.
+    pub fn evaluate(&self, row: &mut [f32], probabilities: &mut [f32], mask: &[bool], action: &[u8]) -> (f32, f32) {
+        let (mut log_prob, mut entropy) = (0.0, 0.0);
+        for (range, &taken) in self.ranges.iter().zip(action) {
+            let (row, probabilities) = (&mut row[range.clone()], &mut probabilities[range.clone()]);
+            softmax(row, probabilities, &mask[range.clone()]);
+            log_prob += row[usize::from(taken)];
+            entropy += entropy_of(row, probabilities);
         }
         (log_prob, entropy)
     }
+
+    /// Replaces what [`Heads::evaluate`] left of a row by the derivative of `a log π(action) + b H` by its logits:
+    /// `a (1[taken] − p) − b p (log p + H)`, `H` the entropy of the head.
+    pub fn differentiate(&self, row: &mut [f32], probabilities: &[f32], action: &[u8], (a, b): (f32, f32)) {
+        for (range, &taken) in self.ranges.iter().zip(action) {
+            let (row, probabilities) = (&mut row[range.clone()], &probabilities[range.clone()]);
+            let entropy = entropy_of(row, probabilities);
+            for (log_prob, p) in row.iter_mut().zip(probabilities) {
+                *log_prob = -p * (a + b * (*log_prob + entropy));
+            }
+            row[usize::from(taken)] += a;
+        }
+    }
+}
+
+/// Replaces the logits of one head by log-probabilities, and fills `probabilities`.
+fn softmax(row: &mut [f32], probabilities: &mut [f32], mask: &[bool]) {
+    for (logit, &allowed) in row.iter_mut().zip(mask) {
+        *logit = if allowed { *logit } else { MASKED_LOGIT };
+    }
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut total = 0.0;
+    for ((logit, p), &allowed) in row.iter_mut().zip(&mut *probabilities).zip(mask) {
+        *logit -= largest;
+        *p = if allowed { logit.exp() } else { 0.0 };
+        total += *p;
+    }
+    let (shift, share) = (total.ln(), 1.0 / total);
+    for (log_prob, p) in row.iter_mut().zip(probabilities) {
+        *log_prob -= shift;
+        *p *= share;
+    }
+}
+
+/// Entropy of one head, nats.
+fn entropy_of(log_probs: &[f32], probabilities: &[f32]) -> f32 {
+    -log_probs.iter().zip(probabilities).map(|(log_prob, p)| log_prob * p).sum::<f32>()
 }
 
 fn allowed<'a>(logits: &'a [f32], mask: &'a [bool]) -> impl Iterator<Item = f32> + 'a {
@@ -131,9 +161,9 @@ fn greedy_head(logits: &[f32], mask: &[bool]) -> u8 {
 mod tests {
     use kvtide_envs::seed;
     use proptest::prelude::*;
+    use rand::RngExt;
 
     use super::*;
-    use crate::agent::tensor;
 
     const SIZES: [usize; 3] = [4, 1, 3];
 
@@ -149,11 +179,8 @@ mod tests {
         })
     }
 
-    fn taken(heads: &Heads, logits: &[f32], mask: &[bool], action: &[u8]) -> (f64, f64) {
-        let actions: Vec<i64> = action.iter().map(|&choice| i64::from(choice)).collect();
-        let (log_prob, entropy) =
-            heads.evaluate(&tensor::of(logits, &[1, 8]), &tensor::of(mask, &[1, 8]), &tensor::of(&actions, &[1, 3]));
-        (log_prob.double_value(&[0]), entropy.double_value(&[0]))
+    fn taken(logits: &[f32], mask: &[bool], action: &[u8]) -> (f32, f32) {
+        Heads::new(&SIZES).evaluate(&mut logits.to_vec(), &mut [0.0; 8], mask, action)
     }
 
     proptest! {
@@ -163,7 +190,7 @@ mod tests {
             let mut stream = seed::stream(seed, "test", 0);
             let mut action = [0; 3];
             for _ in 0..32 {
-                heads.sample(&logits, &mask, &mut stream, &mut action);
+                heads.sample(&logits, &mask, &stream.random::<[f64; 3]>(), &mut action);
                 for (range, &choice) in heads.ranges.iter().zip(&action) {
                     prop_assert!(mask[range.start + usize::from(choice)]);
                 }
@@ -176,30 +203,30 @@ mod tests {
         }
 
         #[test]
-        fn rust_and_libtorch_agree_and_probabilities_sum_to_one((logits, mask, seed) in rows()) {
+        fn probabilities_sum_to_one_and_agree_with_those_in_f64((logits, mask, seed) in rows()) {
             let heads = Heads::new(&SIZES);
             let mut log_probs = logits.clone();
             heads.log_probs(&mut log_probs, &mask);
-            let mut entropy = 0.0;
+            let mut expected_entropy = 0.0;
             for range in &heads.ranges {
                 let probabilities: Vec<f64> = log_probs[range.clone()].iter().map(|&log| f64::from(log).exp()).collect();
                 prop_assert!((probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-5);
-                entropy -= probabilities.iter().filter(|&&p| p > 0.0).map(|p| p * p.ln()).sum::<f64>();
+                expected_entropy -= probabilities.iter().filter(|&&p| p > 0.0).map(|p| p * p.ln()).sum::<f64>();
             }
             let mut action = [0; 3];
-            heads.sample(&logits, &mask, &mut seed::stream(seed, "test", 0), &mut action);
+            heads.sample(&logits, &mask, &seed::stream(seed, "test", 0).random::<[f64; 3]>(), &mut action);
             let expected: f32 = heads.ranges.iter().zip(&action).map(|(range, &choice)| log_probs[range.start + usize::from(choice)]).sum();
-            let (log_prob, torch_entropy) = taken(&heads, &logits, &mask, &action);
-            prop_assert!((log_prob - f64::from(expected)).abs() < 1e-4, "{log_prob} {expected}");
-            prop_assert!((torch_entropy - entropy).abs() < 1e-4, "{torch_entropy} {entropy}");
+            let (log_prob, entropy) = taken(&logits, &mask, &action);
+            prop_assert!((log_prob - expected).abs() < 1e-4, "{log_prob} {expected}");
+            prop_assert!((f64::from(entropy) - expected_entropy).abs() < 1e-4, "{entropy} {expected_entropy}");
         }
     }
 
     #[test]
     fn equal_logits_have_the_entropy_of_their_number() {
         let mask = [true, true, true, true, true, true, false, true];
-        let (log_prob, entropy) = taken(&Heads::new(&SIZES), &[0.3; 8], &mask, &[2, 0, 2]);
-        let expected = 4.0_f64.ln() + 2.0_f64.ln();
+        let (log_prob, entropy) = taken(&[0.3; 8], &mask, &[2, 0, 2]);
+        let expected = 4.0_f32.ln() + 2.0_f32.ln();
         assert!((log_prob + expected).abs() < 1e-6 && (entropy - expected).abs() < 1e-6, "{log_prob} {entropy}");
     }
 
@@ -207,18 +234,17 @@ mod tests {
     fn a_single_allowed_choice_contributes_exactly_nothing() {
         let mask = [false, true, false, false, true, false, false, true];
         let logits = [9.0, -3.0, 2.0, 1.0, 4.0, 5.0, 6.0, -7.0];
-        assert_eq!(taken(&Heads::new(&SIZES), &logits, &mask, &[1, 0, 2]), (0.0, 0.0));
+        assert_eq!(taken(&logits, &mask, &[1, 0, 2]), (0.0, 0.0));
     }
 
     #[test]
     fn a_forbidden_choice_has_no_gradient() {
-        let logits = tensor::of(&[1.0_f32, 2.0, 3.0], &[1, 3]).set_requires_grad(true);
-        let masks = tensor::of(&[true, false, true], &[1, 3]);
-        let (log_prob, entropy) = Heads::new(&[3]).evaluate(&logits, &masks, &tensor::of(&[2_i64], &[1, 1]));
-        let gradient = Tensor::run_backward(&[(log_prob + entropy).sum(Kind::Float)], &[&logits], false, false);
-        let gradient = tensor::values(&gradient[0]);
-        assert_eq!(gradient[1], 0.0);
-        assert!(gradient[0] != 0.0 && gradient.iter().all(|value| value.is_finite()));
+        let heads = Heads::new(&[3]);
+        let (mut row, mut probabilities) = ([1.0, 2.0, 3.0], [0.0; 3]);
+        heads.evaluate(&mut row, &mut probabilities, &[true, false, true], &[2]);
+        heads.differentiate(&mut row, &probabilities, &[2], (1.0, 1.0));
+        assert_eq!(row[1], 0.0);
+        assert!(row[0] != 0.0 && row.iter().all(|value| value.is_finite()), "{row:?}");
     }
 
     #[test]

@@ -127,7 +127,6 @@ fn horner<const TERMS: usize>(x: f32, coefficients: [f32; TERMS]) -> f32 {
 mod tests {
     use kvtide_envs::seed;
     use rand::RngExt;
-    use tch::no_grad;
 
     use super::*;
     use crate::agent::network::Network;
@@ -156,12 +155,12 @@ mod tests {
                 .map(|values| values.iter().map(|value| value + stream.random_range(-0.2..0.2)).collect())
                 .collect();
             let weights = Weights::new(architecture.clone(), values).unwrap();
-            let network = Network::new(&weights);
             let rows = tensor::of(&observations, &[64, 28]);
-            for (inference, expected) in [
-                (Inference::new(weights.actor()), no_grad(|| network.logits(&rows))),
-                (Inference::new(weights.critic()), no_grad(|| network.values(&rows))),
+            for (inference, network) in [
+                (Inference::new(weights.actor()), Network::new(weights.actor())),
+                (Inference::new(weights.critic()), Network::new(weights.critic())),
             ] {
+                let (expected, _) = network.forward(&rows);
                 let mut outputs = vec![0.0; 64 * inference.outputs()];
                 inference.forward(&observations, &mut outputs);
                 for (ours, theirs) in outputs.iter().zip(tensor::values(&expected)) {

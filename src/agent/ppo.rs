@@ -1,6 +1,6 @@
 //! Proximal policy optimisation (Schulman et al. 2017, "Proximal Policy Optimization Algorithms"), read top to bottom:
-//! [`Trainer::iterate`] is the algorithm. Its details, numbered as they are marked below, follow Huang et al. 2022, "The
-//! 37 Implementation Details of Proximal Policy Optimization" (H), and cleanrl's `ppo.py`:
+//! [`Trainer::iterate`] is the algorithm. Its details, numbered as they are marked below and in `gradient.rs`, follow
+//! Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization" (H), and cleanrl's `ppo.py`:
 //!
 //! 1. several environments, rollouts of fixed length that go on where the last stopped (H core 1);
 //! 2. orthogonal initialisation, a nearly uniform first policy (H core 2, [`Weights::orthogonal`]);
@@ -23,7 +23,8 @@
 //!     ([`Weights::favouring`]); this is ours.
 //!
 //! Nothing here reads a clock or keeps a generator: each iteration's draws come from streams named by its number, so the
-//! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped.
+//! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped. Nor
+//! does it matter how many threads there are: what is added up is cut into shards that do not depend on them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,18 +32,17 @@ use kvtide_envs::env::VectorEnv;
 use kvtide_envs::seed;
 use ndarray::Array2;
 use rand::seq::SliceRandom;
-use tch::{Kind, Tensor, no_grad};
 
-use super::adam::{Adam, AdamState, clip_norm};
+use super::adam::{AdamState, clip_norm};
 use super::config::{ConfigError, Plan, PpoConfig};
 use super::gae::{self, Trajectory};
+use super::gradient::{self, Gradient, Means, Objective, Samples};
 use super::heads::Heads;
 use super::inference::Inference;
-use super::network::Network;
 use super::normalise::{Moments, Normalisers};
 use super::rollout::{Actor, Rollout};
 use super::weights::{Architecture, Weights};
-use super::{AgentError, IterationReport, Losses, loss, tensor};
+use super::{AgentError, IterationReport, Losses};
 
 /// Everything a run is between two iterations, as plain numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,8 +79,8 @@ pub struct Trainer {
     iteration: u64,
     decisions: u64,
     actor: Actor,
-    network: Network,
-    adam: Adam,
+    weights: Weights,
+    adam: AdamState,
     heads: Heads,
 }
 
@@ -101,9 +101,10 @@ impl Trainer {
                 range: "one choice for each head, within its range",
             })?; // 16.
         }
-        let optimiser = AdamState::new(weights.values().iter().map(Vec::len));
+        let adam = AdamState::new(weights.values().iter().map(Vec::len)); // 3.
         let actor = Actor::start(env, &architecture, &config)?;
-        Ok(Trainer::assemble(config, plan, (0, 0), actor, &weights, &optimiser))
+        let heads = Heads::new(&architecture.head_sizes);
+        Ok(Trainer { config, plan, iteration: 0, decisions: 0, actor, weights, adam, heads })
     }
 
     /// Goes on from a saved state, in an environment made as the one it was saved from.
@@ -118,32 +119,16 @@ impl Trainer {
             let found = weights.architecture();
             return Err(AgentError::Resume(format!("saved networks are {found:?}, asked for are {architecture:?}")));
         }
+        let lengths = |values: &[Vec<f32>]| values.iter().map(Vec::len).collect::<Vec<_>>();
+        if [&optimiser.first, &optimiser.second].iter().any(|moments| lengths(moments) != lengths(weights.values())) {
+            return Err(AgentError::Resume("saved moments of the optimiser are not those of the networks".to_owned()));
+        }
         if !fits(&normalisers, &config, &architecture, env.num_envs()) {
             return Err(AgentError::Resume("saved normalisers do not fit the settings or the environment".to_owned()));
         }
         let actor = Actor::resume(env, &architecture, normalisers, &saved, iteration + 1)?;
-        Ok(Trainer::assemble(config, plan, (iteration, decisions), actor, &weights, &optimiser))
-    }
-
-    fn assemble(
-        config: PpoConfig,
-        plan: Plan,
-        (iteration, decisions): (u64, u64),
-        actor: Actor,
-        weights: &Weights,
-        optimiser: &AdamState,
-    ) -> Trainer {
-        let shapes: Vec<Vec<usize>> = weights.architecture().parameters().into_iter().map(|(_, shape)| shape).collect();
-        Trainer {
-            network: Network::new(weights),
-            adam: Adam::new(optimiser, &shapes), // 3.
-            heads: Heads::new(&weights.architecture().head_sizes),
-            config,
-            plan,
-            iteration,
-            decisions,
-            actor,
-        }
+        let heads = Heads::new(&architecture.head_sizes);
+        Ok(Trainer { config, plan, iteration, decisions, actor, weights, adam: optimiser, heads })
     }
 
     /// Iterates until done or until `stop` is set, which is looked at between iterations. `observe` is called after each
@@ -172,48 +157,41 @@ impl Trainer {
     /// [`AgentError::Environment`] or [`AgentError::EmptyMask`] if the environment gave something nobody can learn from,
     /// [`AgentError::NonFinite`] if the optimisation diverged. The run cannot go on after an error.
     pub fn iterate(&mut self) -> Result<IterationReport, AgentError> {
-        // libtorch keeps this per thread, and we may have been moved to another.
-        tch::set_num_threads(self.config.num_threads as i32);
-        let progress = self.iteration as f64 / self.plan.iterations as f64;
-        let learning_rate = self.config.learning_rate * if self.config.anneal { 1.0 - progress.min(1.0) } else { 1.0 }; // 4.
-        let entropy_coef = self.config.entropy_coef.at(progress.min(1.0));
+        let rollout = self.act()?;
+        self.learn(rollout)
+    }
+
+    /// The first half of an iteration: decisions under the current actor.
+    pub(crate) fn act(&mut self) -> Result<Rollout, AgentError> {
+        let actor = Inference::new(self.weights.actor());
+        // In a scope, so on a thread of the pool: from any other, each step would have to wait for one of them to wake up.
+        rayon::scope(|_| self.actor.collect(&actor, &self.config, self.iteration + 1)) // 1., 14.
+    }
+
+    /// The second half: what is learned from them.
+    pub(crate) fn learn(&mut self, mut rollout: Rollout) -> Result<IterationReport, AgentError> {
+        let progress = (self.iteration as f64 / self.plan.iterations as f64).min(1.0);
+        let learning_rate = self.config.learning_rate * if self.config.anneal { 1.0 - progress } else { 1.0 }; // 4.
+        let entropy_coef = self.config.entropy_coef.at(progress);
         self.iteration += 1;
-
-        let actor = Inference::new(self.network.weights().actor());
-        let mut rollout = self.actor.collect(&actor, &self.config, self.iteration)?; // 1., 14.
         self.decisions += self.plan.batch as u64;
-        let episodes = std::mem::take(&mut rollout.episodes);
-        let losses = self.update(&rollout, learning_rate, entropy_coef)?;
 
-        Ok(IterationReport {
-            iteration: self.iteration,
-            decisions: self.decisions,
-            learning_rate,
-            entropy_coef,
-            losses,
-            episodes,
-        })
+        let episodes = std::mem::take(&mut rollout.episodes);
+        let losses = rayon::scope(|_| self.update(&rollout, learning_rate, entropy_coef))?;
+        let (iteration, decisions) = (self.iteration, self.decisions);
+        Ok(IterationReport { iteration, decisions, learning_rate, entropy_coef, losses, episodes })
     }
 
     fn update(&mut self, rollout: &Rollout, learning_rate: f64, entropy_coef: f64) -> Result<Losses, AgentError> {
-        let Trainer { config, plan, network, adam, heads, .. } = self;
-        let batch = plan.batch;
-        let (num_steps, num_envs) = rollout.rewards.dim();
-        let size = rollout.observations.len() / batch;
-        let observations = tensor::of(&rollout.observations, &[batch, size]);
-        let masks = tensor::of(&rollout.masks, &[batch, heads.num_choices()]);
-        let actions = tensor::of(&rollout.actions, &[batch, heads.len()]);
+        let Trainer { config, plan, weights, adam, heads, .. } = self;
+        // libtorch keeps this per thread.
+        rayon::broadcast(|_| tch::set_num_threads(config.num_threads as i32));
 
         // Log-probabilities and values of the rollout, by the network that is about to change: taken here rather than
         // while acting, so that the ratio starts at one to the last bits and the critic runs once, on everything.
-        let cuts = rollout.bootstrap_observations.len() / size;
-        let bootstrap = tensor::of(&rollout.bootstrap_observations, &[cuts, size]);
-        let (old_log_probs, old_values, bootstrap) = no_grad(|| {
-            let (log_probs, _) = heads.evaluate(&network.logits(&observations), &masks, &actions);
-            (log_probs, network.values(&observations), tensor::values(&network.values(&bootstrap)))
-        });
-        let values = Array2::from_shape_vec((num_steps, num_envs), tensor::values(&old_values)).expect("one per row");
-
+        let (log_probs, values) = gradient::evaluate(weights, heads, rollout);
+        let values = Array2::from_shape_vec(rollout.rewards.dim(), values).expect("one per row");
+        let bootstrap = gradient::values(weights, &rollout.bootstrap_observations);
         let advantages = gae::advantages(
             &Trajectory {
                 rewards: rollout.rewards.view(),
@@ -227,49 +205,40 @@ impl Trainer {
         ); // 5.
         let returns = &advantages + &values;
         let mut losses = Losses { explained_variance: explained_variance(&advantages, &returns), ..Losses::default() };
-        let advantages = tensor::of(advantages.as_slice().expect("row-major"), &[batch]);
-        let returns = tensor::of(returns.as_slice().expect("row-major"), &[batch]);
+        let [values, advantages, returns] =
+            [&values, &advantages, &returns].map(|rows| rows.as_slice().expect("row-major"));
+        let samples = Samples { rollout, heads, log_probs: &log_probs, values, returns };
+        let objective = Objective {
+            clip: config.clip as f32,
+            value_clip: config.value_clip.map(|clip| clip as f32),
+            entropy_coef: entropy_coef as f32,
+            value_coef: config.value_coef as f32,
+        };
 
-        let mut order: Vec<i64> = (0..batch as i64).collect();
+        let mut order: Vec<usize> = (0..plan.batch).collect();
         let mut stream = seed::stream(config.seed, "ppo.shuffle", self.iteration);
         let mut clip_fractions = 0.0;
         let mut updates = 0.0;
         for epoch in 0..config.num_epochs {
             order.shuffle(&mut stream); // 6.
             for (minibatch, rows) in order.chunks_exact(plan.minibatch).enumerate() {
-                let rows = tensor::of(rows, &[rows.len()]);
-                let of = |all: &Tensor| all.index_select(0, &rows);
-                let observations = of(&observations);
-
-                let (log_probs, entropy) = heads.evaluate(&network.logits(&observations), &of(&masks), &of(&actions)); // 13., 15.
-                let entropy = entropy.mean(Kind::Float);
-                let log_ratio = log_probs - of(&old_log_probs);
-                let ratio = log_ratio.exp();
-
-                let advantages = of(&advantages);
-                let advantages = (&advantages - advantages.mean(Kind::Float)) / (advantages.std(true) + 1e-8); // 7.
-                let policy_loss = loss::policy(&ratio, &advantages, config.clip); // 8.
-                let values = network.values(&observations);
-                let value_loss = loss::value(&values, &of(&old_values), &of(&returns), config.value_clip); // 9.
-                let loss = &policy_loss - &entropy * entropy_coef + &value_loss * config.value_coef; // 10.
-                let mut gradients = Tensor::run_backward(&[&loss], network.parameters(), false, false);
-                let grad_norm = clip_norm(&mut gradients, config.max_grad_norm); // 11.
-                for (what, value) in [("the loss", number(&loss)), ("the norm of the gradient", grad_norm)] {
+                let advantages = standardised(advantages, rows); // 7.
+                let Gradient { values: mut gradient, means } =
+                    gradient::gradient(weights, &samples, (rows, &advantages), &objective); // 8., 9., 10., 13., 15.
+                let grad_norm = clip_norm(&mut gradient, config.max_grad_norm); // 11.
+                let loss = means.policy_loss - entropy_coef * means.entropy + config.value_coef * means.value_loss;
+                for (what, value) in [("the loss", loss), ("the norm of the gradient", grad_norm)] {
                     if !value.is_finite() {
                         let (epoch, minibatch) = (epoch + 1, minibatch + 1);
                         return Err(AgentError::NonFinite { iteration: self.iteration, epoch, minibatch, what, value });
                     }
                 }
-                adam.step(network.parameters_mut(), &gradients, learning_rate);
+                adam.step(weights.values_mut(), &gradient, learning_rate);
 
-                let (ratio, log_ratio) = (ratio.detach(), log_ratio.detach());
-                losses.old_approx_kl = -number(&log_ratio.mean(Kind::Float));
-                losses.approx_kl = number(&(&ratio - 1.0 - &log_ratio).mean(Kind::Float)); // 12.
-                clip_fractions += number(&(&ratio - 1.0).abs().gt(config.clip).to_kind(Kind::Float).mean(Kind::Float));
-                losses.policy_loss = number(&policy_loss);
-                losses.value_loss = number(&value_loss);
-                losses.entropy = number(&entropy);
-                losses.grad_norm = grad_norm;
+                let Means { policy_loss, value_loss, entropy, log_ratio, kl, clipped } = means;
+                let old_approx_kl = -log_ratio;
+                losses = Losses { policy_loss, value_loss, entropy, old_approx_kl, approx_kl: kl, grad_norm, ..losses }; // 12.
+                clip_fractions += clipped;
                 updates += 1.0;
             }
             losses.epochs = epoch + 1;
@@ -287,8 +256,8 @@ impl Trainer {
             config: self.config.clone(),
             iteration: self.iteration,
             decisions: self.decisions,
-            weights: self.network.weights(),
-            optimiser: self.adam.state(),
+            weights: self.weights.clone(),
+            optimiser: self.adam.clone(),
             normalisers: self.actor.normalisers.clone(),
             env: self.actor.save(),
         }
@@ -321,7 +290,7 @@ impl Trainer {
 
     /// The current actor and critic.
     pub fn weights(&self) -> Weights {
-        self.network.weights()
+        self.weights.clone()
     }
 
     /// Moments of the observations so far, if they are standardised.
@@ -330,8 +299,13 @@ impl Trainer {
     }
 }
 
-fn number(scalar: &Tensor) -> f64 {
-    scalar.double_value(&[])
+/// The advantages of `rows`, less their mean, over their (unbiased) standard deviation.
+fn standardised(advantages: &[f32], rows: &[usize]) -> Vec<f32> {
+    let taken = || rows.iter().map(|&row| f64::from(advantages[row]));
+    let mean = taken().sum::<f64>() / rows.len() as f64;
+    let squares: f64 = taken().map(|advantage| (advantage - mean).powi(2)).sum();
+    let deviation = (squares / (rows.len() - 1) as f64).sqrt();
+    taken().map(|advantage| ((advantage - mean) / (deviation + 1e-8)) as f32).collect()
 }
 
 /// `1 − Var(returns − values) / Var(returns)`, where `returns − values` are the advantages.

@@ -115,6 +115,11 @@ impl Weights {
         &self.values
     }
 
+    /// The same, to be changed.
+    pub(crate) fn values_mut(&mut self) -> &mut [Vec<f32>] {
+        &mut self.values
+    }
+
     /// Weight and bias of each of the actor's layers.
     pub fn actor(&self) -> impl Iterator<Item = (&[f32], &[f32])> {
         pairs(&self.values[..self.values.len() / 2])

@@ -51,7 +51,8 @@ pub fn decisions(repeats: usize, each: &mut dyn FnMut(Figure)) -> Result<(), Env
     Ok(())
 }
 
-fn config(kind: EngineKind, source: &str) -> EnvConfig {
+/// Environments of an engine on a 24 GB card, serving `source`.
+pub(super) fn config(kind: EngineKind, source: &str) -> EnvConfig {
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().expect("a known deployment");
     let engine = deployment.engine(kind);
     let cost = CostModel::new(&deployment, engine.block_size);

@@ -1,4 +1,4 @@
-//! How fast the world turns: scheduler steps, requests served, environment decisions.
+//! How fast the world turns: scheduler steps, requests served, environment decisions, training.
 //!
 //! Every figure is measured several times and given with its spread. Machines are shared and clocks differ, so figures
 //! of one call compare with each other, not with those of another machine.
@@ -6,6 +6,7 @@
 mod environment;
 mod scheduler;
 mod serving;
+mod training;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,11 +16,12 @@ use serde::Serialize;
 pub use environment::decisions;
 pub use scheduler::{bytes_per_request, steps};
 pub use serving::requests;
+pub use training::{TrainingError, training};
 
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// What was measured: `scheduler_steps`, `requests`, `env_decisions`, `request_bytes`.
+    /// What was measured: `scheduler_steps`, `requests`, `env_decisions`, `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
     pub case: String,

@@ -55,6 +55,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
         return written.map(|()| Exit::Interrupted);
     }
     bench::decisions(repeats, &mut each)?;
+    if stopped.load(Ordering::Relaxed) {
+        return written.map(|()| Exit::Interrupted);
+    }
+    bench::training(repeats, &mut each)?;
     written.map(|()| Exit::Done)
 }
 
