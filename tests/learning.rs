@@ -191,6 +191,20 @@ fn equal_seeds_give_equal_bits_and_other_seeds_others() {
 }
 
 #[test]
+fn the_number_of_threads_changes_no_bit() {
+    // Minibatches of several shards, the last of them short.
+    let config = || PpoConfig { num_steps: 300, num_minibatches: 2, total_decisions: 2 * 8 * 300, ..quick() };
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| train(config(), Toys::<CartPole>::boxed(8)))
+    };
+    let (one, reports) = run(1);
+    for threads in [2, 5] {
+        assert_eq!(run(threads), (one.clone(), reports.clone()), "{threads} threads");
+    }
+}
+
+#[test]
 fn a_run_stops_between_iterations() {
     let stop = AtomicBool::new(false);
     let mut trainer = Trainer::new(quick(), Toys::<Bandit>::boxed(8)).unwrap();

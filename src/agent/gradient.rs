@@ -67,7 +67,9 @@ pub(crate) fn evaluate(weights: &Weights, heads: &Heads, rollout: &Rollout) -> (
         let (mut logits, values) = (tensor::values(&logits), tensor::values(&values));
         let rows = logits.chunks_exact_mut(heads.num_choices()).zip(masks.chunks_exact(heads.num_choices()));
         let rows = rows.zip(actions.chunks_exact(heads.len()));
-        let log_probs: Vec<f32> = rows.map(|((row, mask), action)| heads.evaluate(row, mask, action).0).collect();
+        let mut spare = vec![0.0; heads.num_choices()];
+        let log_probs: Vec<f32> =
+            rows.map(|((row, mask), action)| heads.evaluate(row, &mut spare, mask, action).0).collect();
         (log_probs, values)
     });
     let (log_probs, values): (Vec<_>, Vec<_>) = shards.unzip();
@@ -93,7 +95,7 @@ pub(crate) fn gradient(
         .zip(advantages.par_chunks(SHARD))
         .map(|shard| samples.shard(weights, shard, objective, share))
         .collect();
-    shards.into_iter().reduce(Gradient::plus).expect("a minibatch has rows")
+    shards.into_iter().reduce(|sum, shard| sum.plus(&shard)).expect("a minibatch has rows")
 }
 
 impl Samples<'_> {
@@ -117,10 +119,10 @@ impl Samples<'_> {
 
         // Outputs are replaced by the derivatives of the loss by them.
         let (mut logits, mut values) = (tensor::values(&logits), tensor::values(&values));
-        let mut means = Means::default();
+        let (mut means, mut spare) = (Means::default(), vec![0.0; self.heads.num_choices()]);
         let outputs = logits.chunks_exact_mut(self.heads.num_choices()).zip(&mut values);
         for ((&row, &advantage), (logits, value)) in rows.iter().zip(advantages).zip(outputs) {
-            self.differentiate((row, advantage), (logits, value), objective, share, &mut means);
+            self.differentiate((row, advantage), (logits, value), &mut spare, (objective, share), &mut means);
         }
         let mut gradient = actor.backward(&through_actor, rows_of(&logits, self.heads.num_choices()));
         gradient.extend(critic.backward(&through_critic, rows_of(&values, 1)));
@@ -132,20 +134,21 @@ impl Samples<'_> {
         &self,
         (row, advantage): (usize, f32),
         (logits, value): (&mut [f32], &mut f32),
-        objective: &Objective,
-        share: f32,
+        probabilities: &mut [f32],
+        (objective, share): (&Objective, f32),
         sums: &mut Means,
     ) {
         let mask = &self.rollout.masks[row * self.heads.num_choices()..][..self.heads.num_choices()];
         let action = &self.rollout.actions[row * self.heads.len()..][..self.heads.len()];
-        let (log_prob, entropy) = self.heads.evaluate(logits, mask, action); // 15.
+        let (log_prob, entropy) = self.heads.evaluate(logits, probabilities, mask, action); // 15.
         let log_ratio = log_prob - self.log_probs[row];
         let ratio = log_ratio.exp();
 
         let Objective { clip, value_clip, entropy_coef, value_coef } = *objective;
         let (policy_loss, by_ratio) = loss::policy(ratio, advantage, clip); // 8.
         let (value_loss, by_value) = loss::value(*value, self.values[row], self.returns[row], value_clip); // 9.
-        self.heads.differentiate(logits, action, (share * by_ratio * ratio, -share * entropy_coef)); // 10.
+        let weights = (share * by_ratio * ratio, -share * entropy_coef);
+        self.heads.differentiate(logits, probabilities, action, weights); // 10.
         *value = share * value_coef * by_value;
 
         sums.policy_loss += f64::from(policy_loss);
@@ -158,7 +161,7 @@ impl Samples<'_> {
 }
 
 impl Gradient {
-    fn plus(mut self, other: Gradient) -> Gradient {
+    fn plus(mut self, other: &Gradient) -> Gradient {
         for (values, others) in self.values.iter_mut().zip(&other.values) {
             values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
         }
@@ -230,10 +233,9 @@ mod tests {
         let mut masks: Vec<bool> = floats(ROWS * 8, 1.0).iter().map(|value| *value > -0.3).collect();
         masks.chunks_exact_mut(8).for_each(|mask| [1, 4, 7].iter().for_each(|&choice| mask[choice] = true));
         let mut actions = vec![0; ROWS * 3];
-        let mut stream = seed::stream(11, "test", 1);
+        let mut draws = seed::stream(11, "test", 1);
         for (action, mask) in actions.chunks_exact_mut(3).zip(masks.chunks_exact(8)) {
-            let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
-            heads.sample(&[0.0; 8], mask, &draws, action);
+            heads.sample(&[0.0; 8], mask, &draws.random::<[f64; 3]>(), action);
         }
         let rollout = Rollout {
             observations,

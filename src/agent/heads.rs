@@ -46,8 +46,7 @@ impl Heads {
         self.ranges.iter().position(|range| !mask[range.clone()].contains(&true))
     }
 
-    /// The choice of each head at which the distribution function passes that head's draw, in `0..1`, into `action`: a
-    /// sample, if draws are uniform.
+    /// Takes a choice of each head into `action`, by a draw from `0..1` for each head, whatever the mask.
     pub fn sample(&self, logits: &[f32], mask: &[bool], draws: &[f64], action: &mut [u8]) {
         for ((range, &draw), choice) in self.ranges.iter().zip(draws).zip(action) {
             *choice = sample_head(&logits[range.clone()], &mask[range.clone()], draw);
@@ -74,42 +73,55 @@ impl Heads {
         }
     }
 
-    /// Log-probability of `action` and entropy, each summed over heads. Replaces the logits of one row by log-probabilities;
-    /// where forbidden by a number whose exponential is zero.
-    pub fn evaluate(&self, row: &mut [f32], mask: &[bool], action: &[u8]) -> (f32, f32) {
+    /// Log-probability of `action` and entropy, each summed over heads. Replaces the logits of one row by log-probabilities,
+    /// finite also where forbidden, and fills `probabilities`.
+    pub fn evaluate(&self, row: &mut [f32], probabilities: &mut [f32], mask: &[bool], action: &[u8]) -> (f32, f32) {
         let (mut log_prob, mut entropy) = (0.0, 0.0);
         for (range, &taken) in self.ranges.iter().zip(action) {
-            let (logits, mask) = (&mut row[range.clone()], &mask[range.clone()]);
-            for (logit, &allowed) in logits.iter_mut().zip(mask) {
-                *logit = if allowed { *logit } else { MASKED_LOGIT };
-            }
-            let largest = logits.iter().copied().fold(MASKED_LOGIT, f32::max);
-            let total: f32 = logits.iter().map(|logit| (logit - largest).exp()).sum();
-            let shift = largest + total.ln();
-            logits.iter_mut().for_each(|logit| *logit -= shift);
-            log_prob += logits[usize::from(taken)];
-            entropy += entropy_of(logits);
+            let (row, probabilities) = (&mut row[range.clone()], &mut probabilities[range.clone()]);
+            softmax(row, probabilities, &mask[range.clone()]);
+            log_prob += row[usize::from(taken)];
+            entropy += entropy_of(row, probabilities);
         }
         (log_prob, entropy)
     }
 
     /// Replaces what [`Heads::evaluate`] left of a row by the derivative of `a log π(action) + b H` by its logits:
     /// `a (1[taken] − p) − b p (log p + H)`, `H` the entropy of the head.
-    pub fn differentiate(&self, row: &mut [f32], action: &[u8], (a, b): (f32, f32)) {
+    pub fn differentiate(&self, row: &mut [f32], probabilities: &[f32], action: &[u8], (a, b): (f32, f32)) {
         for (range, &taken) in self.ranges.iter().zip(action) {
-            let log_probs = &mut row[range.clone()];
-            let entropy = entropy_of(log_probs);
-            for log_prob in log_probs.iter_mut() {
-                *log_prob = -log_prob.exp() * (a + b * (*log_prob + entropy));
+            let (row, probabilities) = (&mut row[range.clone()], &probabilities[range.clone()]);
+            let entropy = entropy_of(row, probabilities);
+            for (log_prob, p) in row.iter_mut().zip(probabilities) {
+                *log_prob = -p * (a + b * (*log_prob + entropy));
             }
-            log_probs[usize::from(taken)] += a;
+            row[usize::from(taken)] += a;
         }
     }
 }
 
+/// Replaces the logits of one head by log-probabilities, and fills `probabilities`.
+fn softmax(row: &mut [f32], probabilities: &mut [f32], mask: &[bool]) {
+    for (logit, &allowed) in row.iter_mut().zip(mask) {
+        *logit = if allowed { *logit } else { MASKED_LOGIT };
+    }
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut total = 0.0;
+    for ((logit, p), &allowed) in row.iter_mut().zip(&mut *probabilities).zip(mask) {
+        *logit -= largest;
+        *p = if allowed { logit.exp() } else { 0.0 };
+        total += *p;
+    }
+    let (shift, share) = (total.ln(), 1.0 / total);
+    for (log_prob, p) in row.iter_mut().zip(probabilities) {
+        *log_prob -= shift;
+        *p *= share;
+    }
+}
+
 /// Entropy of one head, nats.
-fn entropy_of(log_probs: &[f32]) -> f32 {
-    -log_probs.iter().map(|log_prob| log_prob.exp() * log_prob).sum::<f32>()
+fn entropy_of(log_probs: &[f32], probabilities: &[f32]) -> f32 {
+    -log_probs.iter().zip(probabilities).map(|(log_prob, p)| log_prob * p).sum::<f32>()
 }
 
 fn allowed<'a>(logits: &'a [f32], mask: &'a [bool]) -> impl Iterator<Item = f32> + 'a {
@@ -168,7 +180,7 @@ mod tests {
     }
 
     fn taken(logits: &[f32], mask: &[bool], action: &[u8]) -> (f32, f32) {
-        Heads::new(&SIZES).evaluate(&mut logits.to_vec(), mask, action)
+        Heads::new(&SIZES).evaluate(&mut logits.to_vec(), &mut [0.0; 8], mask, action)
     }
 
     proptest! {
@@ -178,8 +190,7 @@ mod tests {
             let mut stream = seed::stream(seed, "test", 0);
             let mut action = [0; 3];
             for _ in 0..32 {
-                let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
-                heads.sample(&logits, &mask, &draws, &mut action);
+                heads.sample(&logits, &mask, &stream.random::<[f64; 3]>(), &mut action);
                 for (range, &choice) in heads.ranges.iter().zip(&action) {
                     prop_assert!(mask[range.start + usize::from(choice)]);
                 }
@@ -203,9 +214,7 @@ mod tests {
                 expected_entropy -= probabilities.iter().filter(|&&p| p > 0.0).map(|p| p * p.ln()).sum::<f64>();
             }
             let mut action = [0; 3];
-            let mut stream = seed::stream(seed, "test", 0);
-            let draws: [f64; 3] = std::array::from_fn(|_| stream.random());
-            heads.sample(&logits, &mask, &draws, &mut action);
+            heads.sample(&logits, &mask, &seed::stream(seed, "test", 0).random::<[f64; 3]>(), &mut action);
             let expected: f32 = heads.ranges.iter().zip(&action).map(|(range, &choice)| log_probs[range.start + usize::from(choice)]).sum();
             let (log_prob, entropy) = taken(&logits, &mask, &action);
             prop_assert!((log_prob - expected).abs() < 1e-4, "{log_prob} {expected}");
@@ -231,9 +240,9 @@ mod tests {
     #[test]
     fn a_forbidden_choice_has_no_gradient() {
         let heads = Heads::new(&[3]);
-        let mut row = [1.0, 2.0, 3.0];
-        heads.evaluate(&mut row, &[true, false, true], &[2]);
-        heads.differentiate(&mut row, &[2], (1.0, 1.0));
+        let (mut row, mut probabilities) = ([1.0, 2.0, 3.0], [0.0; 3]);
+        heads.evaluate(&mut row, &mut probabilities, &[true, false, true], &[2]);
+        heads.differentiate(&mut row, &probabilities, &[2], (1.0, 1.0));
         assert_eq!(row[1], 0.0);
         assert!(row[0] != 0.0 && row.iter().all(|value| value.is_finite()), "{row:?}");
     }

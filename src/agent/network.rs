@@ -1,5 +1,5 @@
 //! A network as libtorch multiplies it, many rows at a time, and its derivative written out: for a multilayer perceptron that is
-//! a handful of products, a third of what recording and replaying them costs.
+//! a few products, and nothing has to be recorded.
 
 use tch::{Kind, Tensor};
 
@@ -29,7 +29,7 @@ impl Network {
         let mut pass = vec![inputs.shallow_clone()];
         let mut outputs = None;
         for (weight, bias) in &self.layers {
-            pass.extend(outputs.take().map(|outputs: Tensor| outputs.tanh()));
+            pass.extend(outputs.take().map(tanh));
             outputs = pass.last().map(|inputs| inputs.linear(weight, Some(bias)));
         }
         (outputs.expect("a network has a layer"), Pass(pass))
@@ -48,5 +48,27 @@ impl Network {
         }
         gradients.reverse();
         gradients
+    }
+}
+
+/// `2 σ(2x) − 1`, which is tanh to 1e-7: libtorch leaves tanh to MKL, which takes four times as long for it on AMD.
+fn tanh(mut values: Tensor) -> Tensor {
+    values *= 2.0;
+    let mut values = values.sigmoid_();
+    values *= 2.0;
+    values -= 1.0;
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tanh_is_tanh() {
+        let x: Vec<f32> = (-100_000..=100_000).map(|step| step as f32 * 1e-4).collect();
+        for (found, x) in tensor::values(&tanh(tensor::of(&x, &[x.len()]))).iter().zip(x) {
+            assert!((f64::from(*found) - f64::from(x).tanh()).abs() < 2e-7, "tanh({x}) = {found}");
+        }
     }
 }

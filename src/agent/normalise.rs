@@ -9,7 +9,7 @@ pub const CLIP: f64 = 10.0;
 /// infinity.
 const EPSILON: f64 = 1e-8;
 
-/// Variance of a column nothing shall be seen of. No merge brings it back to where it could be told from infinity.
+/// Variance of a column nothing shall be seen of; no batch changes it.
 const BLIND: f64 = 1e200;
 
 /// Mean and population variance of each column of everything seen so far.
@@ -49,7 +49,7 @@ impl Moments {
             return;
         }
         let total = self.count + count;
-        for column in 0..columns {
+        for column in (0..columns).filter(|&column| self.variance[column] < BLIND) {
             let values = || rows[column..].iter().step_by(columns).map(|&value| f64::from(value));
             let mean = values().sum::<f64>() / count;
             let squares: f64 = values().map(|value| (value - mean) * (value - mean)).sum();

@@ -1,6 +1,6 @@
 //! Proximal policy optimisation (Schulman et al. 2017, "Proximal Policy Optimization Algorithms"), read top to bottom:
-//! [`Trainer::iterate`] is the algorithm. Its details, numbered as they are marked below, follow Huang et al. 2022, "The
-//! 37 Implementation Details of Proximal Policy Optimization" (H), and cleanrl's `ppo.py`:
+//! [`Trainer::iterate`] is the algorithm. Its details, numbered as they are marked below and in `gradient.rs`, follow
+//! Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization" (H), and cleanrl's `ppo.py`:
 //!
 //! 1. several environments, rollouts of fixed length that go on where the last stopped (H core 1);
 //! 2. orthogonal initialisation, a nearly uniform first policy (H core 2, [`Weights::orthogonal`]);
@@ -26,7 +26,8 @@
 //!     (the idea of generalised state-dependent exploration, Raffin et al. 2021, for discrete heads).
 //!
 //! Nothing here reads a clock or keeps a generator: each iteration's draws come from streams named by its number, so the
-//! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped.
+//! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped. Nor
+//! does it matter how many threads there are: what is added up is cut into shards that do not depend on them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -98,7 +99,6 @@ impl Trainer {
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
         if let Some(prior) = &config.prior {
             weights = weights.favouring(prior).ok_or_else(|| ConfigError {
-                table: "ppo",
                 field: "prior.choices",
                 value: format!("{:?}", prior.choices),
                 range: "one choice for each head, within its range",
@@ -167,7 +167,8 @@ impl Trainer {
     /// The first half of an iteration: decisions under the current actor.
     pub(crate) fn act(&mut self) -> Result<Rollout, AgentError> {
         let actor = Inference::new(self.weights.actor());
-        self.actor.collect(&actor, &self.config, self.iteration + 1) // 1., 14.
+        // In a scope, so on a thread of the pool: from any other, each step would have to wait for one of them to wake up.
+        rayon::scope(|_| self.actor.collect(&actor, &self.config, self.iteration + 1)) // 1., 14.
     }
 
     /// The second half: what is learned from them.
@@ -179,7 +180,7 @@ impl Trainer {
         self.decisions += self.plan.batch as u64;
 
         let episodes = std::mem::take(&mut rollout.episodes);
-        let losses = self.update(&rollout, learning_rate, entropy_coef)?;
+        let losses = rayon::scope(|_| self.update(&rollout, learning_rate, entropy_coef))?;
         let (iteration, decisions) = (self.iteration, self.decisions);
         Ok(IterationReport { iteration, decisions, learning_rate, entropy_coef, losses, episodes })
     }
@@ -187,7 +188,6 @@ impl Trainer {
     fn update(&mut self, rollout: &Rollout, learning_rate: f64, entropy_coef: f64) -> Result<Losses, AgentError> {
         let Trainer { config, plan, weights, adam, heads, .. } = self;
         // libtorch keeps this per thread.
-        tch::set_num_threads(config.num_threads as i32);
         rayon::broadcast(|_| tch::set_num_threads(config.num_threads as i32));
 
         // Log-probabilities and values of the rollout, by the network that is about to change: taken here rather than

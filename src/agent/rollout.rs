@@ -4,6 +4,7 @@ use kvtide_envs::env::{Batch, Episode, VectorEnv};
 use kvtide_envs::seed;
 use ndarray::Array2;
 use rand::RngExt;
+use rayon::prelude::*;
 
 use super::AgentError;
 use super::config::PpoConfig;
@@ -11,6 +12,9 @@ use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::{Moments, Normalisers, RewardScaler};
 use super::weights::Architecture;
+
+/// Environments whose decisions are inferred together, on one thread.
+const TOGETHER: usize = 16;
 
 /// What was seen and done in one iteration. Rows are `[num_steps, num_envs]`; observations are standardised and rewards
 /// scaled as they were when decided on.
@@ -135,24 +139,18 @@ impl Actor {
         iteration: u64,
     ) -> Result<Rollout, AgentError> {
         let num_envs = self.num_envs();
-        let (num_heads, num_choices) = (self.heads.len(), self.heads.num_choices());
+        let num_heads = self.heads.len();
         let mut stream = seed::stream(config.seed, "ppo.sample", iteration);
-        let mut logits = vec![0.0; num_envs * num_choices];
-        let mut actions = vec![0_u8; num_envs * num_heads];
         let mut draws = vec![0.0; num_envs * num_heads];
+        let mut actions = vec![0_u8; num_envs * num_heads];
         let mut cut_observations = Vec::new();
         let mut rollout = Rollout::new(config.num_steps, num_envs, &self.architecture);
 
         for step in 0..config.num_steps {
-            actor.forward(&self.observations, &mut logits);
             if step % config.hold == 0 {
-                draws.fill_with(|| stream.random::<f64>());
+                draws.fill_with(|| stream.random::<f64>()); // 17.
             }
-            let rows = logits.chunks_exact(num_choices).zip(self.batch.masks.chunks_exact(num_choices));
-            let rows = rows.zip(draws.chunks_exact(num_heads)).zip(actions.chunks_exact_mut(num_heads));
-            for (((logits, mask), draws), action) in rows {
-                self.heads.sample(logits, mask, draws, action); // 17.
-            }
+            self.decide(actor, &draws, &mut actions);
             rollout.observations.extend_from_slice(&self.observations);
             rollout.masks.extend_from_slice(&self.batch.masks);
             rollout.actions.extend_from_slice(&actions);
@@ -176,6 +174,25 @@ impl Actor {
         rollout.bootstrap_observations.clone_from(&self.observations);
         rollout.bootstrap_observations.append(&mut cut_observations);
         Ok(rollout)
+    }
+
+    /// Samples an action in every environment by `draws`; both are `[num_envs, num_heads]`.
+    fn decide(&self, actor: &Inference, draws: &[f64], actions: &mut [u8]) {
+        let heads = &self.heads;
+        let (num_heads, num_choices) = (heads.len(), heads.num_choices());
+        let together = self.observations.par_chunks(TOGETHER * self.architecture.observation_size);
+        let together = together.zip(self.batch.masks.par_chunks(TOGETHER * num_choices));
+        let together = together.zip(draws.par_chunks(TOGETHER * num_heads));
+        let together = together.zip(actions.par_chunks_mut(TOGETHER * num_heads));
+        together.for_each(|(((observations, masks), draws), actions)| {
+            let mut logits = vec![0.0; masks.len()];
+            actor.forward(observations, &mut logits);
+            let rows = logits.chunks_exact(num_choices).zip(masks.chunks_exact(num_choices));
+            let rows = rows.zip(draws.chunks_exact(num_heads)).zip(actions.chunks_exact_mut(num_heads));
+            for (((logits, mask), draws), action) in rows {
+                heads.sample(logits, mask, draws, action);
+            }
+        });
     }
 
     /// Takes in the batch's observations and masks; `count`s the observations among those seen.

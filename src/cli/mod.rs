@@ -50,7 +50,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Fit the simulator to a measured run of a real server, and judge it on what it was not fitted to.
     Calibrate(calibrate::CalibrateArgs),
-    /// Measure how fast the simulator is on this machine, with the spread over repeats.
+    /// Measure how fast simulator and training are on this machine, with the spread over repeats.
     Bench(bench::BenchArgs),
 }
 

@@ -15,7 +15,7 @@ pub use cartpole::CartPole;
 pub use small::{Bandit, Broken, Clock, Identity, Serving};
 
 /// One environment.
-pub trait Toy: Serialize + DeserializeOwned {
+pub trait Toy: Serialize + DeserializeOwned + Send {
     /// Length of an observation.
     const OBSERVATION: usize;
     /// Choices of each head.

@@ -55,7 +55,7 @@ pub struct Episode {
 
 /// Environments of one shape stepped together, each with its own seed stream: results do not depend on the number of
 /// threads.
-pub trait VectorEnv {
+pub trait VectorEnv: Send {
     /// Number of environments.
     fn num_envs(&self) -> usize;
 
