@@ -31,6 +31,12 @@ num_minibatches = 2
 hidden = [16]
 "#;
 
+/// The same by cross-entropy search: three generations of eight candidates.
+fn search_experiment() -> String {
+    let table = "[cross_entropy]\ngenerations = 3\npopulation = 8\nelite = 0.25\nepisodes = 2\n";
+    EXPERIMENT.replace("num_envs = 4", "num_envs = 4\nmethod = \"cross-entropy\"") + "\n" + table
+}
+
 fn write_experiment(folder: &Path) {
     fs::write(folder.join("small.toml"), EXPERIMENT).unwrap();
 }
@@ -45,21 +51,24 @@ fn checkpoint(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-#[test]
-fn an_interrupted_run_resumes_to_the_same_bytes() {
-    let folder = tempdir().unwrap();
-    let path = folder.path();
-    write_experiment(path);
-    done(path, &["train", "--experiment", "small.toml", "--out", "whole"]);
+fn assert_same(whole: &[(String, Vec<u8>)], cut: &[(String, Vec<u8>)]) {
+    let names = |files: &[(String, Vec<u8>)]| files.iter().map(|file| file.0.clone()).collect::<Vec<_>>();
+    assert_eq!(names(whole), names(cut));
+    for (whole, cut) in whole.iter().zip(cut) {
+        assert!(whole == cut, "{} differs", whole.0);
+    }
+}
 
-    // Interrupted at whatever moment the signal meets it; at the latest it has finished, which must also resume.
+/// Trains into `cut` and interrupts it at whatever moment the signal meets it; at the latest it has finished, which must
+/// also resume.
+fn interrupt(folder: &Path, experiment: &str) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvtide"))
-        .args(["train", "--experiment", "small.toml", "--out", "cut", "--checkpoint-every", "1"])
-        .current_dir(path)
+        .args(["train", "--experiment", experiment, "--out", "cut", "--checkpoint-every", "1"])
+        .current_dir(folder)
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    while !path.join("cut/checkpoint/manifest.json").exists() {
+    while !folder.join("cut/checkpoint/manifest.json").exists() {
         if child.try_wait().unwrap().is_some() {
             break;
         }
@@ -68,15 +77,18 @@ fn an_interrupted_run_resumes_to_the_same_bytes() {
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let code = child.wait().unwrap().code();
     assert!(code == Some(130) || code == Some(0), "{code:?}");
+}
+
+#[test]
+fn an_interrupted_run_resumes_to_the_same_bytes() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    write_experiment(path);
+    done(path, &["train", "--experiment", "small.toml", "--out", "whole"]);
+
+    interrupt(path, "small.toml");
     done(path, &["train", "--resume", "--out", "cut"]);
-    let (whole, cut) = (checkpoint(path, "whole"), checkpoint(path, "cut"));
-    assert_eq!(
-        whole.iter().map(|file| &file.0).collect::<Vec<_>>(),
-        cut.iter().map(|file| &file.0).collect::<Vec<_>>()
-    );
-    for (whole, cut) in whole.iter().zip(&cut) {
-        assert!(whole == cut, "{} differs", whole.0);
-    }
+    assert_same(&checkpoint(path, "whole"), &checkpoint(path, "cut"));
 
     // Nothing is overwritten, and another experiment is not mistaken for this one.
     assert!(refused(path, &["train", "--experiment", "small.toml", "--out", "cut"]).contains("--resume"));
@@ -155,6 +167,65 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
     bytes[middle] ^= 1;
     fs::write(&weights, &bytes).unwrap();
     assert!(refused(path, &["inspect", "run/checkpoint"]).contains("weights.safetensors"));
+}
+
+#[test]
+fn a_search_is_trained_resumed_judged_and_exported_like_any_other() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("search.toml"), search_experiment()).unwrap();
+    let trained = done(path, &["train", "--experiment", "search.toml", "--out", "whole"]);
+    assert!(trained.stderr.contains("1/3 generations") && trained.stderr.contains("score"), "{}", trained.stderr);
+    let log = fs::read_to_string(path.join("whole/train.jsonl")).unwrap();
+    let generations = lines(&log, "iteration");
+    assert_eq!(generations.len(), 3);
+    assert_eq!(generations[0]["start"], generations[0]["mean"]);
+    for (number, line) in (1..).zip(&generations) {
+        assert_eq!(line["iteration"], number);
+        assert!(line["best"].as_f64() >= line["elite"].as_f64(), "{line}");
+        assert!(line["episodes"]["metrics"]["slo_attainment"].as_f64().is_some(), "{line}");
+    }
+
+    interrupt(path, "search.toml");
+    done(path, &["train", "--resume", "--out", "cut"]);
+    assert_same(&checkpoint(path, "whole"), &checkpoint(path, "cut"));
+    done(path, &["train", "--experiment", "search.toml", "--resume", "--out", "cut"]);
+    fs::write(path.join("other.toml"), search_experiment().replace("elite = 0.25", "elite = 0.5")).unwrap();
+    let other = refused(path, &["train", "--experiment", "other.toml", "--resume", "--out", "cut"]);
+    assert!(other.contains("another experiment"), "{other}");
+
+    let text = done(path, &["inspect", "whole/checkpoint"]).stdout;
+    assert!(text.contains("3 generations of a cross-entropy search") && text.contains("search.json"), "{text}");
+    done(path, &["export", "--checkpoint", "whole/checkpoint", "--out", "policy.kvt", "--leaves", "8"]);
+    assert!(done(path, &["inspect", "policy.kvt"]).stdout.contains("cross-entropy, "));
+    let judged = ["evaluate", "--workload", "chat:rate=3,duration=60", "--set", "num_gpu_blocks=1500", "--json"];
+    let policies = ["--policy", "default", "--policy", "checkpoint:whole/checkpoint", "--policy", "table:policy.kvt"];
+    let judged = done(path, &[&judged[..], &policies[..]].concat());
+    assert_eq!(lines(&judged.stdout, "run").len(), 3);
+}
+
+#[test]
+fn a_wrong_search_is_refused() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    for (from, to, part) in [
+        ("elite = 0.25", "elite = 1.5", "cross_entropy.elite = 1.5: must be in (0, 1)"),
+        ("population = 8", "population = 2", "cross_entropy.population = 2"),
+        ("episodes = 2", "episodes = 0", "cross_entropy.episodes = 0"),
+        ("elite = 0.25", "elites = 0.25", "unknown field `elites`"),
+        ("episodes = 2", "objective = \"throughput\"", "unknown variant `throughput`"),
+        ("method = \"cross-entropy\"", "method = \"genetic\"", "unknown variant `genetic`"),
+        ("\"num_gpu_blocks=1500\"", "\"dead_ends=faithful\"", "train with dead_ends=safe"),
+    ] {
+        assert!(search_experiment().contains(from), "{from}");
+        fs::write(path.join("bad.toml"), search_experiment().replace(from, to)).unwrap();
+        let error = refused(path, &["train", "--experiment", "bad.toml", "--out", "run"]);
+        assert!(error.contains(part), "{to}: {error}");
+        assert!(!path.join("run").exists());
+    }
+    fs::write(path.join("search.toml"), search_experiment()).unwrap();
+    let decisions = refused(path, &["train", "--experiment", "search.toml", "--out", "run", "--decisions", "1000"]);
+    assert!(decisions.contains("cross_entropy.generations"), "{decisions}");
 }
 
 #[test]

@@ -560,7 +560,7 @@ fn an_episode_says_what_it_came_to() {
             assert_eq!(episode.episode_return.to_bits(), returns[episode.env].to_bits());
             assert_eq!(episode.decisions, decisions[episode.env]);
             let names: Vec<&str> = episode.metrics.iter().map(|metric| metric.0).collect();
-            assert_eq!(names, ["slo_attainment", "output_tok_s", "preemptions", "load", "world"]);
+            assert_eq!(names, ["slo_attainment", "requests", "output_tok_s", "preemptions", "load", "world"]);
             assert!((0.0..=1.0).contains(&episode.metrics[0].1));
             (returns[episode.env], decisions[episode.env]) = (0.0, 0);
             ended += 1;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvtide_envs::env::{Arena, Episode};
 use kvtide_envs::seed;
 use kvtide_runtime::action::NUM_HEADS;
-use kvtide_runtime::{ActionProfile, NUM_FEATURES, Policy};
+use kvtide_runtime::{ActionProfile, NUM_FEATURES, Observation, Policy};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -99,18 +99,22 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// A new search for a policy over the heads of `profile`, from the engine's default choices if there is no prior. Plays
-    /// the episodes its features are standardised by.
+    /// A new search for a policy over the heads of `profile` that does not see the features in `blind`, from the engine's
+    /// default choices if there is no prior. Plays the episodes its features are standardised by.
     ///
     /// # Errors
     /// [`AgentError::Config`] if a setting is out of range, [`AgentError::Play`] if an episode cannot be played.
     pub fn new(
         config: CrossEntropyConfig,
         prior: Option<Prior>,
+        blind: &[usize],
         profile: ActionProfile,
         arena: Box<dyn Arena>,
     ) -> Result<CrossEntropy, AgentError> {
         config.validate()?;
+        if blind.iter().any(|&feature| feature >= NUM_FEATURES) {
+            return Err(unfit("blind", format!("{blind:?}"), "indices of features"));
+        }
         let prior = prior.unwrap_or_else(|| Prior {
             choices: arena.default_action().indices().to_vec(),
             probability: DEFAULT_PROBABILITY,
@@ -119,6 +123,7 @@ impl CrossEntropy {
         let linear = linear(choices, &prior)?;
         let start = policy(&linear.weights(linear.start()), &Moments::new(NUM_FEATURES), profile);
         let (moments, decisions) = moments(&*arena, &start, config.seed)?;
+        let moments = moments.blind_to(blind);
         let distribution = Gaussian::around(linear.start().to_vec(), config.initial_std);
         let progress = SearchProgress { generation: 0, decisions, choices, distribution };
         let state = SearchState { config, prior, moments, progress };
@@ -271,13 +276,12 @@ fn metric(episode: &Episode, name: &str) -> f64 {
 
 fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError> {
     Linear::new(choices, prior).ok_or_else(|| {
-        AgentError::Config(ConfigError {
-            table: "cross_entropy",
-            field: "prior.choices",
-            value: format!("{:?}", prior.choices),
-            range: "one choice for each head, within its range",
-        })
+        unfit("prior.choices", format!("{:?}", prior.choices), "one choice for each head, within its range")
     })
+}
+
+fn unfit(field: &'static str, value: String, range: &'static str) -> AgentError {
+    AgentError::Config(ConfigError { table: "cross_entropy", field, value, range })
 }
 
 fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> NetworkPolicy {
@@ -292,7 +296,7 @@ fn play(
     policy: &NetworkPolicy,
     mut look: impl FnMut(&[f32]),
 ) -> Result<Episode, AgentError> {
-    let mut decide = |observation: &kvtide_runtime::Observation, mask| {
+    let mut decide = |observation: &Observation, mask| {
         look(&observation.values);
         policy.decide(observation, mask)
     };

@@ -1,9 +1,10 @@
-//! The agent: proximal policy optimisation over several environments at once.
+//! The agent: proximal policy optimisation over several environments at once, and a second, simpler way to find a policy.
 //!
-//! [`ppo`] holds the whole algorithm and is read top to bottom; the rest are its parts, each of one idea. What leaves
-//! the room is a [`NetworkPolicy`], plain numbers that decide without libtorch, or a [`TrainerState`] from which a run
-//! goes on as if it had never stopped. The agent knows environments only as a
-//! [`VectorEnv`](kvtide_envs::env::VectorEnv); it never sees a block.
+//! [`ppo`] holds the whole algorithm and is read top to bottom; so does [`mod@cross_entropy`], the reference it is held
+//! against; the rest are their parts, each of one idea. What leaves the room is a [`NetworkPolicy`], plain numbers that
+//! decide without libtorch, or a [`TrainerState`] or [`SearchState`] from which a run goes on as if it had never stopped.
+//! The agent knows environments only as a [`VectorEnv`](kvtide_envs::env::VectorEnv) or an
+//! [`Arena`](kvtide_envs::env::Arena); it never sees a block.
 
 pub mod adam;
 pub mod config;

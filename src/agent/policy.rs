@@ -166,12 +166,12 @@ mod tests {
     proptest! {
         #[test]
         fn it_takes_the_likeliest_allowed_choice_and_defaults_outside_its_profile(
-            values in prop::array::uniform31(-3.0_f32..3.0),
+            values in prop::collection::vec(-3.0_f32..3.0, NUM_FEATURES),
             mask in mask(),
             index in 0..3_usize,
         ) {
             let policy = policy(ActionProfile::ALL[index]);
-            let observation = Observation { values };
+            let observation = Observation { values: values.try_into().expect("as many as asked for") };
             let action = policy.decide(&observation, mask);
             let log_probs = policy.log_probs(&observation, mask);
             let mut offset = 0;

@@ -29,7 +29,8 @@ pub(super) fn train(
         CrossEntropy::resume(checkpoint::load_search(&folder)?.0, profile, arena)
             .with_context(|| folder.display().to_string())?
     } else {
-        CrossEntropy::new(experiment.cross_entropy.clone(), experiment.ppo.prior.clone(), profile, arena)?
+        let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
+        CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?
     };
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let provenance = provenance(experiment, world)?;

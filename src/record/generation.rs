@@ -59,3 +59,36 @@ impl GenerationRecord {
         format!("{sps:.0}/s  score {mean:.4} (start {start:.4}, best {best:.4})  spread {spread:.3}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtide_envs::env::Episode;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_generation_is_logged_as_an_iteration() {
+        let metrics = vec![("slo_attainment", 0.75)];
+        let report = GenerationReport {
+            generation: 3,
+            decisions: 500,
+            start: 0.5,
+            mean: 0.75,
+            elite: 0.8,
+            best: 0.9,
+            spread: 0.25,
+            episodes: vec![Episode { env: 0, episode_return: 2.0, decisions: 10, metrics }],
+        };
+        let record = GenerationRecord::new(&report, 100.0);
+        let line = serde_json::to_value(&record).unwrap();
+        assert_eq!((&line["iteration"], &line["decisions"]), (&json!(3), &json!(500)));
+        assert_eq!(line["episodes"]["metrics"]["slo_attainment"], 0.75);
+        let scalars = record.scalars();
+        let value = |tag: &str| scalars.iter().find(|(found, _)| found == tag).map(|&(_, value)| value);
+        assert_eq!(value("search/mean"), Some(0.75));
+        assert_eq!(value("search/start"), Some(0.5));
+        assert_eq!(value("serving/slo_attainment"), Some(0.75));
+        assert_eq!(record.message(), "100/s  score 0.7500 (start 0.5000, best 0.9000)  spread 0.250");
+    }
+}

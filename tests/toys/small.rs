@@ -1,6 +1,7 @@
 //! Environments whose best policy and value are known in closed form.
 
 use kvtide_envs::seed::Stream;
+use kvtide_runtime::NUM_FEATURES;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -97,7 +98,7 @@ impl<const ENDS: bool> Toy for Clock<ENDS> {
     }
 }
 
-/// Everything kvtide's own environment has the shape of: 28 features, four heads. Earns by naming the largest of the
+/// Everything kvtide's own environment has the shape of: its features, four heads. Earns by naming the largest of the
 /// first three features on the victim head; the preemption head is pinned.
 #[derive(Serialize, Deserialize)]
 pub struct Serving {
@@ -105,12 +106,12 @@ pub struct Serving {
 }
 
 impl Toy for Serving {
-    const OBSERVATION: usize = 28;
+    const OBSERVATION: usize = NUM_FEATURES;
     const HEADS: &'static [usize] = &[12, 5, 3, 3];
     const LIMIT: u64 = 50;
 
     fn new(stream: &mut Stream) -> Self {
-        Serving { features: (0..28).map(|_| stream.random_range(0.0..1.0)).collect() }
+        Serving { features: (0..NUM_FEATURES).map(|_| stream.random_range(0.0..1.0)).collect() }
     }
 
     fn observe(&self, row: &mut [f32]) {

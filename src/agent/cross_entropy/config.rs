@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::config::{ConfigError, require};
 
+/// Most episodes of a generation.
+const MAX_EPISODES: usize = 1 << 20;
+
 /// What a candidate is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -25,7 +28,8 @@ pub struct CrossEntropyConfig {
     pub population: usize,
     /// The share of them that the next generation is fitted to, in `(0, 1)`; rounded to a number, which is at least 2.
     pub elite: f64,
-    /// Episodes each candidate is judged on, the same for all of a generation, in `1..=65536`.
+    /// Episodes each candidate is judged on, the same for all of a generation; at least 1, and with all candidates at most
+    /// 1048576.
     pub episodes: usize,
     /// Standard deviation of every parameter in the first generation; positive. Features are standardised, watermarks
     /// counted in levels.
@@ -70,7 +74,8 @@ impl CrossEntropyConfig {
         require(generations, "cross_entropy", "generations", &self.generations, "in 1..=1000000")?;
         whole("population", self.population, 4, 65_536, "in 4..=65536")?;
         real("elite", self.elite, self.elite > 0.0 && self.elite < 1.0, "in (0, 1)")?;
-        whole("episodes", self.episodes, 1, 65_536, "in 1..=65536")?;
+        let most = MAX_EPISODES / self.population;
+        whole("episodes", self.episodes, 1, most, "at least 1, times population at most 1048576")?;
         let std = self.initial_std;
         real("initial_std", std, std > 0.0 && std <= 1e3, "above 0, at most 1000")?;
         real("noise", self.noise, (0.0..=1e3).contains(&self.noise), "in 0..=1000")
@@ -100,6 +105,7 @@ mod tests {
             (CrossEntropyConfig { generations: 0, ..CrossEntropyConfig::default() }, "generations"),
             (CrossEntropyConfig { population: 3, ..CrossEntropyConfig::default() }, "population"),
             (CrossEntropyConfig { episodes: 0, ..CrossEntropyConfig::default() }, "episodes"),
+            (CrossEntropyConfig { episodes: 1 << 15, ..CrossEntropyConfig::default() }, "episodes"),
             (CrossEntropyConfig { initial_std: 0.0, ..CrossEntropyConfig::default() }, "initial_std"),
             (CrossEntropyConfig { noise: f64::NAN, ..CrossEntropyConfig::default() }, "noise"),
         ] {
