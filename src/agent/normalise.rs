@@ -49,7 +49,10 @@ impl Moments {
             return;
         }
         let total = self.count + count;
-        for column in (0..columns).filter(|&column| self.variance[column] < BLIND) {
+        for column in 0..columns {
+            if self.variance[column] >= BLIND {
+                continue;
+            }
             let values = || rows[column..].iter().step_by(columns).map(|&value| f64::from(value));
             let mean = values().sum::<f64>() / count;
             let squares: f64 = values().map(|value| (value - mean) * (value - mean)).sum();

@@ -99,6 +99,7 @@ impl Trainer {
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
         if let Some(prior) = &config.prior {
             weights = weights.favouring(prior).ok_or_else(|| ConfigError {
+                table: "ppo",
                 field: "prior.choices",
                 value: format!("{:?}", prior.choices),
                 range: "one choice for each head, within its range",

@@ -1,7 +1,7 @@
 //! What people and programs are shown of a file.
 
 use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Node, SCHEMA_HASH};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, Node, SCHEMA_HASH};
 
 use super::{provenance, student};
 use crate::distil::Student;
@@ -64,7 +64,7 @@ fn programs_are_given_exact_numbers() {
     assert_eq!(json["nodes"][0]["threshold"].to_string(), "0.1834567");
     assert_eq!(json["nodes"][2]["leaf"]["watermark"], 0.05);
     assert_eq!(json["nodes"][4]["leaf"]["victim"], "most-slack");
-    assert_eq!(json["features"][24]["min"], -8.0);
+    assert_eq!(json["features"][Feature::MeanSlack as usize]["min"], -8.0);
     assert_eq!(json["features"][8]["splits"], 1);
     assert_eq!(json["metadata"]["experiment"], "chat");
     let large = encode(&student(255, 1), &provenance()).unwrap();
