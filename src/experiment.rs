@@ -35,6 +35,9 @@ pub struct Experiment {
     /// What is rewarded.
     #[serde(default)]
     pub reward: RewardWeights,
+    /// How it is decided which of the run's policies is kept. `None`: the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validation>,
     /// Features the agent does not see, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
@@ -76,6 +79,49 @@ pub struct Also {
     pub world: WorldSpec,
     /// How episodes are cut from it.
     pub episodes: Episodes,
+}
+
+/// Now and then the policy is judged on traffic that is not trained on, taking its likeliest choices; the best is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Validation {
+    /// The last so much of what may be trained on of a trace is kept for this, in `(0, 1)`. A generator draws fresh traffic.
+    pub share: f64,
+    /// Episodes, in `1..=65536`, the same each time.
+    pub episodes: usize,
+    /// Iterations between two judgements, at least 1.
+    pub every: u64,
+}
+
+impl Default for Validation {
+    fn default() -> Validation {
+        Validation { share: 0.2, episodes: 32, every: 10 }
+    }
+}
+
+impl Validation {
+    fn validate(self) -> Result<(), ExperimentError> {
+        let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
+        if !(self.share > 0.0 && self.share < 1.0) {
+            return range("validation.share", self.share.to_string(), "above 0, below 1");
+        }
+        if !(1..=65_536).contains(&self.episodes) {
+            return range("validation.episodes", self.episodes.to_string(), "1 to 65536");
+        }
+        if self.every == 0 {
+            return range("validation.every", self.every.to_string(), "at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// Which part of the traffic that may be looked at in training.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Part {
+    /// What is learned from: all but the last so much.
+    Train { but: f64 },
+    /// The last so much.
+    Validate { last: f64 },
 }
 
 /// How episodes are cut from the traffic, and what of the node is drawn anew for each.
@@ -155,12 +201,29 @@ impl Episodes {
         Ok(Window { start: Micros::ZERO, end: if whole == Micros::ZERO { end } else { whole } })
     }
 
+    /// The seconds of a trace that belong to `part`; of a generator, which never draws the same again, all of them.
+    fn range(&self, world: &World, part: Part) -> Result<Window, WorkloadError> {
+        let whole = self.fit_range(world)?;
+        if matches!(world.source, WorkloadSource::Synthetic(_)) {
+            return Ok(whole);
+        }
+        let share = match part {
+            Part::Train { but: share } | Part::Validate { last: share } => share,
+        };
+        let kept = Micros((whole.end.0 as f64 * share) as u64);
+        let cut = Micros(whole.end.0 - kept.0);
+        Ok(match part {
+            Part::Train { .. } => Window { end: cut, ..whole },
+            Part::Validate { .. } => Window { start: cut, ..whole },
+        })
+    }
+
     /// What an environment draws its episodes from.
-    fn draw(&self, world: &World) -> Result<WorldDraw, ExperimentError> {
+    fn draw(&self, world: &World, part: Part) -> Result<WorldDraw, ExperimentError> {
         let length = Micros::from_secs_f64(self.length_s);
         // A closed loop over generated requests lasts as long as it lasts.
         let is_endless = world.node.clients.is_some() && matches!(world.source, WorkloadSource::Synthetic(_));
-        let range = if is_endless { Window { start: Micros::ZERO, end: length } } else { self.fit_range(world)? };
+        let range = if is_endless { Window { start: Micros::ZERO, end: length } } else { self.range(world, part)? };
         if range.length() < length {
             return Err(ExperimentError::Range {
                 field: "episodes.length_s",
@@ -281,6 +344,7 @@ impl Experiment {
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
         }
+        self.validation.map_or(Ok(()), Validation::validate)?;
         self.episodes.validate()?;
         self.also.iter().try_for_each(|also| also.episodes.validate())
     }
@@ -311,9 +375,21 @@ impl Experiment {
     /// # Errors
     /// The part that is trained on is shorter than an episode, or a further world cannot be set up.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
-        let mut worlds = vec![self.episodes.draw(world)?];
+        self.part(world, Part::Train { but: self.validation.map_or(0.0, |validation| validation.share) })
+    }
+
+    /// The environment its policies are judged in, if they are.
+    ///
+    /// # Errors
+    /// As [`env_config`](Self::env_config).
+    pub fn validation_config(&self, world: &World) -> Result<Option<Arc<EnvConfig>>, ExperimentError> {
+        self.validation.map(|validation| self.part(world, Part::Validate { last: validation.share })).transpose()
+    }
+
+    fn part(&self, world: &World, part: Part) -> Result<Arc<EnvConfig>, ExperimentError> {
+        let mut worlds = vec![self.episodes.draw(world, part)?];
         for also in &self.also {
-            worlds.push(also.episodes.draw(&also.world.world()?)?);
+            worlds.push(also.episodes.draw(&also.world.world()?, part)?);
         }
         let decision_interval = world.decision_interval;
         Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval }))

@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvtide_envs::env::{Arena, Episode};
 use kvtide_envs::seed;
 use kvtide_runtime::action::NUM_HEADS;
-use kvtide_runtime::{ActionProfile, NUM_FEATURES, Observation, Policy};
+use kvtide_runtime::{ActionProfile, NUM_FEATURES};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::config::{ConfigError, Prior};
 use super::normalise::Moments;
 use super::ppo::Outcome;
+use super::validate::{attainment, play};
 use super::{AgentError, NetworkPolicy, Weights};
 use linear::Linear;
 
@@ -261,17 +262,9 @@ impl Objective {
             Objective::Return => {
                 episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / episodes.len() as f64
             }
-            Objective::Attainment => {
-                let requests: f64 = episodes.iter().map(|episode| metric(episode, "requests")).sum();
-                let attained = |episode| metric(episode, "requests") * metric(episode, "slo_attainment");
-                if requests > 0.0 { episodes.iter().map(attained).sum::<f64>() / requests } else { 1.0 }
-            }
+            Objective::Attainment => attainment(episodes),
         }
     }
-}
-
-fn metric(episode: &Episode, name: &str) -> f64 {
-    episode.metrics.iter().find(|(found, _)| *found == name).map_or(0.0, |&(_, value)| value)
 }
 
 fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError> {
@@ -287,20 +280,6 @@ fn unfit(field: &'static str, value: String, range: &'static str) -> AgentError 
 fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> NetworkPolicy {
     NetworkPolicy::new(weights, Some(moments), profile)
         .expect("linear policies are over kvtide's observation and action")
-}
-
-/// Plays an episode under `policy`, showing every observation to `look`.
-fn play(
-    arena: &dyn Arena,
-    seed: u64,
-    policy: &NetworkPolicy,
-    mut look: impl FnMut(&[f32]),
-) -> Result<Episode, AgentError> {
-    let mut decide = |observation: &Observation, mask| {
-        look(&observation.values);
-        policy.decide(observation, mask)
-    };
-    arena.play(seed, &mut decide).map_err(|error| AgentError::Play { seed, reason: error.to_string() })
 }
 
 /// Moments of the observations under a policy, and the decisions they are of.

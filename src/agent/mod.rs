@@ -23,6 +23,7 @@ pub mod ppo;
 pub mod report;
 pub mod rollout;
 mod tensor;
+mod validate;
 pub mod weights;
 
 pub use config::{ConfigError, PpoConfig, Prior, Schedule};
@@ -31,4 +32,5 @@ pub use error::AgentError;
 pub use policy::NetworkPolicy;
 pub use ppo::{Outcome, Trainer, TrainerState};
 pub use report::{EpisodeSummary, IterationReport, Losses};
+pub use validate::Validator;
 pub use weights::{Architecture, Weights};

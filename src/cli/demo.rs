@@ -167,6 +167,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         world: spec,
         episodes: Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0)),
         also: Vec::new(),
+        validation: None,
         without: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),

@@ -7,6 +7,7 @@ mod demo;
 mod evaluate;
 mod export;
 mod inspect;
+mod keep;
 mod output;
 mod prior;
 mod progress;

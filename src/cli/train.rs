@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kvtide_envs::env::VecEnv;
+use kvtide_envs::env::{EnvError, VecEnv};
 
+use super::keep::Keeper;
 use super::{Exit, prior, search, stop};
 use crate::agent::{AgentError, Outcome, Trainer};
 use crate::checkpoint::{self, Provenance};
-use crate::experiment::{Experiment, Method};
+use crate::experiment::{Experiment, ExperimentError, Method};
 use crate::record::Recorder;
 use crate::world::World;
 
@@ -46,7 +47,7 @@ pub(super) fn checkpoint_of(out: &Path) -> PathBuf {
     out.join("checkpoint")
 }
 
-/// Where a finished run leaves what is needed to decide, and no more: what is shipped.
+/// Where a run leaves what is needed to decide, and no more: what is shipped.
 pub(super) fn policy_of(out: &Path) -> PathBuf {
     out.join("policy")
 }
@@ -137,8 +138,15 @@ pub(super) fn train(
     let total = plan.iterations * plan.batch as u64;
     let log = || format!("cannot write logs into {}", out.display());
     let mut recorder = Recorder::new(out, trainer.decisions(), total).with_context(log)?;
+    let mut keeper = Keeper::new(experiment, world, policy_of(out))?;
+    if !resume && let Some(judgement) = keeper.look(&trainer, &provenance)? {
+        recorder.line("validation", &judgement).with_context(log)?;
+    }
     let outcome = trainer.run(stop, |trainer, report| -> Result<(), TrainError> {
         recorder.iteration(report)?;
+        if let Some(judgement) = keeper.look(trainer, &provenance)? {
+            recorder.line("validation", &judgement)?;
+        }
         if report.iteration.is_multiple_of(checkpoint_every.max(1)) {
             checkpoint::save(&folder, &trainer.state(), &provenance)?;
         }
@@ -146,11 +154,7 @@ pub(super) fn train(
     });
     recorder.finish();
     let outcome = outcome.with_context(|| format!("training into {}", out.display()))?;
-    let state = trainer.state();
-    checkpoint::save(&folder, &state, &provenance)?;
-    if outcome == Outcome::Finished {
-        checkpoint::save_policy(&policy_of(out), &state, &provenance)?;
-    }
+    checkpoint::save(&folder, &trainer.state(), &provenance)?;
     Ok(outcome)
 }
 
@@ -163,6 +167,10 @@ pub(super) enum TrainError {
     Log(#[from] std::io::Error),
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::CheckpointError),
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    #[error(transparent)]
+    Arena(#[from] EnvError),
 }
 
 pub(super) fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {

@@ -1,0 +1,58 @@
+//! Whole episodes under one policy, and which of a run's policies is kept: the one that does best on traffic nobody trains
+//! on.
+
+use kvtide_envs::env::{Arena, Episode};
+use kvtide_envs::seed;
+use kvtide_runtime::{Observation, Policy};
+use rayon::prelude::*;
+
+use super::{AgentError, NetworkPolicy};
+
+/// Judges policies on the same episodes each time.
+pub struct Validator {
+    arena: Box<dyn Arena>,
+    seeds: Vec<u64>,
+}
+
+impl Validator {
+    /// On `episodes` episodes of `arena`, drawn from `seed`.
+    pub fn new(arena: Box<dyn Arena>, episodes: usize, seed: u64) -> Validator {
+        let seeds = (0..episodes as u64).map(|episode| seed::derive(seed, "validation", episode)).collect();
+        Validator { arena, seeds }
+    }
+
+    /// The share of all requests that missed no target under `policy`, taking the likeliest choice as serving does.
+    ///
+    /// # Errors
+    /// [`AgentError::Play`] if an episode cannot be played.
+    pub fn attainment(&self, policy: &NetworkPolicy) -> Result<f64, AgentError> {
+        let play = |&seed: &u64| play(&*self.arena, seed, policy, |_| {});
+        let episodes: Result<Vec<Episode>, AgentError> = self.seeds.par_iter().map(play).collect();
+        Ok(attainment(&episodes?))
+    }
+}
+
+/// Plays an episode under `policy`, showing every observation to `look`.
+pub(super) fn play(
+    arena: &dyn Arena,
+    seed: u64,
+    policy: &NetworkPolicy,
+    mut look: impl FnMut(&[f32]),
+) -> Result<Episode, AgentError> {
+    let mut decide = |observation: &Observation, mask| {
+        look(&observation.values);
+        policy.decide(observation, mask)
+    };
+    arena.play(seed, &mut decide).map_err(|error| AgentError::Play { seed, reason: error.to_string() })
+}
+
+/// The share of all requests of `episodes` that missed no target.
+pub(super) fn attainment(episodes: &[Episode]) -> f64 {
+    let requests: f64 = episodes.iter().map(|episode| metric(episode, "requests")).sum();
+    let attained = |episode| metric(episode, "requests") * metric(episode, "slo_attainment");
+    if requests > 0.0 { episodes.iter().map(attained).sum::<f64>() / requests } else { 1.0 }
+}
+
+fn metric(episode: &Episode, name: &str) -> f64 {
+    episode.metrics.iter().find(|(found, _)| *found == name).map_or(0.0, |&(_, value)| value)
+}
