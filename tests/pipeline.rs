@@ -41,8 +41,8 @@ fn write_experiment(folder: &Path) {
     fs::write(folder.join("small.toml"), EXPERIMENT).unwrap();
 }
 
-fn checkpoint(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
-    let mut files: Vec<_> = fs::read_dir(folder.join(run).join("checkpoint"))
+fn files_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
@@ -88,7 +88,7 @@ fn an_interrupted_run_resumes_to_the_same_bytes() {
 
     interrupt(path, "small.toml");
     done(path, &["train", "--resume", "--out", "cut"]);
-    assert_same(&checkpoint(path, "whole"), &checkpoint(path, "cut"));
+    assert_same(&files_of(&path.join("whole/checkpoint")), &files_of(&path.join("cut/checkpoint")));
 
     // Nothing is overwritten, and another experiment is not mistaken for this one.
     assert!(refused(path, &["train", "--experiment", "small.toml", "--out", "cut"]).contains("--resume"));
@@ -97,6 +97,31 @@ fn an_interrupted_run_resumes_to_the_same_bytes() {
     assert!(other.contains("another experiment"), "{other}");
     // The same one is.
     done(path, &["train", "--experiment", "small.toml", "--resume", "--out", "cut"]);
+}
+
+#[test]
+fn the_policy_kept_is_the_best_on_traffic_not_trained_on() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let experiment = EXPERIMENT.replace("[ppo]", "[validation]\nepisodes = 3\nevery = 5\n\n[ppo]");
+    fs::write(path.join("small.toml"), experiment).unwrap();
+    done(path, &["train", "--experiment", "small.toml", "--out", "whole"]);
+    let log = fs::read_to_string(path.join("whole/train.jsonl")).unwrap();
+    let judgements = lines(&log, "validation");
+    let of = |field: &str| judgements.iter().map(|line| line[field].as_f64().unwrap()).collect::<Vec<_>>();
+    // Before learning, every fifth iteration, and at the end.
+    assert_eq!(of("iteration"), [0.0, 5.0, 10.0, 12.0]);
+    let best = of("attainment").iter().copied().fold(0.0, f64::max);
+    assert_eq!(of("best").last(), Some(&best));
+    let manifest = fs::read_to_string(path.join("whole/policy/manifest.json")).unwrap();
+    assert!(manifest.contains(&format!("\"validation_attainment\": \"{best:.6}\"")), "{manifest}");
+    // It decides, and cannot be gone on from.
+    assert!(done(path, &["inspect", "whole/policy"]).stdout.contains("small"));
+    assert!(!path.join("whole/policy/trainer.json").exists());
+
+    interrupt(path, "small.toml");
+    done(path, &["train", "--resume", "--out", "cut"]);
+    assert_same(&files_of(&path.join("whole/policy")), &files_of(&path.join("cut/policy")));
 }
 
 #[test]
@@ -188,7 +213,7 @@ fn a_search_is_trained_resumed_judged_and_exported_like_any_other() {
 
     interrupt(path, "search.toml");
     done(path, &["train", "--resume", "--out", "cut"]);
-    assert_same(&checkpoint(path, "whole"), &checkpoint(path, "cut"));
+    assert_same(&files_of(&path.join("whole/checkpoint")), &files_of(&path.join("cut/checkpoint")));
     done(path, &["train", "--experiment", "search.toml", "--resume", "--out", "cut"]);
     fs::write(path.join("other.toml"), search_experiment().replace("elite = 0.25", "elite = 0.5")).unwrap();
     let other = refused(path, &["train", "--experiment", "other.toml", "--resume", "--out", "cut"]);
@@ -239,6 +264,9 @@ fn a_wrong_experiment_is_refused_with_its_line() {
         ("profile = \"core\"", "profile = \"all\"", "watermark, core or full"),
         ("num_minibatches = 2", "num_minibatches = 5", "num_minibatches"),
         ("num_envs = 4", "num_envs = 4\nprior = \"fixed:0.07\"", "0.07 is none of"),
+        ("num_envs = 4", "num_envs = 4\nwithout = [\"grwth_8\"]", "without = grwth_8: expected names of features"),
+        ("num_steps = 32", "num_steps = 32\nhold = 0", "ppo.hold = 0"),
+        ("[ppo]", "[validation]\nshare = 1.0\n[ppo]", "validation.share = 1: expected above 0, below 1"),
         ("num_envs = 4", "num_envs = 4\nprior = \"default\"", "search or a fixed: policy"),
         ("\"num_gpu_blocks=1500\"", "\"dead_ends=faithful\"", "train with dead_ends=safe"),
     ] {

@@ -11,14 +11,14 @@ use super::{AgentError, NetworkPolicy};
 /// Judges policies on the same episodes each time.
 pub struct Validator {
     arena: Box<dyn Arena>,
-    seeds: Vec<u64>,
+    episodes: u64,
+    seed: u64,
 }
 
 impl Validator {
     /// On `episodes` episodes of `arena`, drawn from `seed`.
     pub fn new(arena: Box<dyn Arena>, episodes: usize, seed: u64) -> Validator {
-        let seeds = (0..episodes as u64).map(|episode| seed::derive(seed, "validation", episode)).collect();
-        Validator { arena, seeds }
+        Validator { arena, episodes: episodes as u64, seed }
     }
 
     /// The share of all requests that missed no target under `policy`, taking the likeliest choice as serving does.
@@ -26,8 +26,8 @@ impl Validator {
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
     pub fn attainment(&self, policy: &NetworkPolicy) -> Result<f64, AgentError> {
-        let play = |&seed: &u64| play(&*self.arena, seed, policy, |_| {});
-        let episodes: Result<Vec<Episode>, AgentError> = self.seeds.par_iter().map(play).collect();
+        let play = |episode| play(&*self.arena, seed::derive(self.seed, "validation", episode), policy, |_| {});
+        let episodes: Result<Vec<Episode>, AgentError> = (0..self.episodes).into_par_iter().map(play).collect();
         Ok(attainment(&episodes?))
     }
 }
