@@ -3,15 +3,16 @@
 PYTHON ?= python3
 CARGO ?= cargo
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test learn-check lint bench clean
 
 help:
-	@echo "make setup   fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
-	@echo "make demo    train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
-	@echo "make test    all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
-	@echo "make lint    formatting, clippy and documentation, warnings are errors"
-	@echo "make bench   all benchmarks"
-	@echo "make clean   remove target/ (third_party/ and runs/ stay)"
+	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
+	@echo "make demo         train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
+	@echo "make test         all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
+	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
+	@echo "make lint         formatting, clippy and documentation, warnings are errors"
+	@echo "make bench        all benchmarks"
+	@echo "make clean        remove target/ (third_party/ and runs/ stay)"
 
 # Not a file target: the script knows what is in place, and says so in a tenth of a second.
 setup:
@@ -23,6 +24,10 @@ demo: setup
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
 	$(CARGO) test --workspace --locked $(CARGO_TEST_FLAGS)
+
+# One ignored test, which prints a table; its short forms are in `make test`.
+learn-check: setup
+	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test learn_check -- --ignored --nocapture
 
 # RUSTDOCFLAGS replaces the rpath of .cargo/config.toml, which only documentation tests need.
 lint: setup

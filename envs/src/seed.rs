@@ -12,6 +12,8 @@ pub fn stream(seed: u64, name: &str, index: u64) -> Stream {
 }
 
 /// A seed for something that takes one, from the same naming scheme as [`stream`].
+// Not inlined: in a loop with a constant name the chain sends LLVM 22's vectoriser into exponential time.
+#[inline(never)]
 pub fn derive(seed: u64, name: &str, index: u64) -> u64 {
     let named = name.bytes().fold(mix(seed), |state, byte| mix(state ^ u64::from(byte)));
     mix(named ^ mix(index))

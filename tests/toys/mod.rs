@@ -4,6 +4,7 @@
 
 mod cartpole;
 mod small;
+mod training;
 
 use kvtide_envs::env::{Batch, Episode, VectorEnv};
 use kvtide_envs::seed::{self, Stream};
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use cartpole::CartPole;
-pub use small::{Bandit, Broken, Clock, Identity, Serving};
+pub use small::{Bandit, Broken, Clock, Delayed, Identity, Serving};
+pub use training::{cartpole, greedy, last, logits, means, quick, train, value};
 
 /// One environment.
 pub trait Toy: Serialize + DeserializeOwned + Send {
@@ -80,12 +82,12 @@ impl<T: Toy> Toys<T> {
     }
 }
 
-fn stream(seed: u64, steps: u64, env: usize) -> Stream {
-    seed::stream(seed, "toy", steps << 16 | env as u64)
+fn stream(seed: u64, name: &str, steps: u64, env: usize) -> Stream {
+    seed::stream(seed, name, steps << 16 | env as u64)
 }
 
 fn start<T: Toy>(seed: u64, steps: u64, env: usize) -> Running<T> {
-    Running { toy: T::new(&mut stream(seed, steps, env)), decisions: 0, sum: 0.0 }
+    Running { toy: T::new(&mut stream(seed, "toy.start", steps, env)), decisions: 0, sum: 0.0 }
 }
 
 impl<T: Toy> VectorEnv for Toys<T> {
@@ -123,7 +125,7 @@ impl<T: Toy> VectorEnv for Toys<T> {
                 "forbidden choice"
             );
 
-            let (reward, terminated) = running.toy.step(action, &mut stream(*seed, *steps, env));
+            let (reward, terminated) = running.toy.step(action, &mut stream(*seed, "toy.step", *steps, env));
             running.decisions += 1;
             running.sum += f64::from(reward);
             let truncated = !terminated && running.decisions >= T::LIMIT;
@@ -135,7 +137,7 @@ impl<T: Toy> VectorEnv for Toys<T> {
                 let Running { decisions, sum, .. } = *running;
                 let metrics = vec![("mean_reward", sum / decisions as f64)];
                 batch.episodes.push(Episode { env, episode_return: sum, decisions, metrics });
-                *running = start(*seed, *steps << 1, env);
+                *running = start(*seed, *steps, env);
             }
         }
         self.write(batch);

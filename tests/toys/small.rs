@@ -44,11 +44,11 @@ impl<const MASKED: bool> Toy for Identity<MASKED> {
     }
 }
 
-/// Four arms that earn 0.1, 0.6, 1 and 0.3; the third is never allowed.
+/// Four arms that earn `OFFSET` and 0.1, 0.6, 1 or 0.3 of a `SHARE`th; the third is never allowed.
 #[derive(Serialize, Deserialize)]
-pub struct Bandit {}
+pub struct Bandit<const SHARE: u16 = 1, const OFFSET: u16 = 0> {}
 
-impl Toy for Bandit {
+impl<const SHARE: u16, const OFFSET: u16> Toy for Bandit<SHARE, OFFSET> {
     const OBSERVATION: usize = 1;
     const HEADS: &'static [usize] = &[4];
     const LIMIT: u64 = 8;
@@ -66,7 +66,51 @@ impl Toy for Bandit {
     }
 
     fn step(&mut self, action: &[u8], _: &mut Stream) -> (f32, bool) {
-        ([0.1, 0.6, 1.0, 0.3][usize::from(action[0])], false)
+        (f32::from(OFFSET) + [0.1, 0.6, 1.0, 0.3][usize::from(action[0])] / f32::from(SHARE), false)
+    }
+}
+
+/// One of three symbols is shown, then nothing for fifteen ticks in which waiting is the only choice. The last tick earns
+/// 1 if the first named the symbol; nothing seen between tells, so no value can: only the sum of GAE reaches back.
+#[derive(Serialize, Deserialize)]
+pub struct Delayed {
+    symbol: u8,
+    tick: u8,
+    right: bool,
+}
+
+const DELAY: u8 = 16;
+const WAIT: usize = 3;
+
+impl Toy for Delayed {
+    const OBSERVATION: usize = 4;
+    const HEADS: &'static [usize] = &[4];
+    const LIMIT: u64 = 100;
+
+    fn new(stream: &mut Stream) -> Self {
+        Delayed { symbol: stream.random_range(0..3), tick: 0, right: false }
+    }
+
+    fn observe(&self, row: &mut [f32]) {
+        row.fill(0.0);
+        row[WAIT] = f32::from(self.tick) / f32::from(DELAY);
+        if self.tick == 0 {
+            row[usize::from(self.symbol)] = 1.0;
+        }
+    }
+
+    fn mask(&self, row: &mut [bool]) {
+        row.fill(self.tick == 0);
+        row[WAIT] = self.tick > 0;
+    }
+
+    fn step(&mut self, action: &[u8], _: &mut Stream) -> (f32, bool) {
+        if self.tick == 0 {
+            self.right = action[0] == self.symbol;
+        }
+        self.tick += 1;
+        let ended = self.tick == DELAY;
+        (f32::from(u8::from(ended && self.right)), ended)
     }
 }
 
