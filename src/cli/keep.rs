@@ -42,9 +42,10 @@ impl Keeper {
             (Some(validation), Some(config)) => {
                 let arena = Box::new(ServingArena::new(&config)?);
                 let validator = Validator::new(arena, validation.episodes, experiment.ppo.seed);
-                let best = match folder.exists() {
-                    true => validator.attainment(&checkpoint::load_policy(&folder)?)?,
-                    false => f64::NEG_INFINITY,
+                let best = if folder.exists() {
+                    validator.attainment(&checkpoint::load_policy(&folder)?)?
+                } else {
+                    f64::NEG_INFINITY
                 };
                 Some(Judge { validator, every: validation.every, best })
             }
