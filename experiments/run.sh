@@ -20,7 +20,7 @@ world() {
     reasoning*) echo "--workload uniform:n=1200,in=1000,out=3000,spread=0.66 --clients 128 --env llama-3-8b@h100 \
         --slo ttft:20000,tpot:50,stall:2000 --set num_cpu_blocks=16384" ;;
     agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100 \
-        --window 36000s..39600s --slo ttft:5000,tpot:50,stall:3000" ;;
+        --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000" ;;
     agentic) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100 --slo ttft:2000,tpot:50,stall:2000" ;;
     *) echo "no scenario $1" >&2; exit 2 ;;
     esac

@@ -395,3 +395,34 @@ impl Experiment {
         Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request a second for 1,000 s, of which 800 s may be looked at.
+    fn ranges(validation: &str) -> (Window, Option<Window>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.jsonl");
+        let row = |second| {
+            format!("{{\"arrival_us\": {}, \"prompt_tokens\": 100, \"output_tokens\": 10}}\n", second * SECOND)
+        };
+        fs::write(&path, (0..=1000).map(row).collect::<String>()).unwrap();
+        let text = format!(
+            "name = \"split\"\nprofile = \"full\"\nnum_envs = 2\n[world]\ntrace = {path:?}\n\
+             [episodes]\nfit = 0.8\nlength_s = 60.0\nload = [1.0, 1.0]\n{validation}"
+        );
+        let experiment = Experiment::parse(&text).unwrap();
+        experiment.validate().unwrap();
+        let world = experiment.world.world().unwrap();
+        let range = |config: Arc<EnvConfig>| config.worlds[0].episodes.range;
+        (range(experiment.env_config(&world).unwrap()), experiment.validation_config(&world).unwrap().map(range))
+    }
+
+    #[test]
+    fn what_is_judged_on_is_not_trained_on() {
+        let window = |start: u64, end: u64| Window { start: Micros(start * SECOND), end: Micros(end * SECOND) };
+        assert_eq!(ranges(""), (window(0, 800), None));
+        assert_eq!(ranges("[validation]\nshare = 0.25\n"), (window(0, 600), Some(window(600, 800))));
+    }
+}

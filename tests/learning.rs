@@ -8,7 +8,7 @@ use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Schedule, T
 use kvtide_envs::env::VectorEnv;
 use kvtide_envs::seed;
 use serde::Deserialize;
-use toys::{Bandit, Broken, CartPole, Clock, Delayed, Identity, Toy, Toys};
+use toys::{Bandit, Broken, CartPole, Clock, Delayed, Identity, Steady, Toy, Toys};
 use toys::{cartpole, greedy, last, logits, train, value};
 
 fn quick() -> PpoConfig {
@@ -85,6 +85,18 @@ fn a_cut_is_no_end() {
     {
         let close = values.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 0.04);
         assert!(close, "{values:?}, not {expected:?}");
+    }
+}
+
+#[test]
+fn draws_are_held_for_as_many_decisions_as_asked() {
+    // One iteration of a uniform policy over four choices, in episodes of 32; a first decision has none before it.
+    let repeated = |hold| {
+        let config = PpoConfig { hold, total_decisions: 64 * 32, ..quick() };
+        last(&train(config, Toys::<Steady>::boxed(64)).1, 1).0
+    };
+    for (hold, expected) in [(1, 31.0 / 4.0), (8, 28.0 + 3.0 / 4.0), (32, 31.0)] {
+        assert!((repeated(hold) - expected / 32.0).abs() < 0.05, "hold {hold}: {}", repeated(hold));
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use cartpole::CartPole;
-pub use small::{Bandit, Broken, Clock, Delayed, Identity, Serving};
+pub use small::{Bandit, Broken, Clock, Delayed, Identity, Serving, Steady};
 pub use training::{cartpole, greedy, last, logits, means, quick, train, value};
 
 /// One environment.

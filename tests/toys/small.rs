@@ -211,3 +211,28 @@ impl<const HOW: u8> Toy for Broken<HOW> {
         (reward, false)
     }
 }
+
+/// Pays for taking the choice that was taken before.
+#[derive(Serialize, Deserialize)]
+pub struct Steady {
+    last: Option<u8>,
+}
+
+impl Toy for Steady {
+    const OBSERVATION: usize = 1;
+    const HEADS: &'static [usize] = &[4];
+    const LIMIT: u64 = 32;
+
+    fn new(_: &mut Stream) -> Steady {
+        Steady { last: None }
+    }
+
+    fn observe(&self, row: &mut [f32]) {
+        row[0] = 1.0;
+    }
+
+    fn step(&mut self, action: &[u8], _: &mut Stream) -> (f32, bool) {
+        let again = self.last.replace(action[0]) == Some(action[0]);
+        (f32::from(u8::from(again)), false)
+    }
+}
