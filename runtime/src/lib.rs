@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+pub mod census;
 mod crc;
 pub mod fixed;
 pub mod format;
@@ -21,6 +22,7 @@ pub mod policy;
 pub mod table;
 
 pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Controls, Head, Preemption, Victim};
+pub use census::{RunningRequest, WaitingRequest};
 pub use fixed::Fixed;
 pub use format::FormatError;
 pub use guard::{Fallback, Guard, GuardConfig, GuardCounters};

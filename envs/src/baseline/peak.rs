@@ -102,7 +102,7 @@ pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresi
     for &id in scheduler.running() {
         let view = scheduler.view(id);
         held += u64::from(view.held_blocks);
-        growth += view.growth(1, block_size);
+        growth += view.running().growth(1, block_size);
         for batch in &mut batches {
             batch.add(Claim::of(&view, view.held_blocks, foresight.remaining(node, id, &view)));
         }

@@ -1,5 +1,6 @@
 //! The state of one request inside a scheduler.
 
+use kvtide_runtime::RunningRequest;
 use serde::{Deserialize, Serialize};
 
 use super::Slo;
@@ -81,22 +82,14 @@ impl RequestView {
         self.slo.deadline(self.arrival, self.generated)
     }
 
-    /// Time left to the next token's deadline, microseconds; negative once it is missed.
-    pub fn slack(&self, now: Micros) -> i64 {
-        self.next_deadline().0 as i64 - now.0 as i64
-    }
-
-    /// Blocks it must still be given to finish its prompt and decode `steps` more steps.
-    pub fn growth(&self, steps: u32, block_size: u32) -> u32 {
-        let computed = self.computed.max(self.len() - 1);
-        (computed + steps).div_ceil(block_size).saturating_sub(self.held_blocks)
-    }
-
-    /// Prompt (or recomputed) tokens without keys and values; 0 for a decode, which has one such token.
-    pub fn pending_prefill(&self) -> u32 {
-        match self.len().saturating_sub(self.computed) {
-            1 if self.generated > 0 => 0,
-            pending => pending,
+    /// As a policy counts it.
+    pub fn running(&self) -> RunningRequest {
+        RunningRequest {
+            tokens: self.len(),
+            computed_tokens: self.computed,
+            generated_tokens: self.generated,
+            held_blocks: self.held_blocks,
+            deadline_us: self.next_deadline().0,
         }
     }
 }
