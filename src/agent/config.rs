@@ -74,7 +74,8 @@ pub struct PpoConfig {
     pub clip: f64,
     /// How far a value may move from the rollout's before its gradient is cut; positive. `None`: not clipped.
     pub value_clip: Option<f64>,
-    /// Weight of the entropy bonus, not negative.
+    /// Weight of the entropy bonus. What is shipped takes the likeliest choice always, so a policy that still draws among
+    /// many is judged in training by what it will not do; a weight that falls below 0 makes it sure by the end.
     pub entropy_coef: Schedule,
     /// Weight of the value loss, not negative.
     pub value_coef: f64,
@@ -154,13 +155,12 @@ impl PpoConfig {
         for (field, optional) in [("value_clip", self.value_clip), ("target_kl", self.target_kl)] {
             optional.map_or(Ok(()), |value| real(field, value, value > 0.0, "positive and finite"))?;
         }
-        for (field, value) in [
-            ("entropy_coef.start", self.entropy_coef.start),
-            ("entropy_coef.end", self.entropy_coef.end),
-            ("value_coef", self.value_coef),
-        ] {
-            real(field, value, value >= 0.0, "finite and not negative")?;
+        for (field, value) in
+            [("entropy_coef.start", self.entropy_coef.start), ("entropy_coef.end", self.entropy_coef.end)]
+        {
+            real(field, value, true, "finite")?;
         }
+        real("value_coef", self.value_coef, self.value_coef >= 0.0, "finite and not negative")?;
         real("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0.0, "positive and finite")?;
         require(self.hidden.len() <= 8, "ppo", "hidden", &format!("{:?}", self.hidden), "at most 8 layers")?;
         for &width in &self.hidden {

@@ -8,6 +8,7 @@
 
 pub mod adam;
 pub mod config;
+mod constant;
 pub mod cross_entropy;
 pub mod error;
 pub mod gae;
@@ -27,6 +28,7 @@ mod validate;
 pub mod weights;
 
 pub use config::{ConfigError, PpoConfig, Prior, Schedule};
+pub use constant::best_constant;
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
 pub use error::AgentError;
 pub use policy::NetworkPolicy;

@@ -6,7 +6,7 @@ use kvtide_envs::seed;
 use kvtide_runtime::{Observation, Policy};
 use rayon::prelude::*;
 
-use super::{AgentError, NetworkPolicy};
+use super::AgentError;
 
 /// Judges policies on the same episodes each time.
 pub struct Validator {
@@ -25,7 +25,7 @@ impl Validator {
     ///
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
-    pub fn attainment(&self, policy: &NetworkPolicy) -> Result<f64, AgentError> {
+    pub fn attainment(&self, policy: &(dyn Policy + Sync)) -> Result<f64, AgentError> {
         let play = |episode| play(&*self.arena, seed::derive(self.seed, "validation", episode), policy, |_| {});
         let episodes: Result<Vec<Episode>, AgentError> = (0..self.episodes).into_par_iter().map(play).collect();
         Ok(attainment(&episodes?))
@@ -36,7 +36,7 @@ impl Validator {
 pub(super) fn play(
     arena: &dyn Arena,
     seed: u64,
-    policy: &NetworkPolicy,
+    policy: &dyn Policy,
     mut look: impl FnMut(&[f32]),
 ) -> Result<Episode, AgentError> {
     let mut decide = |observation: &Observation, mask| {

@@ -1,24 +1,21 @@
 //! Where learning starts: the constant choice a first policy favours.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
+use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
-use kvtide_envs::workload::Window;
-use kvtide_runtime::Controls;
 use kvtide_runtime::action::WATERMARK_LEVELS;
+use kvtide_runtime::{Action, Controls};
 
 use super::progress::Runs;
-use crate::agent::Prior;
-use crate::evaluate::{Matrix, PolicySpec, Subject, run_matrix};
+use crate::agent::{Prior, best_constant};
+use crate::evaluate::PolicySpec;
 use crate::experiment::Experiment;
 use crate::world::World;
 
 /// How surely the first policy takes the prior's choice of each head.
 const PROBABILITY: f64 = 0.8;
-/// Draws a search judges each constant on.
-const DRAWS: u64 = 3;
 
 /// Fills in the agent's prior as the experiment asks. `None` if interrupted.
 pub(super) fn resolve(
@@ -30,36 +27,29 @@ pub(super) fn resolve(
     if experiment.ppo.prior.is_some() {
         bail!("prior and ppo.prior are both given; only one can be meant");
     }
-    let spec = if text == "search" {
+    let choices = if text == "search" {
         let Some(found) = search(&experiment, world, stop)? else { return Ok(None) };
-        eprintln!("   learning starts from the best constant choice on that traffic: {found}");
-        found.parse()?
+        let found_text = PolicySpec::Fixed(found.controls());
+        eprintln!("   learning starts from the best constant choice on that traffic: {found_text}");
+        found.indices().to_vec()
     } else {
-        text.parse::<PolicySpec>().context("prior")?
+        let PolicySpec::Fixed(controls) = text.parse::<PolicySpec>().context("prior")? else {
+            bail!("prior {text:?}: expected search or a fixed: policy")
+        };
+        choices(&controls)?
     };
-    let PolicySpec::Fixed(controls) = spec else { bail!("prior {text:?}: expected search or a fixed: policy") };
-    experiment.ppo.prior = Some(Prior { choices: choices(&controls)?, probability: PROBABILITY });
+    experiment.ppo.prior = Some(Prior { choices, probability: PROBABILITY });
     Ok(Some(experiment))
 }
 
-/// The best constant choice over the profile's heads, on the traffic that is trained on, in the middle of its loads.
-fn search(experiment: &Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<String>> {
-    let (low, high) = experiment.episodes.load;
-    let range: Window = experiment.fit_range(world)?;
-    let matrix = Matrix {
-        policies: vec![("prior".to_owned(), Subject::Hindsight(experiment.profile()))],
-        windows: vec![Some(range)],
-        loads: vec![f64::sqrt(low * high)],
-        seeds: (0..DRAWS).map(|draw| seed::derive(experiment.seed(), "prior", draw)).collect(),
-    };
+/// The best constant choice over the profile's heads, on episodes of everything that is trained on.
+fn search(experiment: &Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Action>> {
+    let arena = ServingArena::new(&experiment.env_config(world)?)?;
     let bar = Runs::new();
-    let mut chosen = None;
-    run_matrix(world, &matrix, &bar, stop, &mut |rows| {
-        chosen = rows.first().and_then(|row| row.chosen.clone());
-        ControlFlow::Continue(())
-    })?;
+    let seed = seed::derive(experiment.seed(), "prior", 0);
+    let found = best_constant(&arena, experiment.profile(), seed, &|planned, done| bar.show(planned, done), stop)?;
     bar.finish();
-    Ok(chosen)
+    Ok(found)
 }
 
 /// The controls as choices; a watermark between the levels an agent has cannot be favoured.

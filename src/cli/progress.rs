@@ -20,6 +20,13 @@ impl Runs {
         Runs { bar, planned: AtomicUsize::new(0) }
     }
 
+    /// So many more runs are planned, and so many more are done.
+    pub(super) fn show(&self, planned: usize, done: usize) {
+        let planned = self.planned.fetch_add(planned, Ordering::Relaxed) + planned;
+        self.bar.set_length(planned as u64);
+        self.bar.inc(done as u64);
+    }
+
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -27,11 +34,10 @@ impl Runs {
 
 impl Watch for Runs {
     fn planned(&self, runs: usize) {
-        let planned = self.planned.fetch_add(runs, Ordering::Relaxed) + runs;
-        self.bar.set_length(planned as u64);
+        self.show(runs, 0);
     }
 
     fn done(&self) {
-        self.bar.inc(1);
+        self.show(0, 1);
     }
 }
