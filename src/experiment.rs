@@ -115,13 +115,15 @@ impl Validation {
     }
 }
 
-/// Which part of the traffic that may be looked at in training.
+/// Which part of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Part {
     /// What is learned from: all but the last so much.
     Train { but: f64 },
     /// The last so much.
     Validate { last: f64 },
+    /// What may not be looked at in training; where nothing is left over, what is validated on.
+    Unseen { or_last: f64 },
 }
 
 /// How episodes are cut from the traffic, and what of the node is drawn anew for each.
@@ -208,23 +210,30 @@ impl Episodes {
             return Ok(whole);
         }
         let share = match part {
-            Part::Train { but: share } | Part::Validate { last: share } => share,
+            Part::Train { but: share } | Part::Validate { last: share } | Part::Unseen { or_last: share } => share,
         };
+        let rest = Window { start: whole.end, end: world.span()? };
+        if matches!(part, Part::Unseen { .. }) && rest.length() >= LEAST_UNSEEN {
+            return Ok(rest);
+        }
         let kept = Micros((whole.end.0 as f64 * share) as u64);
         let cut = Micros(whole.end.0 - kept.0);
         Ok(match part {
             Part::Train { .. } => Window { end: cut, ..whole },
-            Part::Validate { .. } => Window { start: cut, ..whole },
+            Part::Validate { .. } | Part::Unseen { .. } => Window { start: cut, ..whole },
         })
     }
 
     /// What an environment draws its episodes from.
     fn draw(&self, world: &World, part: Part) -> Result<WorldDraw, ExperimentError> {
-        let length = Micros::from_secs_f64(self.length_s);
+        let mut length = Micros::from_secs_f64(self.length_s);
         // A closed loop over generated requests lasts as long as it lasts.
         let is_endless = world.node.clients.is_some() && matches!(world.source, WorkloadSource::Synthetic(_));
         let range = if is_endless { Window { start: Micros::ZERO, end: length } } else { self.range(world, part)? };
-        if range.length() < length {
+        if matches!(part, Part::Unseen { .. }) {
+            length = length.min(range.length());
+        }
+        if range.length() < length || length == Micros::ZERO {
             return Err(ExperimentError::Range {
                 field: "episodes.length_s",
                 value: self.length_s.to_string(),
@@ -281,6 +290,8 @@ pub enum ExperimentError {
 
 /// Microseconds.
 const SECOND: u64 = 1_000_000;
+/// Shortest end of a trace that counts as left over.
+const LEAST_UNSEEN: Micros = Micros(30 * SECOND);
 /// Most environments.
 const MAX_ENVS: usize = 4096;
 
@@ -384,6 +395,15 @@ impl Experiment {
     /// As [`env_config`](Self::env_config).
     pub fn validation_config(&self, world: &World) -> Result<Option<Arc<EnvConfig>>, ExperimentError> {
         self.validation.map(|validation| self.part(world, Part::Validate { last: validation.share })).transpose()
+    }
+
+    /// The environment whose traffic neither learning nor choosing has seen, as far as there is any: the rest of a trace,
+    /// fresh draws of a generator; of a trace that is trained on to its end the part that is validated on.
+    ///
+    /// # Errors
+    /// As [`env_config`](Self::env_config); a trace has neither.
+    pub fn unseen_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
+        self.part(world, Part::Unseen { or_last: self.validation.map_or(0.0, |validation| validation.share) })
     }
 
     fn part(&self, world: &World, part: Part) -> Result<Arc<EnvConfig>, ExperimentError> {

@@ -131,11 +131,25 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
     write_experiment(path);
     done(path, &["train", "--experiment", "small.toml", "--out", "run"]);
     let export = |out: &str| {
-        let arguments =
-            ["export", "--checkpoint", "run/checkpoint", "--out", out, "--rust", "policy.rs", "--leaves", "32"];
+        let arguments = [
+            "export",
+            "--checkpoint",
+            "run/checkpoint",
+            "--out",
+            out,
+            "--rust",
+            "policy.rs",
+            "--leaves",
+            "32",
+            "--episodes",
+            "4",
+            "--max-loss",
+            "100",
+        ];
         done(path, &arguments).stderr
     };
-    assert!(export("policy.kvt").contains("agrees with its teacher"));
+    let said = export("policy.kvt");
+    assert!(said.contains("agrees with its teacher") && said.contains("on 4 unseen episodes: "), "{said}");
     export("again.kvt");
     assert_eq!(fs::read(path.join("policy.kvt")).unwrap(), fs::read(path.join("again.kvt")).unwrap());
     assert!(fs::read_to_string(path.join("policy.rs")).unwrap().contains("pub static POLICY: Table<'static>"));
@@ -144,6 +158,33 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
     assert!(text.contains("core") && text.contains("free_fraction") && text.contains("small"), "{text}");
     let json = lines(&done(path, &["inspect", "policy.kvt", "--json"]).stdout, "table");
     assert_eq!(json.len(), 1);
+    assert!(json[0]["metadata"]["loss.points"].as_str().unwrap().contains('['), "{}", json[0]);
+    done(path, &["inspect", "policy.kvt", "--svg", "tree.svg"]);
+    assert!(fs::read_to_string(path.join("tree.svg")).unwrap().starts_with("<svg "));
+
+    // A table that is not good enough is not written.
+    let gate =
+        ["export", "--checkpoint", "run/checkpoint", "--out", "no.kvt", "--episodes", "2", "--frontier", "size.svg"];
+    let strict = kvtide(path, &[&gate[..], &["--max-loss", "-101"]].concat());
+    assert_eq!(strict.code, 1, "{}", strict.stderr);
+    assert!(strict.stderr.contains("points lost are more than --max-loss -101"), "{}", strict.stderr);
+    let alike = kvtide(path, &[&gate[..], &["--max-loss", "100", "--min-fidelity", "1", "--leaves", "1"]].concat());
+    assert!(alike.code == 1 && alike.stderr.contains("less than --min-fidelity 1"), "{}", alike.stderr);
+    assert!(!path.join("no.kvt").exists() && path.join("size.svg").exists());
+    assert!(strict.stdout.starts_with("leaves  node bytes"), "{}", strict.stdout);
+    assert!(
+        refused(path, &["export", "--checkpoint", "run/checkpoint", "--out", "x.kvt", "--max-loss", "nan"])
+            .contains("--max-loss")
+    );
+
+    // Whatever is observed, a decision can be explained, and what is observed must be a feature.
+    let all = lines(&done(path, &["inspect", "policy.kvt", "--json"]).stdout, "table").remove(0);
+    let middle = |feature: &serde_json::Value| format!("{}={}", feature["name"].as_str().unwrap(), feature["min"]);
+    let given: Vec<String> = all["features"].as_array().unwrap().iter().map(middle).collect();
+    let arguments: Vec<&str> = ["explain", "policy.kvt"].into_iter().chain(given.iter().map(String::as_str)).collect();
+    assert!(done(path, &arguments).stdout.contains("so: watermark "));
+    assert!(refused(path, &["explain", "policy.kvt", "freedom=1"]).contains("is no feature"));
+    assert!(refused(path, &["explain", "policy.kvt", "waiting=many"]).contains("is no number"));
     assert!(done(path, &["inspect", "run/checkpoint"]).stdout.contains("1536 decisions in 12 iterations"));
 
     let judged = done(

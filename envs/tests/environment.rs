@@ -11,7 +11,7 @@ use kvtide_envs::env::{
     ServingEnv, VecEnv, VectorEnv, WorldDraw, check_env, mask, snapshot,
 };
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{ConfigError, EngineConfig, Slo};
+use kvtide_envs::sched::{ConfigError, EngineConfig, Phase, Slo};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
@@ -179,7 +179,7 @@ fn a_reward_is_the_weighted_growth_of_the_counters() {
     )
     .unwrap();
     let only = |on_time, violation, waste| {
-        let weights = RewardWeights { token: 0.0, on_time, violation, waste };
+        let weights = RewardWeights { token: 0.0, on_time, attained: 0.0, violation, waste };
         Reward::new(weights, &config.worlds[0].node.engine, &config.worlds[0].node.cost, 8, 50.0)
     };
     let controls = Controls { preemption: Preemption::Recompute, ..controls() };
@@ -194,10 +194,13 @@ fn a_reward_is_the_weighted_growth_of_the_counters() {
     near(only(1.0, 0.0, 0.0).take(collector), collector.on_time_tokens as f64 / tokens);
     near(only(0.0, 1.0, 0.0).take(collector), -(collector.violations as f64 * 50.0) / tokens);
     assert!(only(0.0, 0.0, 1.0).take(collector) < 0.0);
-    let weights = RewardWeights { token: 1.0, on_time: 0.0, violation: 0.0, waste: 0.0 };
+    let none = RewardWeights { token: 0.0, on_time: 0.0, attained: 0.0, violation: 0.0, waste: 0.0 };
     let world = &config.worlds[0].node;
-    let throughput = Reward::new(weights, &world.engine, &world.cost, 8, 50.0).take(collector);
-    near(throughput, collector.output_tokens as f64 / tokens);
+    let take = |weights| Reward::new(weights, &world.engine, &world.cost, 8, 50.0).take(collector);
+    near(take(RewardWeights { token: 1.0, ..none }), collector.output_tokens as f64 / tokens);
+    let attained = collector.records().filter(|record| record.phase == Phase::Finished && !record.violated).count();
+    assert!(attained > 0 && attained < collector.records().len());
+    near(take(RewardWeights { attained: 1.0, ..none }), attained as f64 * 50.0 / tokens);
     let mut reward = only(1.0, 1.0, 1.0);
     reward.take(collector);
     assert_eq!(reward.take(collector), 0.0);

@@ -21,14 +21,38 @@ impl Validator {
         Validator { arena, episodes: episodes as u64, seed }
     }
 
-    /// The share of all requests that missed no target under `policy`, taking the likeliest choice as serving does.
+    /// The share of all requests that missed no target under `policy`. Of a network that is the likeliest choice, as serving
+    /// takes it.
     ///
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
     pub fn attainment(&self, policy: &(dyn Policy + Sync)) -> Result<f64, AgentError> {
+        Ok(share(&self.attained(policy)?))
+    }
+
+    /// Requests, and those that missed no target, of every episode, in order: the same episodes for every policy.
+    ///
+    /// # Errors
+    /// [`AgentError::Play`] if an episode cannot be played.
+    pub fn attained(&self, policy: &(dyn Policy + Sync)) -> Result<Vec<Attained>, AgentError> {
         let play = |episode| play(&*self.arena, seed::derive(self.seed, "validation", episode), policy, |_| {});
-        let episodes: Result<Vec<Episode>, AgentError> = (0..self.episodes).into_par_iter().map(play).collect();
-        Ok(attainment(&episodes?))
+        (0..self.episodes).into_par_iter().map(|episode| Ok(Attained::of(&play(episode)?))).collect()
+    }
+}
+
+/// How an episode went.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attained {
+    /// Requests.
+    pub requests: f64,
+    /// Those that missed no target.
+    pub on_time: f64,
+}
+
+impl Attained {
+    fn of(episode: &Episode) -> Attained {
+        let requests = metric(episode, "requests");
+        Attained { requests, on_time: requests * metric(episode, "slo_attainment") }
     }
 }
 
@@ -48,9 +72,13 @@ pub(super) fn play(
 
 /// The share of all requests of `episodes` that missed no target.
 pub(super) fn attainment(episodes: &[Episode]) -> f64 {
-    let requests: f64 = episodes.iter().map(|episode| metric(episode, "requests")).sum();
-    let attained = |episode| metric(episode, "requests") * metric(episode, "slo_attainment");
-    if requests > 0.0 { episodes.iter().map(attained).sum::<f64>() / requests } else { 1.0 }
+    share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
+}
+
+/// The share of all requests that missed no target; 1 of none.
+fn share(episodes: &[Attained]) -> f64 {
+    let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
+    if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
 }
 
 fn metric(episode: &Episode, name: &str) -> f64 {

@@ -98,7 +98,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
     eprintln!("3. distilling into a decision table");
     let table = args.out.join("policy.kvt");
-    let Some(exported) = export::distil_into(&checkpoint, &world, &DistilConfig::default(), &table, None, stop)? else {
+    let Some(exported) = export::distil_into(&checkpoint, &world, &DistilConfig::default(), &table, stop)? else {
         return Ok(Exit::Interrupted);
     };
     eprintln!("   {exported}");

@@ -6,12 +6,17 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use kvtide_envs::env::ServingArena;
+use kvtide_envs::seed;
 use kvtide_runtime::Table;
 
+use super::output::Output;
 use super::train::same_traffic;
-use super::{Exit, stop};
+use super::{Exit, frontier, stop};
+use crate::agent::Validator;
 use crate::checkpoint;
-use crate::distil::{self, DistilConfig, DistilError, Fidelity};
+use crate::distil::{self, DistilConfig, DistilError, Fidelity, HeadFidelity, Loss, Reference, Student};
+use crate::evaluate::Interval;
 use crate::experiment::Experiment;
 use crate::export::{self, Provenance};
 use crate::world::World;
@@ -36,6 +41,20 @@ pub(super) struct ExportArgs {
     /// The trace the checkpoint was trained on, if it is no longer where the experiment says.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Refuse a table that loses more than so many percentage points of attainment against its teacher on traffic neither
+    /// has seen: nothing is written, exit code 1.
+    #[arg(long, value_name = "POINTS", default_value_t = 0.5, allow_negative_numbers = true)]
+    max_loss: f64,
+    /// Refuse a table that agrees with its teacher in less than this share of decisions, weighted by how much the teacher
+    /// minds, in 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    min_fidelity: f64,
+    /// Episodes on which the loss is measured.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    episodes: u32,
+    /// Also judge smaller tables, cut from this one, and draw size against loss.
+    #[arg(long, value_name = "FILE.svg")]
+    frontier: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
@@ -48,15 +67,76 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     same_traffic(&world, &args.checkpoint)?;
     writable(&args.out)?;
     args.rust.as_deref().map(writable).transpose()?;
+    args.frontier.as_deref().map(writable).transpose()?;
+    ensure!(args.max_loss.is_finite(), "--max-loss {}: must be a number", args.max_loss);
+    ensure!((0.0..=1.0).contains(&args.min_fidelity), "--min-fidelity {}: must be in 0 to 1", args.min_fidelity);
     let config = DistilConfig { max_leaves: args.leaves, seed: args.seed, ..DistilConfig::default() };
-    let rust = args.rust.as_deref();
-    match distil_into(&args.checkpoint, &world, &config, &args.out, rust, stop::on_interrupt())? {
-        Some(exported) => {
-            eprintln!("{exported}");
-            eprintln!("written: {}", args.out.display());
-            Ok(Exit::Done)
-        }
-        None => Ok(Exit::Interrupted),
+    let stop = stop::on_interrupt();
+    let Some((student, provenance)) = distilled(&args.checkpoint, &experiment, &world, &config, stop)? else {
+        return Ok(Exit::Interrupted);
+    };
+    let exported = Exported::of(&student, &export::encode(&student, &provenance)?);
+    eprintln!("{exported}");
+
+    let arena = ServingArena::new(&experiment.unseen_config(&world).context("unseen traffic to judge on")?)?;
+    let seed = seed::derive(args.seed, "export", 0);
+    let validator = Validator::new(Box::new(arena), args.episodes as usize, seed);
+    let teacher = checkpoint::load_policy(&args.checkpoint)?;
+    let reference = Reference::of(&teacher, &validator)?;
+    let loss = reference.loss(&student.tree)?;
+    eprintln!("{}", loss_text(&loss));
+    let (per_head, agreement) = &student.per_head;
+    eprintln!(
+        "in one tree for each head, {} leaves together, it would agree in {:.1} % and lose {} points",
+        per_head.leaves(),
+        agreement.joint * 100.0,
+        interval_text(&reference.loss(per_head)?.points)
+    );
+    if let Some(path) = &args.frontier {
+        let Some(frontier) = frontier::of(&student, loss, &reference, stop)? else { return Ok(Exit::Interrupted) };
+        Output::new().text(&frontier.text())?;
+        export::save(path, frontier.figure(&experiment.name).to_svg().as_bytes())?;
+    }
+    if let Some(reason) = refusal(&student.fidelity, &loss, args) {
+        eprintln!("refused: {reason}; nothing is written to {}", args.out.display());
+        return Ok(Exit::GateFailed);
+    }
+    let mut provenance = provenance;
+    provenance.training.insert("loss.episodes".to_owned(), loss.episodes.to_string());
+    provenance.training.insert("loss.points".to_owned(), interval_text(&loss.points));
+    write(&student, &provenance, &args.out, args.rust.as_deref())?;
+    eprintln!("written: {}", args.out.display());
+    Ok(Exit::Done)
+}
+
+/// Why the table is not good enough, if it is not.
+fn refusal(fidelity: &Fidelity, loss: &Loss, args: &ExportArgs) -> Option<String> {
+    if loss.points.mean > args.max_loss {
+        return Some(format!("{:.2} points lost are more than --max-loss {}", loss.points.mean, args.max_loss));
+    }
+    let worst = fidelity.heads.iter().min_by(|a, b| a.by_regret.total_cmp(&b.by_regret))?;
+    (worst.by_regret < args.min_fidelity).then(|| {
+        let HeadFidelity { head, by_regret, .. } = worst;
+        format!("head {head} agrees in {by_regret:.4} by regret, less than --min-fidelity {}", args.min_fidelity)
+    })
+}
+
+/// `attains 95.2 % where its teacher attains 95.3 %, on 64 unseen episodes: 0.10 points lost [-0.02, 0.21]`.
+fn loss_text(loss: &Loss) -> String {
+    format!(
+        "attains {:.1} % where its teacher attains {:.1} %, on {} unseen episodes: {} points lost",
+        loss.student * 100.0,
+        loss.teacher * 100.0,
+        loss.episodes,
+        interval_text(&loss.points)
+    )
+}
+
+/// `0.10 [-0.02, 0.21]`.
+pub(super) fn interval_text(points: &Interval) -> String {
+    match (points.low, points.high) {
+        (Some(low), Some(high)) => format!("{:.2} [{low:.2}, {high:.2}]", points.mean),
+        _ => format!("{:.2}", points.mean),
     }
 }
 
@@ -76,13 +156,27 @@ fn experiment_of(path: &Path) -> anyhow::Result<Experiment> {
     }
 }
 
-/// What was written.
+/// What came of a distillation.
 pub(super) struct Exported {
     bytes: usize,
     leaves: usize,
     depth: usize,
     samples: usize,
     fidelity: Fidelity,
+}
+
+impl Exported {
+    /// Of a student and its bytes.
+    fn of(student: &Student, bytes: &[u8]) -> Exported {
+        let table = Table::parse(bytes).expect("what was encoded for this build can be read by it");
+        Exported {
+            bytes: bytes.len(),
+            leaves: student.tree.leaves(),
+            depth: table.depth().into(),
+            samples: student.samples,
+            fidelity: student.fidelity.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Exported {
@@ -111,11 +205,24 @@ pub(super) fn distil_into(
     world: &World,
     config: &DistilConfig,
     out: &Path,
-    rust: Option<&Path>,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Exported>> {
+    let Some((student, provenance)) = distilled(folder, &experiment_of(folder)?, world, config, stop)? else {
+        return Ok(None);
+    };
+    let bytes = write(&student, &provenance, out, None)?;
+    Ok(Some(Exported::of(&student, &bytes)))
+}
+
+/// The checkpoint as a tree, and where that comes from; `None` if interrupted.
+fn distilled(
+    folder: &Path,
+    experiment: &Experiment,
+    world: &World,
+    config: &DistilConfig,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<(Student, Provenance)>> {
     let manifest = checkpoint::inspect(folder)?;
-    let experiment = experiment_of(folder)?;
     let teacher = checkpoint::load_policy(folder)?;
     let env_config = experiment.env_config(world)?;
     let mut tell = |progress: distil::Progress| {
@@ -132,25 +239,23 @@ pub(super) fn distil_into(
     let weights = manifest.files.get("weights.safetensors").map(|file| file.blake3.clone());
     let teacher = format!("{}, {} decisions", manifest.method(), manifest.decisions);
     let provenance = Provenance {
-        experiment: experiment.name,
+        experiment: experiment.name.clone(),
         commit: manifest.commit.unwrap_or_else(|| "unknown".to_owned()),
         seed: manifest.seed,
         checkpoint: weights.unwrap_or_default(),
         teacher,
         training: manifest.metadata,
     };
-    let bytes = export::encode(&student, &provenance)?;
+    Ok(Some((student, provenance)))
+}
+
+/// Writes the table, and its Rust source where that is asked for; returns the table's bytes.
+fn write(student: &Student, provenance: &Provenance, out: &Path, rust: Option<&Path>) -> anyhow::Result<Vec<u8>> {
+    let bytes = export::encode(student, provenance)?;
     export::save(out, &bytes)?;
     if let Some(rust) = rust {
         let source = export::rust_source(&bytes).expect("what was encoded for this build can be read by it");
         export::save(rust, source.as_bytes())?;
     }
-    let table = Table::parse(&bytes).expect("what was encoded for this build can be read by it");
-    Ok(Some(Exported {
-        bytes: bytes.len(),
-        leaves: student.tree.leaves(),
-        depth: table.depth().into(),
-        samples: student.samples,
-        fidelity: student.fidelity,
-    }))
+    Ok(bytes)
 }

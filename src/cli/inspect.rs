@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::Exit;
@@ -17,6 +17,12 @@ pub(super) struct InspectArgs {
     /// Most lines of a table's rules.
     #[arg(long, value_name = "N", default_value_t = 40)]
     rules: usize,
+    /// Also draw a table's tree.
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Most comparisons down to which it is drawn; what is below is counted.
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "svg")]
+    depth: usize,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -25,11 +31,15 @@ pub(super) struct InspectArgs {
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     let mut output = Output::new();
     if args.path.is_dir() {
+        ensure!(args.svg.is_none(), "{}: a checkpoint has no tree to draw", args.path.display());
         let manifest = checkpoint::inspect(&args.path)?;
         if args.json { output.json("checkpoint", &manifest)? } else { output.text(&describe(&args.path, &manifest))? }
     } else {
         let bytes = export::load(&args.path)?;
         let inspection = Inspection::of(&bytes).with_context(|| args.path.display().to_string())?;
+        if let Some(svg) = &args.svg {
+            export::save(svg, inspection.svg(args.depth).as_bytes())?;
+        }
         if args.json {
             output.json("table", &inspection.json())?;
         } else {

@@ -5,7 +5,9 @@ mod bench;
 mod calibrate;
 mod demo;
 mod evaluate;
+mod explain;
 mod export;
+mod frontier;
 mod inspect;
 mod keep;
 mod output;
@@ -47,6 +49,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Show what a decision table or a checkpoint holds.
     Inspect(inspect::InspectArgs),
+    /// Decide one observation with a table, and say why.
+    Explain(explain::ExplainArgs),
     /// Replay decision logs of real engines and compare every field of every step.
     Replay(replay::ReplayArgs),
     /// Fit the simulator to a measured run of a real server, and judge it on what it was not fitted to.
@@ -77,6 +81,7 @@ pub fn run() -> ExitCode {
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args),

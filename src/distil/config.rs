@@ -5,6 +5,8 @@ use kvtide_runtime::format::{MAX_DEPTH, MAX_NODES};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::agent::AgentError;
+
 /// Most leaves of a tree whose nodes a file can hold.
 const MAX_LEAVES: u32 = MAX_NODES.div_ceil(2);
 /// Most bins: a bin's number is a byte.
@@ -120,6 +122,9 @@ pub enum DistilError {
         /// What it said.
         logit: f32,
     },
+    /// An episode in which a student is held against its teacher cannot be played.
+    #[error(transparent)]
+    Play(#[from] AgentError),
     /// Somebody asked it to stop.
     #[error("stopped before the student was grown")]
     Stopped,

@@ -1,9 +1,9 @@
 //! Growing a tree, best split first.
 //!
-//! CART with histograms, grown leaf by leaf where the gain is largest (Shi 2007, "Best-first Decision Tree Learning")
-//! until the budget of leaves is used up. Splits whose two sides end up saying the same are merged, from the bottom, and
-//! the budget counts what is left after merging: Gini likes splits that only make a majority larger, and they must not
-//! use up a table. Same samples, same tree: weights are whole numbers, and ties are broken by position.
+//! CART with histograms, grown leaf by leaf where the gain is largest (Shi 2007, "Best-first Decision Tree Learning") to
+//! several times the leaves it may keep; what is kept is for [pruning](super::prune) to say. Splits whose two sides end up
+//! saying the same are merged, from the bottom, and count as one leaf: Gini likes splits that only make a majority larger,
+//! and they must not use up a table. Same samples, same tree: weights are whole numbers, and ties are broken by position.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,10 +16,12 @@ use super::bins::{self, Column};
 use super::dataset::{Sample, first_choice};
 use super::split::{Row, Search, Split};
 
-/// Leaves that may be grown for each that is left after merging.
+/// Leaves that may be grown for each that may be kept, before merging.
 const GROWTH: usize = 8;
+/// Leaves that are grown for each that may be kept, after merging.
+const SURPLUS: usize = 4;
 
-/// Grows a tree; the first node is the root.
+/// Grows a tree larger than is asked for; the first node is the root.
 pub(super) fn grow(samples: &[Sample], config: &DistilConfig) -> Vec<Grown> {
     let mut grower = Grower {
         samples,
@@ -42,9 +44,11 @@ pub(super) struct Grown {
     start: usize,
     end: usize,
     depth: u32,
-    parent: Option<usize>,
+    pub(super) parent: Option<usize>,
     /// What it says if it is a leaf.
     pub(super) choices: [u8; NUM_HEADS],
+    /// Weight of its samples that want something else, over all heads.
+    pub(super) error: u64,
     /// How it is split best, if it can be.
     best: Option<Split>,
     /// How it is split.
@@ -52,7 +56,7 @@ pub(super) struct Grown {
     /// What all its leaves say, if they agree: it is merged into one leaf then.
     pub(super) verdict: Option<[u8; NUM_HEADS]>,
     /// Leaves below it, after merging.
-    leaves: usize,
+    pub(super) leaves: usize,
 }
 
 /// A split that was carried out.
@@ -62,6 +66,8 @@ pub(super) struct Inner {
     pub(super) threshold: f32,
     /// The left child; the right one follows it.
     pub(super) left: usize,
+    /// Impurity it removes.
+    pub(super) gain: f64,
 }
 
 struct Grower<'a> {
@@ -83,14 +89,9 @@ impl Grower<'_> {
         let root = self.node(everything.start, everything.end, 0, None);
         self.nodes.push(root);
         self.look(0);
-        while self.nodes[0].leaves < max_leaves && self.nodes.len() < 2 * GROWTH * max_leaves {
+        while self.nodes[0].leaves < SURPLUS * max_leaves && self.nodes.len() < 2 * GROWTH * max_leaves {
             let Some((_, Reverse(node))) = self.open.pop() else { break };
             self.split(node);
-            if self.nodes[0].leaves > max_leaves {
-                // It told apart more of what was merged than the budget can hold; a smaller one may still fit.
-                self.unsplit(node);
-                continue;
-            }
             let left = self.nodes.len() - 2;
             self.look(left);
             self.look(left + 1);
@@ -115,20 +116,15 @@ impl Grower<'_> {
         let (left, right): (Vec<u32>, Vec<u32>) = self.members[start..end].iter().partition(|member| goes_left(member));
         let middle = start + left.len();
         let threshold = self.threshold(column.feature, &left, &right);
-        self.nodes[node].inner = Some(Inner { feature: column.feature, threshold, left: self.nodes.len() });
+        self.nodes[node].inner =
+            Some(Inner { feature: column.feature, threshold, left: self.nodes.len(), gain: split.gain });
         self.members[start..middle].copy_from_slice(&left);
         self.members[middle..end].copy_from_slice(&right);
         for (start, end) in [(start, middle), (middle, end)] {
             let child = self.node(start, end, depth + 1, Some(node));
             self.nodes.push(child);
         }
-        self.recount_from(node);
-    }
-
-    fn unsplit(&mut self, node: usize) {
-        self.nodes.truncate(self.nodes.len() - 2);
-        self.nodes[node].inner = None;
-        self.recount_from(node);
+        recount(&mut self.nodes, node);
     }
 
     /// Halfway between the largest value on the left and the smallest on the right, as an `f32` that separates them.
@@ -141,21 +137,23 @@ impl Grower<'_> {
 
     /// A leaf over a range of members.
     fn node(&self, start: usize, end: usize, depth: u32, parent: Option<usize>) -> Grown {
-        let choices = self.majority(&self.members[start..end]);
-        Grown { start, end, depth, parent, choices, best: None, inner: None, verdict: Some(choices), leaves: 1 }
+        let (choices, error) = self.majority(&self.members[start..end]);
+        Grown { start, end, depth, parent, choices, error, best: None, inner: None, verdict: Some(choices), leaves: 1 }
     }
 
-    /// Per head the choice with the greatest weight, of equals the most frequent, of equals the first.
-    fn majority(&self, members: &[u32]) -> [u8; NUM_HEADS] {
+    /// Per head the choice with the greatest weight, of equals the most frequent, of equals the first; and the weight of
+    /// all other choices.
+    fn majority(&self, members: &[u32]) -> ([u8; NUM_HEADS], u64) {
         if members.is_empty() {
-            return Action::ENGINE_DEFAULT.indices();
+            return (Action::ENGINE_DEFAULT.indices(), 0);
         }
         let (mut masses, mut counts) = ([0; NUM_CHOICES], [0; NUM_CHOICES]);
         for &member in members {
             self.rows[member as usize].add_to(&mut masses);
             self.rows[member as usize].count_in(&mut counts);
         }
-        Head::ALL.map(|head| {
+        let mut error = masses.iter().sum();
+        let choices = Head::ALL.map(|head| {
             let first = first_choice(head);
             let mut best = 0;
             for choice in 1..head.size() {
@@ -164,28 +162,30 @@ impl Grower<'_> {
                     best = choice;
                 }
             }
+            error -= masses[first + best];
             best as u8
-        })
+        });
+        (choices, error)
     }
+}
 
-    /// Brings verdicts and leaf counts up to date from a node to the root.
-    fn recount_from(&mut self, node: usize) {
-        let mut next = Some(node);
-        while let Some(node) = next {
-            let (verdict, leaves) = match self.nodes[node].inner {
-                None => (Some(self.nodes[node].choices), 1),
-                Some(Inner { left, .. }) => {
-                    let (left, right) = (&self.nodes[left], &self.nodes[left + 1]);
-                    match left.verdict.filter(|_| left.verdict == right.verdict) {
-                        Some(verdict) => (Some(verdict), 1),
-                        None => (None, left.leaves + right.leaves),
-                    }
+/// Brings verdicts and leaf counts up to date from `node` to the root.
+pub(super) fn recount(nodes: &mut [Grown], node: usize) {
+    let mut next = Some(node);
+    while let Some(node) = next {
+        let (verdict, leaves) = match nodes[node].inner {
+            None => (Some(nodes[node].choices), 1),
+            Some(Inner { left, .. }) => {
+                let (left, right) = (&nodes[left], &nodes[left + 1]);
+                match left.verdict.filter(|_| left.verdict == right.verdict) {
+                    Some(verdict) => (Some(verdict), 1),
+                    None => (None, left.leaves + right.leaves),
                 }
-            };
-            self.nodes[node].verdict = verdict;
-            self.nodes[node].leaves = leaves;
-            next = self.nodes[node].parent;
-        }
+            }
+        };
+        nodes[node].verdict = verdict;
+        nodes[node].leaves = leaves;
+        next = nodes[node].parent;
     }
 }
 

@@ -13,6 +13,9 @@ mod dagger;
 pub mod dataset;
 mod fidelity;
 mod grow;
+mod loss;
+mod per_head;
+mod prune;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -29,6 +32,8 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observatio
 
 pub use config::{DistilConfig, DistilError};
 pub use fidelity::{Fidelity, HeadFidelity};
+pub use loss::{Loss, Reference};
+pub use per_head::PerHead;
 pub use tree::Tree;
 
 use dagger::Plan;
@@ -54,6 +59,11 @@ impl Teacher for NetworkPolicy {
 pub struct Student {
     /// The tree.
     pub tree: Tree,
+    /// Trees of half as many leaves, a quarter and so on, each cut from the one before.
+    pub smaller: Vec<Tree>,
+    /// The same samples and as many leaves in one tree a head, and how well those agree: for comparison, a file holds one
+    /// tree.
+    pub per_head: (PerHead, Fidelity),
     /// The heads it decides.
     pub profile: ActionProfile,
     /// Smallest and largest value of every feature over the training samples.
@@ -126,7 +136,10 @@ pub fn distil(
         });
         student = Some(grown);
     }
-    let tree = student.expect("there is an iteration in which the teacher drives");
+    let budgets: Vec<u32> = (0..u32::BITS).map(|halvings| config.max_leaves >> halvings).filter(|&n| n > 0).collect();
+    let mut nested = Tree::nested(&samples, config, &budgets);
+    let smaller = nested.split_off(1);
+    let tree = nested.swap_remove(0);
     let plan = Plan {
         seed: seed::derive(config.seed, "distil.holdout", 0),
         episodes: config.episodes_per_iteration.into(),
@@ -134,7 +147,18 @@ pub fn distil(
     };
     let held_out = dagger::label(teacher, &dagger::play(env_config, &tree, plan, stop)?)?;
     let fidelity = Fidelity::of(&tree, &held_out, profile);
-    Ok(Student { tree, profile, ranges: dataset::ranges(&samples), samples: samples.len(), fidelity })
+    let alone = PerHead::grow(&samples, config, profile);
+    let agreement = Fidelity::of(&alone, &held_out, profile);
+    let per_head = (alone, agreement);
+    Ok(Student {
+        tree,
+        smaller,
+        per_head,
+        profile,
+        ranges: dataset::ranges(&samples),
+        samples: samples.len(),
+        fidelity,
+    })
 }
 
 /// A teacher at the wheel.

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use kvtide_runtime::{Action, ActionMask, Node, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, NUM_FEATURES, Node, Observation, Policy};
 
 use super::DistilConfig;
 use super::dataset::Sample;
 use super::grow::{self, Grown, Inner};
+use super::prune::prune;
 
 /// A decision tree, its nodes in the order of the file format: breadth first, children adjacent.
 ///
@@ -16,12 +17,27 @@ use super::grow::{self, Grown, Inner};
 pub struct Tree {
     /// The nodes; the first is the root.
     pub nodes: Vec<Node>,
+    /// How much each feature's comparisons tell apart: the impurity they remove, as shares of all of it; zeros if there is
+    /// no comparison.
+    pub importance: [f64; NUM_FEATURES],
 }
 
 impl Tree {
     /// Grows a tree from `samples`. Without samples it says the engine's default.
     pub fn grow(samples: &[Sample], config: &DistilConfig) -> Tree {
-        Tree { nodes: breadth_first(&grow::grow(samples, config)) }
+        Tree::nested(samples, config, &[config.max_leaves]).swap_remove(0)
+    }
+
+    /// One tree for each of `budgets`, which fall: each is cut from the one before. Only the first is looked at for how far
+    /// the tree they are cut from is grown.
+    pub fn nested(samples: &[Sample], config: &DistilConfig, budgets: &[u32]) -> Vec<Tree> {
+        let most = budgets.first().copied().unwrap_or(1);
+        let mut grown = grow::grow(samples, &DistilConfig { max_leaves: most, ..config.clone() });
+        let cut = |&budget: &u32| {
+            prune(&mut grown, budget as usize);
+            breadth_first(&grown)
+        };
+        budgets.iter().map(cut).collect()
     }
 
     /// Number of leaves.
@@ -50,22 +66,28 @@ impl Policy for Tree {
     }
 }
 
-/// The nodes below the first, breadth first: the children of the *n*th split (from 0) are 2*n* + 1 and 2*n* + 2. Where all
-/// leaves of a node agree, it becomes a leaf.
-fn breadth_first(grown: &[Grown]) -> Vec<Node> {
+/// The tree below the first node, breadth first: the children of the *n*th split (from 0) are 2*n* + 1 and 2*n* + 2. Where
+/// all leaves of a node agree, it becomes a leaf.
+fn breadth_first(grown: &[Grown]) -> Tree {
     let mut queue = VecDeque::from([0]);
     let mut nodes = Vec::new();
+    let mut importance = [0.0; NUM_FEATURES];
     let mut splits: u16 = 0;
     while let Some(node) = queue.pop_front() {
         let Grown { choices, verdict, inner, .. } = &grown[node];
         nodes.push(match (verdict, inner) {
-            (None, Some(Inner { feature, threshold, left })) => {
+            (None, Some(Inner { feature, threshold, left, gain })) => {
                 queue.extend([*left, left + 1]);
                 splits += 1;
+                importance[usize::from(*feature)] += gain;
                 Node::Split { feature: *feature, left: 2 * splits - 1, threshold: *threshold }
             }
             (verdict, _) => Node::Leaf { choices: verdict.unwrap_or(*choices) },
         });
     }
-    nodes
+    let whole: f64 = importance.iter().sum();
+    if whole > 0.0 {
+        importance.iter_mut().for_each(|gain| *gain /= whole);
+    }
+    Tree { nodes, importance }
 }

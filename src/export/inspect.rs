@@ -6,6 +6,7 @@ use kvtide_runtime::format::{FORMAT_VERSION, FeatureRange, TableFile};
 use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, Node, SCHEMA_HASH, Table};
 use serde_json::{Map, Value, json};
 
+use super::picture;
 use super::rules::{self, Names, leaves, short};
 
 /// What a file says, whichever schema it was made for. Where that is not this build's, features and choices have numbers
@@ -72,6 +73,13 @@ impl<'a> Inspection<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The tree as an SVG picture, down to `max_depth` comparisons.
+    pub fn svg(&self, max_depth: usize) -> String {
+        let experiment = self.file.metadata().find(|(key, _)| *key == "experiment");
+        let name = experiment.map_or("a decision table", |(_, name)| name);
+        picture::svg(&self.file, &format!("{name} · {} · {} bytes", self.file.profile().name(), self.bytes), max_depth)
     }
 
     /// The file as one JSON object, with every node. Ranges and thresholds are exact.

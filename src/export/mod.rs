@@ -1,9 +1,11 @@
 //! From a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
-//! and back for people ([`Inspection`]) and for evaluation ([`load_table`]).
+//! and back for people ([`Inspection`], [`Explanation`]) and for evaluation ([`load_table`]).
 //!
 //! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
 
+mod explain;
 mod inspect;
+mod picture;
 mod rules;
 mod rust;
 #[cfg(test)]
@@ -16,13 +18,14 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, SCHEMA_HASH, Table};
+use kvtide_runtime::{ACTION_SET_HASH, FEATURES, SCHEMA_HASH, Table};
 use thiserror::Error;
 
+pub use explain::{ExplainError, Explanation};
 pub use inspect::Inspection;
 pub use rust::rust_source;
 
-use crate::distil::Student;
+use crate::distil::{Student, Tree};
 
 /// Why a table was not written or not loaded. One line, with the path where there is one.
 #[derive(Debug, Error)]
@@ -76,6 +79,7 @@ pub struct Provenance {
 /// | `fidelity` | share of decisions in which every head agrees with the teacher |
 /// | `fidelity.HEAD.regret`, `fidelity.HEAD.visits` | agreement of one head |
 /// | `fidelity.samples` | decisions these were measured on |
+/// | `importance` | features by how much their comparisons tell apart, the most important first, with their shares |
 /// | `kvtide` | version that wrote it |
 /// | `leaves`, `samples` | leaves, and decisions it was grown from |
 ///
@@ -109,6 +113,7 @@ fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, Stri
             ("experiment", provenance.experiment.clone()),
             ("fidelity", format!("{:.4}", fidelity.joint)),
             ("fidelity.samples", fidelity.samples.to_string()),
+            ("importance", importance(&student.tree)),
             ("kvtide", env!("CARGO_PKG_VERSION").to_owned()),
             ("leaves", student.tree.leaves().to_string()),
             ("samples", student.samples.to_string()),
@@ -122,6 +127,14 @@ fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, Stri
         pairs.insert(format!("fidelity.{}.visits", head.head), format!("{:.4}", head.by_visits));
     }
     pairs
+}
+
+/// `free_fraction 0.612, waiting 0.201`: the features that are worth a percent.
+fn importance(tree: &Tree) -> String {
+    let mut shares: Vec<(f64, &str)> = tree.importance.into_iter().zip(FEATURES.map(|spec| spec.name)).collect();
+    shares.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let worth = shares.into_iter().filter(|(share, _)| *share >= 0.01);
+    worth.map(|(share, name)| format!("{name} {share:.3}")).collect::<Vec<String>>().join(", ")
 }
 
 /// Writes `bytes` beside `path` and renames: whoever reads `path` meanwhile finds the old file or the new one, whole.

@@ -6,7 +6,7 @@ use crate::cost::CostModel;
 use crate::metrics::Collector;
 use crate::sched::EngineConfig;
 
-/// Weights of the four terms, each a share of the tokens the hardware could have delivered in a nominal interval.
+/// Weights of the terms, each a share of the tokens the hardware could have delivered in a nominal interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardWeights {
@@ -14,6 +14,11 @@ pub struct RewardWeights {
     pub token: f64,
     /// Each token delivered by its deadline.
     pub on_time: f64,
+    /// Each request that finished without having missed a target, worth the tokens of a mean answer. The clients of a
+    /// closed loop send nothing while they wait, so that a policy that serves nobody misses little by `violation` alone;
+    /// with `(1 - a) / a` of it, serving nobody is worth what attaining a share of *a* is (Dinkelbach 1967, "On Nonlinear
+    /// Fractional Programming"). Of traffic that comes by itself it is `violation` again.
+    pub attained: f64,
     /// Each request that missed a target, counted the moment that is certain, worth the tokens of a mean answer.
     pub violation: f64,
     /// Time spent on computing tokens again and on swaps, in tokens that could have been decoded meanwhile.
@@ -22,7 +27,7 @@ pub struct RewardWeights {
 
 impl Default for RewardWeights {
     fn default() -> RewardWeights {
-        RewardWeights { token: 0.0, on_time: 0.5, violation: 1.0, waste: 0.1 }
+        RewardWeights { token: 0.0, on_time: 0.5, attained: 0.0, violation: 1.0, waste: 0.1 }
     }
 }
 
@@ -31,6 +36,7 @@ impl Default for RewardWeights {
 struct Marks {
     tokens: u64,
     on_time_tokens: u64,
+    attained: u64,
     violations: u64,
     recomputed_tokens: u64,
     swapped_blocks: u64,
@@ -85,6 +91,7 @@ impl Reward {
         let now = Marks {
             tokens: collector.output_tokens,
             on_time_tokens: collector.on_time_tokens,
+            attained: collector.attained,
             violations: collector.violations,
             recomputed_tokens: collector.recomputed_tokens,
             swapped_blocks: collector.swap_in_blocks + collector.swap_out_blocks,
@@ -92,12 +99,13 @@ impl Reward {
         let grown = |field: fn(&Marks) -> u64| (field(&now) - field(&self.last)) as f64;
         let delivered = grown(|marks| marks.tokens);
         let on_time = grown(|marks| marks.on_time_tokens);
+        let attained = grown(|marks| marks.attained) * self.mean_output;
         let violated = grown(|marks| marks.violations) * self.mean_output;
         let wasted = grown(|marks| marks.recomputed_tokens) * self.tokens_per_recomputed
             + grown(|marks| marks.swapped_blocks) * self.tokens_per_swapped;
         self.last = now;
         let weights = &self.weights;
-        let tokens = weights.token * delivered + weights.on_time * on_time
+        let tokens = weights.token * delivered + weights.on_time * on_time + weights.attained * attained
             - weights.violation * violated
             - weights.waste * wasted;
         (tokens / self.interval_tokens) as f32

@@ -43,6 +43,8 @@ pub struct Collector {
     pub completed_tokens: u64,
     /// Requests finished.
     pub completed: u64,
+    /// Requests that finished without having missed a target.
+    pub attained: u64,
     /// Requests dropped.
     pub rejected: u64,
     /// Requests known to have missed a target, counted at the moment it became certain.
@@ -237,6 +239,7 @@ impl Collector {
         if record.first_token.is_some_and(|first| record.last_token.since(first) > allowed) {
             self.violate(id);
         }
+        self.attained += u64::from(!self.accounts[id.index()].record.violated);
     }
 
     /// Counts requests outside the cohort whose TTFT target passed before `now` without a token, or whose stall target

@@ -23,7 +23,7 @@ impl Collector {
         };
         equal("requests", self.records().len() as u64, scheduler.num_requests() as u64)?;
         let [mut finished, mut rejected, mut open] = [0, 0, 0];
-        let [mut tokens, mut completed_tokens, mut violations] = [0, 0, 0];
+        let [mut tokens, mut completed_tokens, mut violations, mut attained] = [0, 0, 0, 0];
         for (index, record) in self.records().enumerate() {
             let generated = scheduler.view(RequestId(index as u32)).generated;
             equal("tokens of a request", u64::from(record.tokens), u64::from(generated))?;
@@ -33,6 +33,7 @@ impl Collector {
                 Phase::Finished => {
                     finished += 1;
                     completed_tokens += u64::from(generated);
+                    attained += u64::from(!record.violated);
                 }
                 Phase::Rejected => rejected += 1,
                 Phase::Waiting | Phase::Running | Phase::Swapped => open += 1,
@@ -44,6 +45,7 @@ impl Collector {
         equal("output tokens", self.output_tokens, tokens)?;
         equal("tokens of completed requests", self.completed_tokens, completed_tokens)?;
         equal("violations", self.violations, violations)?;
+        equal("requests that attained their targets", self.attained, attained)?;
         for members in self.cohort.recount() {
             equal("members of the cohort", members, u64::from(self.cohort.num_members()))?;
         }

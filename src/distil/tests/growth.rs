@@ -1,12 +1,12 @@
 //! Trees from samples made by hand.
 
 use kvtide_envs::seed;
-use kvtide_runtime::{Action, ActionMask, Head, NUM_FEATURES, Node, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Node, Observation, Policy};
 use rand::RngExt;
 
 use super::{Rules, samples};
 use crate::distil::dataset::{self, Sample, Visit};
-use crate::distil::{DistilConfig, Tree};
+use crate::distil::{DistilConfig, PerHead, Tree};
 
 fn config(max_leaves: u32) -> DistilConfig {
     DistilConfig { max_leaves, min_leaf_samples: 1, ..DistilConfig::default() }
@@ -140,6 +140,70 @@ fn budgets_are_kept() {
     let tree = Tree::grow(&all, &config(8192));
     let wrong = all.iter().filter(|sample| tree.action(&sample.visit.observation) != sample.action).count();
     assert_eq!(wrong, 0);
+}
+
+#[test]
+fn smaller_trees_are_cut_from_larger_ones_where_least_is_lost() {
+    let teacher = Rules(|observation| {
+        let values = &observation.values;
+        [(values[0] * 12.0) as u8 % 12, (values[1] * 3.0) as u8 % 5, 1, u8::from(values[2] > 0.9)]
+    });
+    let all = samples(&teacher, &random_values(3000, 4, 9));
+    let trees = Tree::nested(&all, &config(64), &[64, 32, 16, 8, 4, 2, 1]);
+    let splits = |tree: &Tree| -> Vec<(u8, u32)> {
+        let split = |node: &Node| match *node {
+            Node::Split { feature, threshold, .. } => Some((feature, threshold.to_bits())),
+            Node::Leaf { .. } => None,
+        };
+        tree.nodes.iter().filter_map(split).collect()
+    };
+    let error = |tree: &Tree| -> u64 {
+        let of = |sample: &Sample| {
+            let action = tree.action(&sample.visit.observation);
+            let wrong = |head: &Head| action.get(*head) != sample.action.get(*head);
+            Head::ALL
+                .iter()
+                .filter(|head| wrong(head))
+                .map(|&head| u64::from(sample.regrets[head as usize]))
+                .sum::<u64>()
+        };
+        all.iter().map(of).sum()
+    };
+    assert_eq!(trees.iter().map(Tree::leaves).collect::<Vec<usize>>(), [64, 32, 16, 8, 4, 2, 1]);
+    for pair in trees.windows(2) {
+        let larger = splits(&pair[0]);
+        assert!(splits(&pair[1]).iter().all(|split| larger.contains(split)));
+        assert!(error(&pair[1]) >= error(&pair[0]));
+    }
+    for tree in &trees[..6] {
+        assert!((tree.importance.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!(tree.importance[3] == 0.0 || tree.leaves() > 16, "feature 3 decides nothing");
+    }
+    assert_eq!(trees[6].importance, [0.0; NUM_FEATURES]);
+}
+
+#[test]
+fn a_tree_for_each_head_decides_that_head_alone() {
+    let teacher = Rules(|observation| {
+        let values = &observation.values;
+        [if values[0] > 0.5 { 9 } else { 1 }, if values[1] > 0.25 { 3 } else { 0 }, 1, u8::from(values[2] > 0.75)]
+    });
+    let values = random_values(250, 4, 3);
+    let all = samples(&teacher, &values);
+    let forest = PerHead::grow(&all, &config(8), ActionProfile::Full);
+    assert_eq!(forest.leaves(), 2 + 2 + 1 + 2);
+    for sample in &all {
+        assert_eq!(forest.decide(&sample.visit.observation, ActionMask::ALL), sample.action);
+    }
+    // One tree needs a leaf for every combination.
+    let wrong =
+        |tree: &Tree| all.iter().filter(|sample| tree.action(&sample.visit.observation) != sample.action).count();
+    assert!(wrong(&Tree::grow(&all, &config(7))) > 0 && wrong(&Tree::grow(&all, &config(8))) == 0);
+    // Heads outside the profile stay as they are.
+    let watermark = PerHead::grow(&all, &config(8), ActionProfile::Watermark);
+    let said = watermark.decide(&all[0].visit.observation, ActionMask::ALL);
+    assert_eq!(said, all[0].action);
+    assert_eq!(watermark.leaves(), 2);
 }
 
 fn leaf(tree: &Tree, observation: &Observation) -> usize {

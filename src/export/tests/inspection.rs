@@ -1,11 +1,11 @@
 //! What people and programs are shown of a file.
 
 use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, Node, SCHEMA_HASH};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, Node, SCHEMA_HASH, Table};
 
 use super::{provenance, student};
 use crate::distil::Student;
-use crate::export::{Inspection, encode};
+use crate::export::{ExplainError, Explanation, Inspection, encode};
 
 /// Splits on features 5 and 8, three leaves.
 fn small() -> Student {
@@ -117,4 +117,78 @@ fn a_foreign_schema_is_shown_in_numbers() {
     let crc = kvtide_runtime::format::crc32(&claims[..end]);
     claims[end..].copy_from_slice(&crc.to_le_bytes());
     assert!(TableFile::parse(&claims).is_ok() && Inspection::of(&claims).is_err());
+}
+
+#[test]
+fn a_picture_shows_every_comparison_and_leaf_once() {
+    let bytes = encode(&small(), &provenance()).unwrap();
+    let inspection = Inspection::of(&bytes).unwrap();
+    let svg = inspection.svg(8);
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+    for text in [
+        "growth_32 ≤ 0.1835",
+        "waiting ≤ 0.02",
+        ">watermark 0.01, newest, recompute, fcfs<",
+        ">watermark 1, most-slack",
+    ] {
+        assert_eq!(svg.matches(text).count(), 1, "{text} in {svg}");
+    }
+    assert_eq!((svg.matches(">yes<").count(), svg.matches(">no<").count()), (2, 2));
+    let cut = inspection.svg(1);
+    assert!(cut.contains("… 2 leaves") && !cut.contains("waiting"), "{cut}");
+    assert!(inspection.svg(0).contains("… 3 leaves"));
+}
+
+#[test]
+fn a_head_all_leaves_agree_on_is_said_once_and_strings_stay_text() {
+    let mut student = small();
+    for node in &mut student.tree.nodes {
+        if let Node::Leaf { choices } = node {
+            choices[2] = 1;
+        }
+    }
+    let mut provenance = provenance();
+    provenance.experiment = "</text><script>".to_owned();
+    let bytes = encode(&student, &provenance).unwrap();
+    let svg = Inspection::of(&bytes).unwrap().svg(8);
+    assert!(
+        svg.contains("always preemption recompute") && svg.contains(">watermark 0.05, newest, on-time-first<"),
+        "{svg}"
+    );
+    assert!(!svg.contains("<script") && svg.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn a_decision_is_explained_by_the_comparisons_taken() {
+    let bytes = encode(&small(), &provenance()).unwrap();
+    let table = Table::parse(&bytes).unwrap();
+    let explain = |given: &[(&str, f64)]| {
+        Explanation::of(&table, &given.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
+    };
+    let explanation = explain(&[("growth_32", 0.1), ("waiting", 0.5)]).unwrap();
+    let text = explanation.text();
+    assert_eq!(
+        text,
+        "growth_32 0.1 <= 0.1835\nwaiting 0.5 > 0.02\nso: watermark 1, victim most-slack, preemption cheaper, \
+         admission shortest-on-time-first (node 4)\n"
+    );
+    let json = explanation.json();
+    assert_eq!((&json["action"]["watermark"], &json["comparisons"][1]["greater"]), (&1.0.into(), &true.into()));
+    // The other way needs one feature only.
+    assert!(explain(&[("growth_32", 0.2)]).unwrap().text().ends_with("on-time-first (node 2)\n"));
+    assert_eq!(explain(&[("growth_32", 0.1)]), Err(ExplainError::Missing("waiting")));
+    assert_eq!(explain(&[("growth", 0.1)]), Err(ExplainError::Unknown("growth".to_owned())));
+    assert!(matches!(explain(&[("growth_32", f64::NAN)]), Err(ExplainError::Value { .. })));
+}
+
+#[test]
+fn a_value_the_teacher_never_saw_is_pointed_out() {
+    let mut student = small();
+    student.ranges[Feature::Growth32 as usize] = FeatureRange { min: 0.0, max: 0.5 };
+    let bytes = encode(&student, &provenance()).unwrap();
+    let table = Table::parse(&bytes).unwrap();
+    let given = [("growth_32".to_owned(), 0.75)].into();
+    let explanation = Explanation::of(&table, &given).unwrap();
+    assert!(explanation.text().ends_with("beware: growth_32 0.75 is outside the trained range [0, 0.5]\n"));
+    assert_eq!(explanation.json()["outside_trained_range"][0]["feature"], "growth_32");
 }

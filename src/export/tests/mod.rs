@@ -7,11 +7,13 @@ use std::fs;
 
 use kvtide_envs::seed;
 use kvtide_runtime::format::FeatureRange;
-use kvtide_runtime::{ActionMask, ActionProfile, FEATURES, Head, NUM_FEATURES, Node, Observation, Policy, Table};
+use kvtide_runtime::{
+    ActionMask, ActionProfile, FEATURES, Feature, Head, NUM_FEATURES, Node, Observation, Policy, Table,
+};
 use rand::RngExt;
 
 use super::{ExportError, Provenance, encode, load, load_table, save};
-use crate::distil::{Fidelity, HeadFidelity, Student, Tree};
+use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHead, Student, Tree};
 
 /// A student with a random tree of about `splits` splits, thresholds within the range of each feature.
 fn student(splits: usize, seed: u64) -> Student {
@@ -32,12 +34,15 @@ fn student(splits: usize, seed: u64) -> Student {
     }
     let nodes = nodes.into_iter().flatten().collect();
     let head = |head: &Head| HeadFidelity { head: head.name(), by_visits: 0.9, by_regret: 0.987_65 };
+    let fidelity = Fidelity { heads: Head::ALL.iter().map(head).collect(), joint: 0.95, samples: 200 };
     Student {
-        tree: Tree { nodes },
+        per_head: (PerHead::grow(&[], &DistilConfig::default(), ActionProfile::Full), fidelity.clone()),
+        tree: Tree { nodes, importance: [0.0; NUM_FEATURES] },
+        smaller: Vec::new(),
         profile: ActionProfile::Full,
         ranges: FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max }),
         samples: 1000,
-        fidelity: Fidelity { heads: Head::ALL.iter().map(head).collect(), joint: 0.95, samples: 200 },
+        fidelity,
     }
 }
 
@@ -74,7 +79,10 @@ fn the_file_decides_as_the_student_does() {
 
 #[test]
 fn metadata_is_sorted_and_says_where_it_comes_from() {
-    let bytes = encode(&student(3, 1), &provenance()).unwrap();
+    let mut student = student(3, 1);
+    student.tree.importance[Feature::FreeFraction as usize] = 0.25;
+    student.tree.importance[Feature::Waiting as usize] = 0.75;
+    let bytes = encode(&student, &provenance()).unwrap();
     let table = Table::parse(&bytes).unwrap();
     let pairs: Vec<(&str, &str)> = table.metadata().collect();
     assert!(pairs.is_sorted());
@@ -83,8 +91,9 @@ fn metadata_is_sorted_and_says_where_it_comes_from() {
     assert_eq!((value("fidelity"), value("fidelity.victim.regret")), ("0.9500", "0.9877"));
     assert_eq!((value("leaves"), value("samples"), value("checkpoint")), ("4", "1000", "b3:00ff"));
     assert_eq!(value("env"), "llama-3-8b@h100");
-    assert_eq!(pairs.len(), 19);
-    assert_eq!(encode(&student(3, 1), &provenance()).unwrap(), bytes);
+    assert_eq!(value("importance"), "waiting 0.750, free_fraction 0.250");
+    assert_eq!(pairs.len(), 20);
+    assert_eq!(encode(&student, &provenance()).unwrap(), bytes);
 }
 
 #[test]

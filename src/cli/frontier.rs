@@ -1,0 +1,87 @@
+//! How small a table can be: size against what it loses.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::export::interval_text;
+use crate::distil::{Loss, Reference, Student, Tree};
+use crate::plot::{Axis, Figure, Look, Panel, Series};
+
+/// Bytes of a node in a file.
+const NODE_BYTES: usize = 8;
+
+/// Tables cut from one tree, the smallest first.
+pub(super) struct Frontier {
+    points: Vec<Point>,
+}
+
+struct Point {
+    leaves: usize,
+    loss: Loss,
+}
+
+/// Judges every smaller tree of `student`; that of the student itself is `loss`. `None` if interrupted.
+pub(super) fn of(
+    student: &Student,
+    loss: Loss,
+    reference: &Reference<'_>,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Frontier>> {
+    let mut points = vec![Point { leaves: student.tree.leaves(), loss }];
+    let mut before: &Tree = &student.tree;
+    for tree in &student.smaller {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // A budget the tree did not use up cuts nothing off.
+        if tree.leaves() < before.leaves() {
+            points.push(Point { leaves: tree.leaves(), loss: reference.loss(tree)? });
+            before = tree;
+        }
+    }
+    points.reverse();
+    Ok(Some(Frontier { points }))
+}
+
+impl Frontier {
+    /// As a table.
+    pub(super) fn text(&self) -> String {
+        let mut out = format!("{:>6}{:>12}{:>11}  points lost\n", "leaves", "node bytes", "attained");
+        for Point { leaves, loss } in &self.points {
+            let bytes = (2 * leaves - 1) * NODE_BYTES;
+            let lost = interval_text(&loss.points);
+            writeln!(out, "{leaves:>6}{bytes:>12}{:>9.2} %  {lost}", loss.student * 100.0)
+                .expect("a string takes everything");
+        }
+        out
+    }
+
+    /// Drawn: leaves as powers of two, so that every halving is a step; negative losses are drawn as none.
+    pub(super) fn figure(&self, name: &str) -> Figure {
+        let line = |value: fn(&Loss) -> f64| {
+            let point = |point: &Point| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
+            self.points.iter().map(point).collect::<Vec<(f64, f64)>>()
+        };
+        let series = vec![
+            Series {
+                name: "95 % interval, upper end",
+                look: Look::Second,
+                points: line(|loss| loss.points.high.unwrap_or(loss.points.mean)),
+            },
+            Series { name: "points lost", look: Look::First, points: line(|loss| loss.points.mean) },
+        ];
+        let panel = Panel {
+            title: "Attainment lost against the teacher".to_owned(),
+            x: Axis::new("leaves, as a power of 2"),
+            y: Axis::new("percentage points"),
+            series,
+            band: None,
+        };
+        let episodes = self.points.first().map_or(0, |point| point.loss.episodes);
+        Figure {
+            title: format!("{name}: how small the table can be"),
+            subtitle: format!("{episodes} episodes of traffic neither has seen; a leaf takes 16 bytes"),
+            rows: vec![vec![panel]],
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A table's tree as a picture: an SVG that needs nothing else, root on the left, a row for each leaf.
+
+use std::fmt::Write;
+
+use kvtide_runtime::action::NUM_HEADS;
+use kvtide_runtime::format::TableFile;
+use kvtide_runtime::{Head, Node};
+
+use super::rules::{Names, leaves, short};
+
+/// Pixels.
+const ROW: usize = 24;
+const COLUMN: usize = 190;
+const BOX_HEIGHT: usize = 18;
+const MARGIN: usize = 16;
+const HEADER: usize = 64;
+/// Width of a character of the font, about.
+const CHARACTER: f64 = 6.3;
+
+/// The tree of `file` down to `max_depth` comparisons; what is below is counted.
+pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
+    let nodes: Vec<Node> = file.nodes().collect();
+    let (constant, varying) = heads(&nodes, file.profile().heads());
+    let mut picture = Picture {
+        nodes: &nodes,
+        names: Names::of(file),
+        varying: &varying,
+        max_depth,
+        rows: 0,
+        depth: 0,
+        width: 0,
+        body: String::new(),
+    };
+    picture.node(0, 0);
+    let names = picture.names;
+    let always: Vec<String> =
+        constant.iter().map(|&(head, choice)| format!("{} {}", head.name(), names.choice(head, choice))).collect();
+    let always = if always.is_empty() { String::new() } else { format!(" · always {}", always.join(", ")) };
+    let subtitle = format!("{}, at most {} comparisons{always}", leaves(file.leaves()), file.depth());
+    let header = (subtitle.chars().count().max(title.chars().count() + 8) as f64 * CHARACTER) as usize;
+    let width = picture.width.max(header) + 2 * MARGIN;
+    let height = HEADER + picture.rows * ROW + MARGIN;
+    let mut out = String::new();
+    let mut write = || -> std::fmt::Result {
+        writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">"
+        )?;
+        writeln!(out, "<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>")?;
+        writeln!(out, "<text x=\"{MARGIN}\" y=\"24\" font-size=\"16\">{}</text>", escaped(title))?;
+        writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#555555\">{}</text>", escaped(&subtitle))?;
+        out.push_str(&picture.body);
+        writeln!(out, "</svg>")
+    };
+    write().expect("a string takes everything");
+    out
+}
+
+/// Heads on which all leaves agree, with their choice, and the others.
+fn heads(nodes: &[Node], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
+    let (mut constant, mut varying) = (Vec::new(), Vec::new());
+    for &head in profile {
+        let choice = |node: &Node| match node {
+            Node::Leaf { choices } => Some(choices[head as usize]),
+            Node::Split { .. } => None,
+        };
+        let mut all = nodes.iter().filter_map(choice);
+        let first = all.next().unwrap_or(0);
+        if all.all(|other| other == first) { constant.push((head, first)) } else { varying.push(head) }
+    }
+    (constant, varying)
+}
+
+struct Picture<'a> {
+    nodes: &'a [Node],
+    names: Names,
+    varying: &'a [Head],
+    max_depth: usize,
+    /// Rows used so far.
+    rows: usize,
+    depth: usize,
+    width: usize,
+    body: String,
+}
+
+impl Picture<'_> {
+    /// Draws a node and what is below it, and returns the height of its middle. The format bounds the depth.
+    fn node(&mut self, node: usize, depth: usize) -> usize {
+        self.depth = self.depth.max(depth);
+        match self.nodes[node] {
+            Node::Leaf { choices } => {
+                let y = self.row();
+                self.label(depth, y, &self.action(choices), shade(choices), "#1f1f1f");
+                y
+            }
+            Node::Split { .. } if depth >= self.max_depth => {
+                let y = self.row();
+                let below = leaves(self.count(node));
+                self.label(depth, y, &format!("… {below}"), "#f2f2f2", "#555555");
+                y
+            }
+            Node::Split { feature, left, threshold } => {
+                let low = self.node(usize::from(left), depth + 1);
+                let high = self.node(usize::from(left) + 1, depth + 1);
+                let y = usize::midpoint(low, high);
+                for (child, word) in [(low, "yes"), (high, "no")] {
+                    self.edge(depth, y, child, word);
+                }
+                let test = format!("{} ≤ {}", self.names.feature(feature), short(threshold));
+                self.label(depth, y, &test, "#ffffff", "#1f1f1f");
+                y
+            }
+        }
+    }
+
+    fn row(&mut self) -> usize {
+        self.rows += 1;
+        HEADER + (self.rows - 1) * ROW + ROW / 2
+    }
+
+    fn count(&self, node: usize) -> u16 {
+        match self.nodes[node] {
+            Node::Leaf { .. } => 1,
+            Node::Split { left, .. } => self.count(usize::from(left)) + self.count(usize::from(left) + 1),
+        }
+    }
+
+    /// What a leaf says in the heads that vary.
+    fn action(&self, choices: [u8; NUM_HEADS]) -> String {
+        let choice = |&head: &Head| match head {
+            Head::Watermark => format!("watermark {}", self.names.choice(head, choices[head as usize])),
+            _ => self.names.choice(head, choices[head as usize]),
+        };
+        let said: Vec<String> = self.varying.iter().map(choice).collect();
+        if said.is_empty() { "always".to_owned() } else { said.join(", ") }
+    }
+
+    fn label(&mut self, depth: usize, y: usize, text: &str, fill: &str, ink: &str) {
+        let x = MARGIN + depth * COLUMN;
+        let width = (text.chars().count() as f64 * CHARACTER) as usize + 12;
+        self.width = self.width.max(x + width);
+        let top = y - BOX_HEIGHT / 2;
+        let written = writeln!(
+            self.body,
+            "<rect x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{BOX_HEIGHT}\" rx=\"4\" fill=\"{fill}\" \
+             stroke=\"#9a9a9a\"/><text x=\"{}\" y=\"{}\" fill=\"{ink}\">{}</text>",
+            x + 6,
+            y + 4,
+            escaped(text)
+        );
+        written.expect("a string takes everything");
+    }
+
+    fn edge(&mut self, depth: usize, from: usize, to: usize, word: &str) {
+        let child = MARGIN + (depth + 1) * COLUMN;
+        let turn = child - 28;
+        let start = MARGIN + depth * COLUMN + 20;
+        let written = writeln!(
+            self.body,
+            "<path d=\"M{start} {from} H{turn} V{to} H{child}\" fill=\"none\" stroke=\"#9a9a9a\"/>\
+             <text x=\"{}\" y=\"{}\" fill=\"#777777\" font-size=\"9\">{word}</text>",
+            turn + 4,
+            to - 3
+        );
+        written.expect("a string takes everything");
+    }
+}
+
+/// Leaves that leave more of the pool free are darker.
+fn shade(choices: [u8; NUM_HEADS]) -> &'static str {
+    const SHADES: [&str; 6] = ["#e8f1fa", "#d3e4f3", "#b9d5ec", "#9cc4e3", "#80b3da", "#66a3d2"];
+    SHADES[usize::from(choices[Head::Watermark as usize] / 2).min(SHADES.len() - 1)]
+}
+
+/// Text that cannot end an element; a file's strings come from anybody.
+fn escaped(text: &str) -> String {
+    let one = |c: char| match c {
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        '&' => "&amp;".to_owned(),
+        c if c.is_control() => "\u{fffd}".to_owned(),
+        c => c.to_string(),
+    };
+    text.chars().map(one).collect()
+}
