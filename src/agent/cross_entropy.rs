@@ -247,6 +247,16 @@ impl CrossEntropy {
 }
 
 impl SearchState {
+    /// What is decided with: the distribution's mean, over the heads of `profile`.
+    ///
+    /// # Errors
+    /// [`AgentError::Resume`] if the state contradicts itself.
+    pub fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
+        let whole = |weights| NetworkPolicy::new(&weights, Some(&self.moments), profile);
+        self.weights()
+            .map_or_else(|| Err(AgentError::Resume("the distribution does not fit the choices".to_owned())), whole)
+    }
+
     /// The network of the distribution's mean: what is decided with. `None` if the state contradicts itself.
     pub fn weights(&self) -> Option<Weights> {
         let linear = Linear::new(self.progress.choices, &self.prior)?;

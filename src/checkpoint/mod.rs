@@ -34,7 +34,7 @@ use crate::agent::{Architecture, Trainer, TrainerState, Weights};
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, Provenance};
-pub use search::{load_search, save_search};
+pub use search::{load_search, save_search, save_search_policy};
 
 use manifest::Facts;
 

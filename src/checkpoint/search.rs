@@ -16,13 +16,33 @@ use crate::agent::{PpoConfig, SearchProgress, SearchState};
 /// # Panics
 /// If the state contradicts itself, which none does that a search gave or [`load_search`] read.
 pub fn save_search(path: &Path, state: &SearchState, provenance: &Provenance) -> Result<(), CheckpointError> {
+    write_search(path, state, provenance, Some((SEARCH.to_owned(), json(&state.progress))))
+}
+
+/// Writes only what is needed to decide with, as [`save_policy`](super::save_policy) does.
+///
+/// # Errors
+/// [`CheckpointError::Write`].
+///
+/// # Panics
+/// As [`save_search`].
+pub fn save_search_policy(path: &Path, state: &SearchState, provenance: &Provenance) -> Result<(), CheckpointError> {
+    write_search(path, state, provenance, None)
+}
+
+fn write_search(
+    path: &Path,
+    state: &SearchState,
+    provenance: &Provenance,
+    progress: Option<(String, Vec<u8>)>,
+) -> Result<(), CheckpointError> {
     let weights = state.weights().expect("a search gives whole states");
     let normalisers = Normalisers { observation: Some(state.moments.clone()), reward: None };
-    let contents = super::Contents::from([
+    let mut contents = super::Contents::from([
         (WEIGHTS.to_owned(), tensors::encode_weights(&weights)),
         (NORMALISER.to_owned(), json(&normalisers)),
-        (SEARCH.to_owned(), json(&state.progress)),
     ]);
+    contents.extend(progress);
     // Of the settings of PPO only these mean anything.
     let config = PpoConfig {
         hidden: Vec::new(),

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use kvtide_envs::env::ServingArena;
 
-use super::train::{TrainError, checkpoint_of, provenance};
+use super::keep::Keeper;
+use super::train::{TrainError, checkpoint_of, policy_of, provenance};
 use crate::agent::{CrossEntropy, Outcome};
 use crate::checkpoint;
 use crate::experiment::Experiment;
@@ -36,8 +37,15 @@ pub(super) fn train(
     let provenance = provenance(experiment, world)?;
     let mut recorder = Recorder::of_search(out, search.state())
         .with_context(|| format!("cannot write logs into {}", out.display()))?;
+    let mut keeper = Keeper::new(experiment, world, policy_of(out))?;
+    if !resume && let Some(judgement) = keeper.look(&search, &provenance)? {
+        recorder.line("validation", &judgement)?;
+    }
     let outcome = search.run(stop, |search, report| -> Result<(), TrainError> {
         recorder.generation(report)?;
+        if let Some(judgement) = keeper.look(search, &provenance)? {
+            recorder.line("validation", &judgement)?;
+        }
         if report.generation.is_multiple_of(checkpoint_every.max(1)) {
             checkpoint::save_search(&folder, search.state(), &provenance)?;
         }
