@@ -18,6 +18,7 @@ pub mod guard;
 mod hash;
 pub mod observation;
 pub mod observer;
+pub mod owned;
 pub mod policy;
 pub mod table;
 
@@ -25,8 +26,9 @@ pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, 
 pub use census::{RunningRequest, WaitingRequest};
 pub use fixed::Fixed;
 pub use format::FormatError;
-pub use guard::{Fallback, Guard, GuardConfig, GuardCounters};
+pub use guard::{Fallback, Guard, GuardConfig, GuardCounters, GuardState};
 pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
 pub use observer::{Observer, Snapshot};
+pub use owned::OwnedTable;
 pub use policy::Policy;
 pub use table::{Node, Table};

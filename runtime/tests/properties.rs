@@ -8,7 +8,7 @@ use kvtide_runtime::format::{
     EncodeError, Extension, FormatError, MAX_DEPTH, NODE_BYTES, TableFile, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{
-    ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Node, Observation, Policy, Table,
+    ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Node, Observation, OwnedTable, Policy, Table,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -172,6 +172,17 @@ proptest! {
         };
         prop_assert_eq!(read, spec);
         prop_assert_eq!(bytes_of(&read), bytes);
+    }
+
+    #[test]
+    fn a_table_that_owns_its_bytes_is_the_same(tree in tree(), pairs in 0..3_usize, extensions in 0..3_u16) {
+        let metadata = &[("commit", "abc"), ("seed", "7")][..pairs.min(2)];
+        let extensions: Vec<_> = (0..extensions).map(|id| Extension { id, flags: 0, bytes: b"xyz" }).collect();
+        let (ranges, nodes) = (ranges(), tree.nodes());
+        let bytes = bytes_of(&TableSpec { metadata, extensions: &extensions, ..spec(&ranges, &nodes) });
+        let owned = OwnedTable::parse(bytes.clone()).unwrap();
+        prop_assert_eq!(owned.table(), Table::parse(&bytes));
+        prop_assert_eq!(owned.bytes(), &bytes);
     }
 
     #[test]
