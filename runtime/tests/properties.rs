@@ -109,6 +109,11 @@ fn walk_is_bounded(file: &TableFile<'_>, observation: &Observation) -> Result<()
     let steps = file.path(&observation.values).count();
     prop_assert!(steps <= usize::from(file.depth()) && file.depth() <= MAX_DEPTH);
     let leaf = file.leaf(&observation.values);
+    let after = |at: kvtide_runtime::format::Comparison| match file.nodes().nth(usize::from(at.node)) {
+        Some(Node::Split { left, .. }) => left + u16::from(at.went_right),
+        _ => u16::MAX,
+    };
+    prop_assert_eq!(leaf.node, file.path(&observation.values).last().map_or(0, after), "the path ends elsewhere");
     let choices = leaf.choices;
     prop_assert_eq!(file.nodes().nth(usize::from(leaf.node)), Some(Node::Leaf { choices }));
     Ok(())
