@@ -185,7 +185,8 @@ fn observe(criterion: &mut Criterion) {
 /// Leaves 1,024.
 const PERCENTILE_DEPTH: u32 = 10;
 
-/// Prints p50, p99 and p99.9 of `work` over 200,000 calls, nanoseconds.
+/// Prints the 1st, 50th, 99th and 99.9th percentile of `work` over 200,000 calls, nanoseconds. The 1st is what it takes
+/// when nothing else wants the core.
 #[expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 fn percentiles_of<T>(name: &str, mut work: impl FnMut() -> T) {
     let mut nanoseconds: Vec<u128> = (0..220_000)
@@ -198,7 +199,8 @@ fn percentiles_of<T>(name: &str, mut work: impl FnMut() -> T) {
         .collect();
     nanoseconds.sort_unstable();
     let at = |share: usize| nanoseconds[(nanoseconds.len() - 1) * share / 1000];
-    println!("{name:<40} p50 {:>6} ns   p99 {:>6} ns   p99.9 {:>6} ns", at(500), at(990), at(999));
+    let [p1, p50, p99, p999] = [10, 500, 990, 999].map(at);
+    println!("{name:<40} p1 {p1:>6} ns   p50 {p50:>6} ns   p99 {p99:>6} ns   p99.9 {p999:>6} ns");
 }
 
 fn percentiles() {

@@ -5,6 +5,9 @@
 //! read from a `.kvt` file (`FORMAT.md` beside this crate) or compiled in as a `static`; a [`Guard`] keeps a node on
 //! its fallback watermark whenever the table cannot be trusted.
 //!
+//! Beside it, for those who need them: `kvtide-reload` replaces a table while a node serves, `kvtide-capi` is all of this
+//! for C.
+//!
 //! The crate has no dependencies, needs no allocator, contains no `unsafe`, and nothing on the decision path panics.
 #![no_std]
 #![forbid(unsafe_code)]

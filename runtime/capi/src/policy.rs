@@ -22,6 +22,12 @@ pub struct Policy {
     pub(crate) failed: AtomicU64,
 }
 
+/// What the header promises about threads.
+const _: () = {
+    const fn for_any_thread<T: Send + Sync>() {}
+    for_any_thread::<Policy>();
+};
+
 /// What one decision needs.
 pub(crate) struct Deciding {
     pub(crate) reader: Reader,

@@ -123,6 +123,26 @@ fn a_node_in_c_decides_and_reloads() {
     }
 }
 
+/// What `nothing_has_padding` asserts in Rust, as the C compiler sees it.
+#[test]
+fn structs_are_as_large_in_c() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("sizes.c");
+    let sizes = [
+        ("options", 56),
+        ("snapshot", 240),
+        ("running_request", 24),
+        ("waiting_request", 32),
+        ("observation", 136),
+        ("mask", 16),
+        ("controls", 32),
+        ("counters", 112),
+    ];
+    let asserts = sizes.map(|(name, size)| format!("_Static_assert(sizeof(kvtide_{name}) == {size}, \"{name}\");\n"));
+    fs::write(&path, "#include \"kvtide.h\"\n".to_owned() + &asserts.concat()).expect("a source can be written");
+    succeed(Command::new("cc").args(["-std=c11", "-fsyntax-only", "-I"]).arg(root().join("include")).arg(&path));
+}
+
 #[test]
 fn the_header_is_c_and_cpp() {
     let header = root().join("include/kvtide.h");
