@@ -292,6 +292,11 @@ impl ActionProfile {
         }
     }
 
+    /// Whether a node that can carry out this profile's heads can carry out `table`'s.
+    pub fn covers(self, table: ActionProfile) -> bool {
+        table.heads().iter().all(|head| self.heads().contains(head))
+    }
+
     /// `mask` with every head outside the profile pinned to `default`'s choice.
     #[must_use]
     pub fn restrict(self, mask: ActionMask, default: Action) -> ActionMask {
@@ -370,6 +375,14 @@ mod tests {
         assert_eq!(mask.repair(swap).indices(), [4, 2, 1, 1]);
         let recompute = Action::new([4, 2, 1, 1]).unwrap();
         assert_eq!(mask.repair(recompute), recompute);
+    }
+
+    #[test]
+    fn a_profile_covers_itself_and_those_with_fewer_heads() {
+        for (wide, profile) in ActionProfile::ALL.into_iter().enumerate() {
+            let covered = ActionProfile::ALL.map(|table| profile.covers(table));
+            assert_eq!(covered, [true, wide >= 1, wide >= 2]);
+        }
     }
 
     #[test]

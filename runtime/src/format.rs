@@ -19,6 +19,7 @@ pub use crate::crc::crc32;
 pub use encode::{EncodeError, TableSpec, encode, encoded_len};
 pub use error::FormatError;
 pub use extension::{Extension, Extensions};
+pub(crate) use file::Outline;
 pub use file::{FeatureRange, TableFile};
 pub use metadata::Metadata;
 pub use node::{Comparison, Leaf, Node, Path};

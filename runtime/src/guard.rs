@@ -101,14 +101,14 @@ impl GuardCounters {
         }
     }
 
-    fn count(&mut self, outcome: Result<Table<'_>, Fallback>) {
-        let counter = match outcome {
-            Ok(_) => &mut self.table_decisions,
-            Err(Fallback::NoTable) => &mut self.no_table,
-            Err(Fallback::UnknownSchema) => &mut self.unknown_schema,
-            Err(Fallback::Stale) => &mut self.stale,
-            Err(Fallback::NonFinite) => &mut self.non_finite,
-            Err(Fallback::OutOfRange) => &mut self.out_of_range,
+    fn count(&mut self, fallback: Option<Fallback>) {
+        let counter = match fallback {
+            None => &mut self.table_decisions,
+            Some(Fallback::NoTable) => &mut self.no_table,
+            Some(Fallback::UnknownSchema) => &mut self.unknown_schema,
+            Some(Fallback::Stale) => &mut self.stale,
+            Some(Fallback::NonFinite) => &mut self.non_finite,
+            Some(Fallback::OutOfRange) => &mut self.out_of_range,
         };
         *counter = counter.saturating_add(1);
         self.decisions = self.decisions.saturating_add(1);
@@ -119,6 +119,55 @@ impl GuardCounters {
 #[derive(Debug, Clone)]
 pub struct Guard<'a> {
     table: Result<Table<'a>, Fallback>,
+    state: GuardState,
+}
+
+impl<'a> Guard<'a> {
+    /// A guard of what [`Table::parse`] returned. A refused table is a guard that always falls back.
+    ///
+    /// A fallback watermark outside 0..=1 is clamped; NaN is 0.
+    pub fn new(table: Result<Table<'a>, FormatError>, config: GuardConfig) -> Guard<'a> {
+        Guard { table: table.map_err(Fallback::from), state: GuardState::new(config) }
+    }
+
+    /// A guard of nothing, which always falls back.
+    pub fn without_table(config: GuardConfig) -> Guard<'a> {
+        Guard { table: Err(Fallback::NoTable), state: GuardState::new(config) }
+    }
+
+    /// Decides from an `observation` taken `age_us` ago: every choice but a fallback watermark is allowed by `mask`.
+    pub fn decide(&mut self, observation: &Observation, age_us: u64, mask: ActionMask) -> Controls {
+        self.state.decide(self.table.as_ref().map_err(|reason| *reason), observation, age_us, mask)
+    }
+
+    /// What happened so far.
+    pub const fn counters(&self) -> &GuardCounters {
+        self.state.counters()
+    }
+
+    /// Why the last decision was the fallback; `None` if the table took it.
+    pub const fn last_fallback(&self) -> Option<Fallback> {
+        self.state.last_fallback()
+    }
+
+    /// The guarded table, or why there is none.
+    pub const fn table(&self) -> Result<Table<'a>, Fallback> {
+        self.table
+    }
+}
+
+impl From<FormatError> for Fallback {
+    fn from(refusal: FormatError) -> Fallback {
+        if refusal.is_unknown_meaning() { Fallback::UnknownSchema } else { Fallback::NoTable }
+    }
+}
+
+/// A [`Guard`] without its table: settings, counters and the memory of excursions.
+///
+/// For a node that replaces its table while it serves: whatever table is given next, counters go on, and a node that has
+/// left the trained range has to come back into the new table's range as it would into the old one's.
+#[derive(Debug, Clone)]
+pub struct GuardState {
     config: GuardConfig,
     counters: GuardCounters,
     last: Option<Fallback>,
@@ -128,34 +177,26 @@ pub struct Guard<'a> {
     contrary_decisions: u32,
 }
 
-impl<'a> Guard<'a> {
-    /// A guard of what [`Table::parse`] returned. A refused table is a guard that always falls back.
-    ///
-    /// A fallback watermark outside 0..=1 is clamped; NaN is 0.
-    pub fn new(table: Result<Table<'a>, FormatError>, config: GuardConfig) -> Guard<'a> {
-        let refusal = |error: FormatError| {
-            if error.is_unknown_meaning() { Fallback::UnknownSchema } else { Fallback::NoTable }
-        };
-        Guard::with(table.map_err(refusal), config)
-    }
-
-    /// A guard of nothing, which always falls back.
-    pub fn without_table(config: GuardConfig) -> Guard<'a> {
-        Guard::with(Err(Fallback::NoTable), config)
-    }
-
-    fn with(table: Result<Table<'a>, Fallback>, mut config: GuardConfig) -> Guard<'a> {
+impl GuardState {
+    /// The state before the first decision. A fallback watermark outside 0..=1 is clamped; NaN is 0.
+    pub fn new(mut config: GuardConfig) -> GuardState {
         // `max` drops NaN, `clamp` would keep it.
         config.fallback.watermark = config.fallback.watermark.max(0.0).clamp(0.0, 1.0);
         let counters = GuardCounters::default();
-        Guard { table, config, counters, last: None, out_of_range: false, contrary_decisions: 0 }
+        GuardState { config, counters, last: None, out_of_range: false, contrary_decisions: 0 }
     }
 
-    /// Decides from an `observation` taken `age_us` ago: every choice but a fallback watermark is allowed by `mask`.
-    pub fn decide(&mut self, observation: &Observation, age_us: u64, mask: ActionMask) -> Controls {
-        let outcome = self.judge(observation, age_us);
-        self.counters.count(outcome);
+    /// Decides with `table`, or without one for the reason given, as [`Guard::decide`].
+    pub fn decide(
+        &mut self,
+        table: Result<&Table<'_>, Fallback>,
+        observation: &Observation,
+        age_us: u64,
+        mask: ActionMask,
+    ) -> Controls {
+        let outcome = self.judge(table, observation, age_us);
         self.last = outcome.err();
+        self.counters.count(self.last);
         let fallback = repair(self.config.fallback, mask);
         match outcome {
             Ok(table) => overlay(fallback, table.decide(observation, mask).controls(), table.profile()),
@@ -168,19 +209,19 @@ impl<'a> Guard<'a> {
         &self.counters
     }
 
-    /// Why the last decision was the fallback; `None` if the table took it.
+    /// Why the last decision was the fallback; `None` if a table took it.
     pub const fn last_fallback(&self) -> Option<Fallback> {
         self.last
     }
 
-    /// The guarded table, or why there is none.
-    pub const fn table(&self) -> Result<Table<'a>, Fallback> {
-        self.table
-    }
-
     /// The table, if this observation can be trusted with it.
-    fn judge(&mut self, observation: &Observation, age_us: u64) -> Result<Table<'a>, Fallback> {
-        let table = self.table?;
+    fn judge<'t, 'a>(
+        &mut self,
+        table: Result<&'t Table<'a>, Fallback>,
+        observation: &Observation,
+        age_us: u64,
+    ) -> Result<&'t Table<'a>, Fallback> {
+        let table = table?;
         if age_us > self.config.max_age_us {
             return Err(Fallback::Stale);
         }

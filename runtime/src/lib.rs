@@ -5,6 +5,9 @@
 //! read from a `.kvt` file (`FORMAT.md` beside this crate) or compiled in as a `static`; a [`Guard`] keeps a node on
 //! its fallback watermark whenever the table cannot be trusted.
 //!
+//! Beside it, for those who need them: `kvtide-reload` replaces a table while a node serves, `kvtide-capi` is all of this
+//! for C.
+//!
 //! The crate has no dependencies, needs no allocator, contains no `unsafe`, and nothing on the decision path panics.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,6 +21,7 @@ pub mod guard;
 mod hash;
 pub mod observation;
 pub mod observer;
+pub mod owned;
 pub mod policy;
 pub mod table;
 
@@ -25,8 +29,9 @@ pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, 
 pub use census::{RunningRequest, WaitingRequest};
 pub use fixed::Fixed;
 pub use format::FormatError;
-pub use guard::{Fallback, Guard, GuardConfig, GuardCounters};
+pub use guard::{Fallback, Guard, GuardConfig, GuardCounters, GuardState};
 pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
 pub use observer::{Observer, Snapshot};
+pub use owned::OwnedTable;
 pub use policy::Policy;
 pub use table::{Node, Table};

@@ -6,7 +6,7 @@ use kvtide_runtime::format::{
     EncodeError, Extension, FeatureRange, FormatError, HEADER_BYTES, MAX_FILE_BYTES, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{
-    Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Node, Observation, Policy, Table,
+    Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Node, Observation, OwnedTable, Policy, Table,
 };
 use support::{bytes_of, leaf, ranges, spec, split, table_of};
 
@@ -147,6 +147,27 @@ fn a_feature_may_have_stood_still_in_training() {
     ranges[3] = FeatureRange { min: 0.5, max: 0.5 };
     let bytes = bytes_of(&spec(&ranges, &[leaf(BOLD)]));
     assert_eq!(Table::parse(&bytes).unwrap().ranges().nth(3), Some(ranges[3]));
+}
+
+/// A container that changes behind the table's back: never a panic, and never another length.
+#[test]
+fn bytes_that_change_are_refused_or_walkable() {
+    use std::cell::Cell;
+    struct Shifty(Vec<Vec<u8>>, Cell<usize>);
+    impl AsRef<[u8]> for Shifty {
+        fn as_ref(&self) -> &[u8] {
+            let turn = self.1.get();
+            self.1.set(turn + 1);
+            &self.0[turn.min(self.0.len() - 1)]
+        }
+    }
+    let good = three_nodes();
+    let owned = OwnedTable::parse(Shifty(vec![good.clone(), good[1..].to_vec()], Cell::new(0))).unwrap();
+    assert!(matches!(owned.table(), Err(FormatError::Truncated { .. })));
+    let rubbish = vec![0xff; good.len()];
+    let owned = OwnedTable::parse(Shifty(vec![good, rubbish], Cell::new(0))).unwrap();
+    let action = owned.table().unwrap().decide(&free(0.5), ActionMask::ALL);
+    assert!(Head::ALL.iter().all(|&head| usize::from(action.get(head)) < head.size()));
 }
 
 /// The largest table: a complete tree of 8,192 leaves.

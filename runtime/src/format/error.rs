@@ -216,6 +216,48 @@ pub enum FormatError {
 }
 
 impl FormatError {
+    /// The reason's name in metrics and logs, and in the index of `tests/hostile`.
+    pub const fn name(self) -> &'static str {
+        use FormatError as E;
+        match self {
+            E::Truncated { .. } => "truncated",
+            E::TooLarge { .. } => "too_large",
+            E::TrailingBytes { .. } => "trailing_bytes",
+            E::Magic => "magic",
+            E::TextMode => "text_mode",
+            E::Version { .. } => "version",
+            E::Profile { .. } => "profile",
+            E::Features { .. } => "features",
+            E::Heads { .. } => "heads",
+            E::Reserved { .. } => "reserved",
+            E::Nodes { .. } => "nodes",
+            E::MetadataBytes { .. } => "metadata_bytes",
+            E::Extensions { .. } => "extensions",
+            E::Crc { .. } => "crc",
+            E::Range { .. } => "range",
+            E::NodeKind { .. } => "node_kind",
+            E::LeafFields { .. } => "leaf_fields",
+            E::NodeFeature { .. } => "node_feature",
+            E::Threshold { .. } => "threshold",
+            E::ChildOutOfRange { .. } => "child_out_of_range",
+            E::ChildBeforeParent { .. } => "child_before_parent",
+            E::ChildOrder { .. } => "child_order",
+            E::Orphan { .. } => "orphan",
+            E::TooDeep { .. } => "too_deep",
+            E::MetadataPair { .. } => "metadata_pair",
+            E::MetadataKey { .. } => "metadata_key",
+            E::MetadataUtf8 { .. } => "metadata_utf8",
+            E::MetadataOrder { .. } => "metadata_order",
+            E::ExtensionOrder { .. } => "extension_order",
+            E::ExtensionFlags { .. } => "extension_flags",
+            E::CriticalExtension { .. } => "critical_extension",
+            E::Schema { .. } => "schema",
+            E::ActionSet { .. } => "action_set",
+            E::SchemaFeatures { .. } => "schema_features",
+            E::LeafChoice { .. } => "leaf_choice",
+        }
+    }
+
     /// Whether the file is sound but made for another schema or action set.
     pub const fn is_unknown_meaning(self) -> bool {
         matches!(self, FormatError::Schema { .. } | FormatError::ActionSet { .. })

@@ -5,8 +5,8 @@ use super::metadata::{self, Metadata};
 use super::node::{self, Leaf, Node, Path};
 use super::read::{Reader, ok};
 use super::{
-    CRC_BYTES, FORMAT_VERSION, FormatError, MAGIC, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES, MAX_METADATA_BYTES,
-    MAX_NODES, NODE_BYTES, RANGE_BYTES, crc32,
+    CRC_BYTES, FORMAT_VERSION, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES,
+    MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, crc32,
 };
 use crate::action::{ActionProfile, NUM_HEADS};
 
@@ -118,12 +118,68 @@ impl<'a> TableFile<'a> {
         self.path(values).leaf()
     }
 
+    /// Where everything is, to look at the same bytes again without checking them again.
+    pub(crate) const fn outline(&self) -> Outline {
+        Outline {
+            profile: self.profile,
+            schema_hash: self.schema_hash,
+            action_set_hash: self.action_set_hash,
+            features: self.ranges.len(),
+            nodes: self.nodes.len(),
+            metadata_bytes: self.metadata.len(),
+            extension_bytes: self.extensions.len(),
+            depth: self.depth,
+            leaves: self.leaves,
+        }
+    }
+
     pub(crate) const fn raw_nodes(&self) -> &'a [[u8; NODE_BYTES]] {
         self.nodes
     }
 
     pub(crate) const fn features(&self) -> u8 {
         self.ranges.len() as u8
+    }
+}
+
+/// A [`TableFile`] without its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outline {
+    profile: ActionProfile,
+    schema_hash: u64,
+    action_set_hash: u64,
+    features: usize,
+    nodes: usize,
+    metadata_bytes: usize,
+    extension_bytes: usize,
+    depth: u8,
+    leaves: u16,
+}
+
+impl Outline {
+    /// The file in `bytes`, which must be those the outline was taken from; `None` if they are of another length. Other
+    /// bytes of that length give a view of rubbish whose walks still end.
+    pub(crate) fn view(self, bytes: &[u8]) -> Option<TableFile<'_>> {
+        let (_, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+        let (ranges, rest) = rest.split_at_checked(self.features * RANGE_BYTES)?;
+        let (nodes, rest) = rest.split_at_checked(self.nodes * NODE_BYTES)?;
+        let (metadata, rest) = rest.split_at_checked(self.metadata_bytes)?;
+        let (_extension_count, rest) = rest.split_at_checked(size_of::<u16>())?;
+        let (extensions, rest) = rest.split_at_checked(self.extension_bytes)?;
+        if rest.len() != CRC_BYTES {
+            return None;
+        }
+        Some(TableFile {
+            profile: self.profile,
+            schema_hash: self.schema_hash,
+            action_set_hash: self.action_set_hash,
+            ranges: ranges.as_chunks().0,
+            nodes: nodes.as_chunks().0,
+            metadata,
+            extensions,
+            depth: self.depth,
+            leaves: self.leaves,
+        })
     }
 }
 

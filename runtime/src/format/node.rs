@@ -151,14 +151,23 @@ impl<'a, 'v> Path<'a, 'v> {
         Path { nodes, values, node: 0, steps_left: MAX_DEPTH }
     }
 
-    /// Walks to the end.
-    pub(super) fn leaf(mut self) -> Leaf {
-        while self.next().is_some() {}
-        match self.here() {
-            Some(Node::Leaf { choices }) => Leaf { node: self.node, choices },
-            // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
-            _ => Leaf { node: 0, choices: [0; NUM_HEADS] },
+    /// Walks to the end. As the iterator does, with a node in one word: this is what a decision costs.
+    pub(super) fn leaf(self) -> Leaf {
+        let mut node = self.node;
+        for _ in 0..=self.steps_left {
+            let Some(bytes) = self.nodes.get(usize::from(node)) else { break };
+            let word = u64::from_le_bytes(*bytes);
+            let [feature, kind, ..] = *bytes;
+            if kind == LEAF {
+                let [.., a, b, c, d] = *bytes;
+                return Leaf { node, choices: [a, b, c, d] };
+            }
+            let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
+            let threshold = f32::from_bits((word >> 32) as u32);
+            node = ((word >> 16) as u16).saturating_add(u16::from(value > threshold));
         }
+        // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
+        Leaf { node: 0, choices: [0; NUM_HEADS] }
     }
 
     fn here(&self) -> Option<Node> {

@@ -1,0 +1,124 @@
+/* A node in outline: loads a table, observes and decides in each scheduler step, and reloads the table on the way.
+ *
+ *   cargo build --release -p kvtide-capi
+ *   cc -std=c11 -Iruntime/capi/include runtime/capi/examples/node.c target/release/libkvtide.a -lpthread -ldl -lm -o node
+ *   ./node policy.kvt 100 next.kvt
+ *
+ * Two steps before the end the table is replaced by next.kvt, if that is valid. Prints a line per change of the controls, then the counters.
+ * Exits with 0, or with 2 if the table is refused at the start.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kvtide.h"
+
+enum { NUM_RUNNING = 4, NUM_WAITING = 2, POOL_BLOCKS = 1000, BLOCK_SIZE = 16, STEP_US = 25000 };
+
+/* What a scheduler knows of its requests; here they only grow. */
+static void step(uint64_t steps, kvtide_running_request *running, kvtide_waiting_request *waiting) {
+    for (uint32_t i = 0; i < NUM_RUNNING; i++) {
+        const uint32_t generated = (uint32_t)steps + 10 * i;
+        const uint32_t computed = 200 + generated;
+        running[i] = (kvtide_running_request){
+            .tokens = computed + 1,
+            .computed_tokens = computed,
+            .generated_tokens = generated,
+            .held_blocks = (computed + BLOCK_SIZE - 1) / BLOCK_SIZE,
+            .deadline_us = 2000000 + 100000 * (uint64_t)generated,
+        };
+    }
+    for (uint32_t i = 0; i < NUM_WAITING; i++) {
+        waiting[i] = (kvtide_waiting_request){
+            .tokens = 300,
+            .arrival_us = 1000 * (uint64_t)i,
+            .first_token_deadline_us = 2000000 + 1000 * (uint64_t)i,
+            .prefill_us = 40000,
+        };
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "usage: node TABLE STEPS NEXT_TABLE\n");
+        return 2;
+    }
+    const uint64_t num_steps = strtoull(argv[2], NULL, 10);
+
+    kvtide_options options;
+    kvtide_policy *policy = NULL;
+    if (kvtide_options_default(&options, sizeof options, KVTIDE_ABI_VERSION) != KVTIDE_STATUS_OK) {
+        fprintf(stderr, "node: %s\n", kvtide_last_error());
+        return 2;
+    }
+    options.honoured_profile = KVTIDE_PROFILE_CORE; /* this node keeps its own admission order */
+    options.fallback_watermark = 0.02;
+    if (kvtide_policy_open(argv[1], &options, &policy) != KVTIDE_STATUS_OK) {
+        fprintf(stderr, "node: %s\n", kvtide_last_error());
+        return 2;
+    }
+    printf("kvtide %s, ABI %" PRIu32 "\n", kvtide_version(), kvtide_abi_version());
+
+    kvtide_controls before = {.struct_size = sizeof before, .watermark = -1};
+    for (uint64_t steps = 1; steps <= num_steps; steps++) {
+        kvtide_running_request running[NUM_RUNNING];
+        kvtide_waiting_request waiting[NUM_WAITING];
+        step(steps, running, waiting);
+
+        /* A node does this on another thread, when it is told to or when a file has changed. */
+        if (steps + 2 == num_steps && kvtide_policy_reload(policy, argv[3]) != KVTIDE_STATUS_OK) {
+            printf("step %" PRIu64 ": kept the table: %s\n", steps, kvtide_last_error());
+        }
+
+        uint32_t held = 0;
+        for (uint32_t i = 0; i < NUM_RUNNING; i++) {
+            held += running[i].held_blocks;
+        }
+        const kvtide_snapshot snapshot = {
+            .struct_size = sizeof snapshot,
+            .block_size = BLOCK_SIZE,
+            .now_us = STEP_US * steps,
+            .num_gpu_blocks = POOL_BLOCKS,
+            .free_gpu_blocks = POOL_BLOCKS - held * 10,
+            .waiting = NUM_WAITING,
+            .max_num_seqs = 256,
+            .max_num_batched_tokens = 8192,
+            .ttft_target_us = 2000000,
+            .tpot_target_us = 100000,
+            .total_steps = steps,
+            .total_arrivals = NUM_RUNNING + NUM_WAITING,
+        };
+        kvtide_observation observation = {.struct_size = sizeof observation};
+        kvtide_controls controls = {.struct_size = sizeof controls};
+        if (kvtide_policy_observe(policy, &snapshot, running, NUM_RUNNING, waiting, NUM_WAITING, &observation) !=
+            KVTIDE_STATUS_OK) {
+            fprintf(stderr, "node: %s\n", kvtide_last_error());
+        }
+        /* Whatever the status is: the controls are safe to obey. */
+        if (kvtide_policy_decide(policy, &observation, snapshot.now_us, NULL, &controls) != KVTIDE_STATUS_OK) {
+            fprintf(stderr, "node: %s\n", kvtide_last_error());
+        }
+        if (controls.watermark != before.watermark || controls.fallback != before.fallback) {
+            printf("step %" PRIu64 ": free %.3f, leave %.2f of the pool free, victim %" PRIu32 ", preemption %" PRIu32
+                   ", fallback %" PRIu32 "\n",
+                   steps, (double)observation.values[0], controls.watermark, controls.victim, controls.preemption,
+                   controls.fallback);
+        }
+        before = controls;
+    }
+
+    kvtide_counters counters = {.struct_size = sizeof counters};
+    if (kvtide_policy_counters(policy, &counters) != KVTIDE_STATUS_OK) {
+        fprintf(stderr, "node: %s\n", kvtide_last_error());
+    }
+    printf("decisions %" PRIu64 ", table %" PRIu64 ", no_table %" PRIu64 ", unknown_schema %" PRIu64 ", stale %" PRIu64
+           ", non_finite %" PRIu64 ", out_of_range %" PRIu64 ", failed %" PRIu64 "\n",
+           counters.decisions, counters.table_decisions, counters.no_table, counters.unknown_schema, counters.stale,
+           counters.non_finite, counters.out_of_range, counters.failed);
+    printf("loads: accepted %" PRIu64 ", unreadable %" PRIu64 ", invalid %" PRIu64 ", unknown_schema %" PRIu64
+           ", unfit_profile %" PRIu64 "\n",
+           counters.loads_accepted, counters.loads_unreadable, counters.loads_invalid, counters.loads_unknown_schema,
+           counters.loads_unfit_profile);
+    kvtide_policy_free(policy);
+    return 0;
+}

@@ -1,0 +1,588 @@
+/* The C interface of kvtide: decision tables for a node that serves.
+ *
+ * Generated from runtime/capi/src; do not edit. Licensed under MIT or Apache-2.0, at your choice.
+ *
+ * A node opens a policy, and in each scheduler step it cares about
+ *   1. fills a kvtide_snapshot with what its scheduler knows      -> kvtide_policy_observe
+ *   2. asks for the controls of the moment                        -> kvtide_policy_decide
+ * Whenever the table cannot be trusted, the controls are the fallback the node chose, and a counter says why.
+ *
+ * Rules that hold for every function:
+ *   - Null is refused, never followed. No function aborts, unwinds into C, or prints, but for a bug in kvtide itself,
+ *     which is reported as KVTIDE_STATUS_INTERNAL and on stderr.
+ *   - A struct that begins with struct_size must say its sizeof there, and a policy is opened with KVTIDE_ABI_VERSION: a
+ *     program and a library that do not fit are refused with KVTIDE_STATUS_ABI before anything is read or written.
+ *   - Fields called reserved must be 0.
+ *   - What went wrong last on a thread is told by kvtide_last_error.
+ *   - Times are microseconds, counts are of blocks, tokens or requests.
+ *
+ * Threads: one thread observes and decides. Any other may reload, withdraw and read counters meanwhile; the one that
+ * decides never waits for it. Freeing is for when nobody uses the policy any more.
+ */
+
+#ifndef KVTIDE_H
+#define KVTIDE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Version of the structs and functions in this header. Grows whenever a program built against an older header would
+// misread or be misread.
+#define KVTIDE_ABI_VERSION 1
+
+// Values of an observation.
+#define KVTIDE_NUM_FEATURES 31
+
+// Words of a mask, one a head: watermark, victim, preemption, admission.
+#define KVTIDE_NUM_HEADS 4
+
+// How many waiting requests are looked at from the front of the queue.
+#define KVTIDE_WAITING_WINDOW 16
+
+// How many waiting requests are looked at from the back of the queue.
+#define KVTIDE_NEWEST_WINDOW 64
+
+// Most requests of a kind that one observation may count.
+#define KVTIDE_MAX_REQUESTS 1048576
+
+// What became of a call. Numbers are never given another meaning.
+enum kvtide_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Done.
+  KVTIDE_STATUS_OK = 0,
+  // A pointer that must not be null is null.
+  KVTIDE_STATUS_NULL_POINTER = 1,
+  // An argument is out of its range.
+  KVTIDE_STATUS_ARGUMENT = 2,
+  // The program's header is not this library's.
+  KVTIDE_STATUS_ABI = 3,
+  // The file could not be read.
+  KVTIDE_STATUS_IO = 4,
+  // The bytes are not a sound table.
+  KVTIDE_STATUS_TABLE = 5,
+  // The table is sound, but made for another schema or action set.
+  KVTIDE_STATUS_UNKNOWN_SCHEMA = 6,
+  // The table decides heads that the node cannot act on.
+  KVTIDE_STATUS_PROFILE = 7,
+  // Another thread is observing or deciding with this policy.
+  KVTIDE_STATUS_BUSY = 8,
+  // A bug in kvtide. The policy may go on being used.
+  KVTIDE_STATUS_INTERNAL = 9,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_status kvtide_status;
+#else
+typedef int32_t kvtide_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Order in which waiting requests are admitted.
+enum kvtide_admission
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Queue order, as vLLM does.
+  KVTIDE_ADMISSION_FCFS = 0,
+  // Requests that can still meet their targets before those that cannot; queue order within each.
+  KVTIDE_ADMISSION_ON_TIME_FIRST = 1,
+  // As on-time-first, and among those on time the fewest tokens to compute first.
+  KVTIDE_ADMISSION_SHORTEST_ON_TIME_FIRST = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_admission kvtide_admission;
+#else
+typedef uint32_t kvtide_admission;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Why controls are the fallback.
+enum kvtide_fallback
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // They are not: the table decided.
+  KVTIDE_FALLBACK_NONE = 0,
+  // There is no table.
+  KVTIDE_FALLBACK_NO_TABLE = 1,
+  // The table was made for another schema or action set.
+  KVTIDE_FALLBACK_UNKNOWN_SCHEMA = 2,
+  // The observation was too old.
+  KVTIDE_FALLBACK_STALE = 3,
+  // A value of the observation was NaN or infinite.
+  KVTIDE_FALLBACK_NON_FINITE = 4,
+  // A feature has been outside its trained range for too long, or not back inside for long enough.
+  KVTIDE_FALLBACK_OUT_OF_RANGE = 5,
+  // The call itself failed; its status and kvtide_last_error say why.
+  KVTIDE_FALLBACK_FAILED = 6,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_fallback kvtide_fallback;
+#else
+typedef uint32_t kvtide_fallback;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What happens to a victim's blocks.
+enum kvtide_preemption
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Copied to the host and brought back later.
+  KVTIDE_PREEMPTION_SWAP = 0,
+  // Dropped and computed again.
+  KVTIDE_PREEMPTION_RECOMPUTE = 1,
+  // Whichever costs less for this victim.
+  KVTIDE_PREEMPTION_CHEAPER = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_preemption kvtide_preemption;
+#else
+typedef uint32_t kvtide_preemption;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The heads a table decides, or a node can act on. Each has all heads of those before it.
+enum kvtide_profile
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Watermark alone.
+  KVTIDE_PROFILE_WATERMARK = 0,
+  // Watermark, victim, preemption.
+  KVTIDE_PROFILE_CORE = 1,
+  // Everything, with admission order.
+  KVTIDE_PROFILE_FULL = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_profile kvtide_profile;
+#else
+typedef uint32_t kvtide_profile;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which running request is preempted when blocks run out.
+enum kvtide_victim
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The tail of running, as vLLM does.
+  KVTIDE_VICTIM_NEWEST = 0,
+  // The request holding the fewest blocks; the newest of equals.
+  KVTIDE_VICTIM_FEWEST_BLOCKS = 1,
+  // The request holding the most blocks; the newest of equals.
+  KVTIDE_VICTIM_MOST_BLOCKS = 2,
+  // The request with the fewest generated tokens; the newest of equals.
+  KVTIDE_VICTIM_LEAST_PROGRESS = 3,
+  // The request whose next token deadline is furthest away; the newest of equals.
+  KVTIDE_VICTIM_MOST_SLACK = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_victim kvtide_victim;
+#else
+typedef uint32_t kvtide_victim;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A table under a guard, with the averages of its node.
+typedef struct kvtide_policy kvtide_policy;
+
+// How a policy is opened. Fill with kvtide_options_default, then change what should differ.
+typedef struct kvtide_options {
+  // sizeof(kvtide_options).
+  uint32_t struct_size;
+  // KVTIDE_ABI_VERSION.
+  uint32_t abi_version;
+  // The heads this node can act on, a kvtide_profile. A table that decides others is refused. Default: watermark.
+  uint32_t honoured_profile;
+  // kvtide_victim without a table, and where the table does not decide it. Default: newest.
+  uint32_t fallback_victim;
+  // kvtide_preemption likewise. Default: recompute.
+  uint32_t fallback_preemption;
+  // kvtide_admission likewise. Default: fcfs.
+  uint32_t fallback_admission;
+  // Fraction of the pool to leave free without a table, 0 to 1; clamped, NaN is 0. Default: 0.01.
+  double fallback_watermark;
+  // An observation older than this is stale. Default: one second.
+  uint64_t max_age_us;
+  // How far outside its trained range a feature may be, as a fraction of the range's width. Default: 0.1.
+  float range_tolerance;
+  // The fallback begins at this many decisions in a row with a feature out of range. Default: 8.
+  uint32_t out_of_range_decisions;
+  // The table resumes at this many decisions in a row with every feature in range. Default: 32.
+  uint32_t recovery_decisions;
+  // 0.
+  uint32_t reserved;
+} kvtide_options;
+
+// What a scheduler knows at a decision point.
+//
+// The fields marked (R) are sums over the running requests and those marked (W) over the waiting queue. Pass the
+// requests to kvtide_policy_observe and leave these 0, or fill them and pass none.
+typedef struct kvtide_snapshot {
+  // sizeof(kvtide_snapshot).
+  uint32_t struct_size;
+  // Tokens per block.
+  uint32_t block_size;
+  // Now, on any clock that does not go backwards.
+  uint64_t now_us;
+  // Size of the GPU pool, blocks.
+  uint32_t num_gpu_blocks;
+  // Free GPU blocks.
+  uint32_t free_gpu_blocks;
+  // Cached GPU blocks nobody uses.
+  uint32_t evictable_blocks;
+  // Size of the host pool, blocks; 0 without one.
+  uint32_t num_cpu_blocks;
+  // Free host blocks.
+  uint32_t free_cpu_blocks;
+  // (R) Blocks the running requests must still be given to decode 1, 8 and 32 more steps.
+  uint32_t growth_blocks[3];
+  // (R) Blocks held by the running requests.
+  uint32_t held_blocks;
+  // (R) Running requests.
+  uint32_t running;
+  // Waiting requests, all of them.
+  uint32_t waiting;
+  // Swapped requests.
+  uint32_t swapped;
+  // Most requests that may run at once.
+  uint32_t max_num_seqs;
+  // Most tokens a step may compute.
+  uint32_t max_num_batched_tokens;
+  // (W) Blocks the head of waiting asks for.
+  uint32_t head_blocks;
+  // (W) Tokens the head of waiting asks for.
+  uint32_t head_tokens;
+  // (W) How many of the first 16 waiting requests have no token yet and are past their TTFT target.
+  uint32_t late_waiting;
+  // (W) How many of the newest 64 waiting requests have no token yet and can still get it by their TTFT target,
+  // prefill included.
+  uint32_t on_time_waiting;
+  // (R) Running requests whose next token is past its deadline.
+  uint32_t behind;
+  // 0.
+  uint32_t reserved;
+  // (W) Blocks the first 16 waiting requests ask for.
+  uint64_t waiting_blocks;
+  // (W) Tokens the first 16 waiting requests ask for.
+  uint64_t waiting_tokens;
+  // (W) Longest time since arrival among the first 16 waiting requests that have no token yet.
+  uint64_t oldest_wait_us;
+  // (W) Blocks those asked for that are counted by on_time_waiting.
+  uint64_t on_time_blocks;
+  // (W) Least time among those by which the prefill may still be put off; 0 if there is none.
+  uint64_t on_time_slack_us;
+  // (R) Sum of (deadline of the next token - now).
+  int64_t slack_sum_us;
+  // (R) Tokens generated so far by the running requests.
+  uint64_t generated_tokens;
+  // (R) Prompt tokens the running requests have still to compute.
+  uint64_t pending_prefill_tokens;
+  // TTFT target.
+  uint64_t ttft_target_us;
+  // TPOT target.
+  uint64_t tpot_target_us;
+  // Since the scheduler started: scheduler steps. This and the following only grow.
+  uint64_t total_steps;
+  // Since then: steps in which an admission was refused.
+  uint64_t total_refused_steps;
+  // Since then: requests that arrived.
+  uint64_t total_arrivals;
+  // Since then: prompt tokens that arrived.
+  uint64_t total_arrived_prompt_tokens;
+  // Since then: requests that finished.
+  uint64_t total_completions;
+  // Since then: output tokens of the requests that finished.
+  uint64_t total_completed_output_tokens;
+  // Since then: preemptions.
+  uint64_t total_preemptions;
+  // Since then: blocks swapped in or out.
+  uint64_t total_swapped_blocks;
+} kvtide_snapshot;
+
+// What a node knows of a running request.
+typedef struct kvtide_running_request {
+  // Prompt tokens plus those generated so far.
+  uint32_t tokens;
+  // Tokens whose keys and values exist.
+  uint32_t computed_tokens;
+  // Tokens generated so far.
+  uint32_t generated_tokens;
+  // GPU blocks it holds.
+  uint32_t held_blocks;
+  // By when its next token is on time: arrival + TTFT target + generated tokens x TPOT target.
+  uint64_t deadline_us;
+} kvtide_running_request;
+
+// What a node knows of a waiting request.
+typedef struct kvtide_waiting_request {
+  // Tokens it has: the prompt, and after a preemption those generated as well.
+  uint32_t tokens;
+  // Not 0 if it has had its first token, before a preemption.
+  uint32_t had_first_token;
+  // When it arrived.
+  uint64_t arrival_us;
+  // By when its first token is on time; of no meaning once it has had it.
+  uint64_t first_token_deadline_us;
+  // How long it takes to compute its tokens.
+  uint64_t prefill_us;
+} kvtide_waiting_request;
+
+// What a policy sees: the features in the order of the schema.
+typedef struct kvtide_observation {
+  // sizeof(kvtide_observation).
+  uint32_t struct_size;
+  // Each finite and within its range, if kvtide_policy_observe made them.
+  float values[KVTIDE_NUM_FEATURES];
+  // The snapshot's now_us.
+  uint64_t taken_us;
+} kvtide_observation;
+
+// Which choices the engine can carry out right now: bit i of a head's word allows choice i. Bits beyond a head's
+// choices mean nothing.
+typedef struct kvtide_mask {
+  // Watermark (12 choices), victim (5), preemption (3), admission (3).
+  uint32_t allowed[KVTIDE_NUM_HEADS];
+} kvtide_mask;
+
+// What a scheduler obeys until the next decision.
+typedef struct kvtide_controls {
+  // sizeof(kvtide_controls), set by the program.
+  uint32_t struct_size;
+  // Who is preempted, a kvtide_victim.
+  uint32_t victim;
+  // How, a kvtide_preemption.
+  uint32_t preemption;
+  // Who is admitted next, a kvtide_admission.
+  uint32_t admission;
+  // Fraction of the GPU pool admission must leave free, 0 to 1.
+  double watermark;
+  // Why these are the fallback, a kvtide_fallback; 0 if the table decided.
+  uint32_t fallback;
+  // 0.
+  uint32_t reserved;
+} kvtide_controls;
+
+// What happened since a policy was opened. A decision is counted once beside decisions, and a table offered once.
+typedef struct kvtide_counters {
+  // sizeof(kvtide_counters), set by the program.
+  uint32_t struct_size;
+  // 0.
+  uint32_t reserved;
+  // Decisions asked for, but those that failed.
+  uint64_t decisions;
+  // Decisions the table took.
+  uint64_t table_decisions;
+  // Fallbacks: there is no table.
+  uint64_t no_table;
+  // Fallbacks: the table was made for another schema or action set.
+  uint64_t unknown_schema;
+  // Fallbacks: the observation was too old.
+  uint64_t stale;
+  // Fallbacks: a value was NaN or infinite.
+  uint64_t non_finite;
+  // Fallbacks: outside the trained range.
+  uint64_t out_of_range;
+  // Calls to decide that failed; their controls were the fallback.
+  uint64_t failed;
+  // Tables taken.
+  uint64_t loads_accepted;
+  // Files that could not be read.
+  uint64_t loads_unreadable;
+  // Tables that were not sound.
+  uint64_t loads_invalid;
+  // Tables made for another schema or action set.
+  uint64_t loads_unknown_schema;
+  // Tables that decide heads the node cannot act on.
+  uint64_t loads_unfit_profile;
+} kvtide_counters;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The library's version, such as "0.1.0". Static.
+const char *kvtide_version(void);
+
+// The KVTIDE_ABI_VERSION the library was built with. A program is refused unless its own is the same.
+uint32_t kvtide_abi_version(void);
+
+// Hash of the meaning of an observation. Tables carry the one they were made for.
+uint64_t kvtide_schema_hash(void);
+
+// Hash of the meaning of an action. Tables carry the one they were made for.
+uint64_t kvtide_action_set_hash(void);
+
+// What went wrong in the last call on this thread that failed; empty if none did. One line, at most 511 bytes. Valid
+// until the next call that fails on this thread, or the thread's end. Never null.
+const char *kvtide_last_error(void);
+
+// Fills options with defaults. Pass sizeof(kvtide_options) and KVTIDE_ABI_VERSION; nothing is written unless both
+// are the library's own.
+kvtide_status kvtide_options_default(struct kvtide_options *options, size_t struct_size, uint32_t abi_version);
+
+// Makes a policy without a table: it falls back until kvtide_policy_reload takes one. For a node that must start
+// whatever the state of its table.
+//
+// *policy is the new policy, to be freed with kvtide_policy_free, or null if the call fails.
+kvtide_status kvtide_policy_new(const struct kvtide_options *options, struct kvtide_policy **policy);
+
+// Opens the table in the file at path: read whole, validated, copied. The file is not needed afterwards.
+//
+// Fails with KVTIDE_STATUS_IO, _TABLE, _UNKNOWN_SCHEMA or _PROFILE if the table cannot be used. *policy is then null.
+kvtide_status kvtide_policy_open(const char *path, const struct kvtide_options *options, struct kvtide_policy **policy);
+
+// Opens the table in len bytes, which are copied. Otherwise as kvtide_policy_open.
+kvtide_status kvtide_policy_from_bytes(const uint8_t *bytes,
+                                       size_t len,
+                                       const struct kvtide_options *options,
+                                       struct kvtide_policy **policy);
+
+// Frees a policy; null is none. Nobody may be using it.
+void kvtide_policy_free(struct kvtide_policy *policy);
+
+// Replaces the table by the one in the file at path, if that is valid as a whole and the node can act on it.
+// Otherwise the table in use stays, the refusal is counted, and the status says why, as in kvtide_policy_open.
+//
+// For another thread than the one that decides, which never waits for it and has the new table at its next decision.
+// Counters, averages and the memory of excursions go on. Write the file beside its place and rename it.
+kvtide_status kvtide_policy_reload(const struct kvtide_policy *policy, const char *path);
+
+// Replaces the table by the one in len bytes, as kvtide_policy_reload.
+kvtide_status kvtide_policy_reload_bytes(const struct kvtide_policy *policy, const uint8_t *bytes, size_t len);
+
+// Takes the table away: decisions fall back with KVTIDE_FALLBACK_NO_TABLE until another is taken. For another thread
+// than the one that decides, as kvtide_policy_reload.
+kvtide_status kvtide_policy_withdraw(const struct kvtide_policy *policy);
+
+// Folds what the scheduler knows into the policy's averages and writes the observation of this moment.
+//
+// running are all running requests. waiting is the queue, front first; of a queue longer than 80 the first 16 and
+// after them the last 64 are enough, as long as snapshot->waiting counts all. Either may be null with a count of 0;
+// then what it would fill is taken from the snapshot. No allocation, no lock that is waited for.
+kvtide_status kvtide_policy_observe(const struct kvtide_policy *policy,
+                                    const struct kvtide_snapshot *snapshot,
+                                    const struct kvtide_running_request *running,
+                                    size_t num_running,
+                                    const struct kvtide_waiting_request *waiting,
+                                    size_t num_waiting,
+                                    struct kvtide_observation *observation);
+
+// Decides from an observation, at the time now_us on the snapshot's clock. mask may be null: everything is allowed.
+// Every choice but a fallback watermark is allowed by the mask.
+//
+// controls are safe to obey whatever the status is, unless that is because controls itself is null or of the wrong
+// size: a call that fails gets the fallback, or without a policy vLLM's defaults, with KVTIDE_FALLBACK_FAILED. No
+// allocation, no lock that is waited for.
+kvtide_status kvtide_policy_decide(const struct kvtide_policy *policy,
+                                   const struct kvtide_observation *observation,
+                                   uint64_t now_us,
+                                   const struct kvtide_mask *mask,
+                                   struct kvtide_controls *controls);
+
+// Writes what happened since the policy was opened. For any thread, but not for the one that decides: it may wait for
+// a reload that is just being taken.
+kvtide_status kvtide_policy_counters(const struct kvtide_policy *policy, struct kvtide_counters *counters);
+
+// The library's version, such as "0.1.0". Static.
+const char *kvtide_version(void);
+
+// The KVTIDE_ABI_VERSION the library was built with. A program is refused unless its own is the same.
+uint32_t kvtide_abi_version(void);
+
+// Hash of the meaning of an observation. Tables carry the one they were made for.
+uint64_t kvtide_schema_hash(void);
+
+// Hash of the meaning of an action. Tables carry the one they were made for.
+uint64_t kvtide_action_set_hash(void);
+
+// What went wrong in the last call on this thread that failed; empty if none did. One line, at most 511 bytes. Valid
+// until the next call that fails on this thread, or the thread's end. Never null.
+const char *kvtide_last_error(void);
+
+// Fills options with defaults. Pass sizeof(kvtide_options) and KVTIDE_ABI_VERSION; nothing is written unless both
+// are the library's own.
+kvtide_status kvtide_options_default(struct kvtide_options *options, size_t struct_size, uint32_t abi_version);
+
+// Makes a policy without a table: it falls back until kvtide_policy_reload takes one. For a node that must start
+// whatever the state of its table.
+//
+// *policy is the new policy, to be freed with kvtide_policy_free, or null if the call fails.
+kvtide_status kvtide_policy_new(const struct kvtide_options *options, struct kvtide_policy **policy);
+
+// Opens the table in the file at path: read whole, validated, copied. The file is not needed afterwards.
+//
+// Fails with KVTIDE_STATUS_IO, _TABLE, _UNKNOWN_SCHEMA or _PROFILE if the table cannot be used. *policy is then null.
+kvtide_status kvtide_policy_open(const char *path, const struct kvtide_options *options, struct kvtide_policy **policy);
+
+// Opens the table in len bytes, which are copied. Otherwise as kvtide_policy_open.
+kvtide_status kvtide_policy_from_bytes(const uint8_t *bytes,
+                                       size_t len,
+                                       const struct kvtide_options *options,
+                                       struct kvtide_policy **policy);
+
+// Frees a policy; null is none. Nobody may be using it.
+void kvtide_policy_free(struct kvtide_policy *policy);
+
+// Replaces the table by the one in the file at path, if that is valid as a whole and the node can act on it.
+// Otherwise the table in use stays, the refusal is counted, and the status says why, as in kvtide_policy_open.
+//
+// For another thread than the one that decides, which never waits for it and has the new table at its next decision.
+// Counters, averages and the memory of excursions go on. Write the file beside its place and rename it.
+kvtide_status kvtide_policy_reload(const struct kvtide_policy *policy, const char *path);
+
+// Replaces the table by the one in len bytes, as kvtide_policy_reload.
+kvtide_status kvtide_policy_reload_bytes(const struct kvtide_policy *policy, const uint8_t *bytes, size_t len);
+
+// Takes the table away: decisions fall back with KVTIDE_FALLBACK_NO_TABLE until another is taken. For another thread
+// than the one that decides, as kvtide_policy_reload.
+kvtide_status kvtide_policy_withdraw(const struct kvtide_policy *policy);
+
+// Folds what the scheduler knows into the policy's averages and writes the observation of this moment.
+//
+// running are all running requests. waiting is the queue, front first; of a queue longer than 80 the first 16 and
+// after them the last 64 are enough, as long as snapshot->waiting counts all. Either may be null with a count of 0;
+// then what it would fill is taken from the snapshot. No allocation, no lock that is waited for.
+kvtide_status kvtide_policy_observe(const struct kvtide_policy *policy,
+                                    const struct kvtide_snapshot *snapshot,
+                                    const struct kvtide_running_request *running,
+                                    size_t num_running,
+                                    const struct kvtide_waiting_request *waiting,
+                                    size_t num_waiting,
+                                    struct kvtide_observation *observation);
+
+// Decides from an observation, at the time now_us on the snapshot's clock. mask may be null: everything is allowed.
+// Every choice but a fallback watermark is allowed by the mask.
+//
+// controls are safe to obey whatever the status is, unless that is because controls itself is null or of the wrong
+// size: a call that fails gets the fallback, or without a policy vLLM's defaults, with KVTIDE_FALLBACK_FAILED. No
+// allocation, no lock that is waited for.
+kvtide_status kvtide_policy_decide(const struct kvtide_policy *policy,
+                                   const struct kvtide_observation *observation,
+                                   uint64_t now_us,
+                                   const struct kvtide_mask *mask,
+                                   struct kvtide_controls *controls);
+
+// Writes what happened since the policy was opened. For any thread, but not for the one that decides: it may wait for
+// a reload that is just being taken.
+kvtide_status kvtide_policy_counters(const struct kvtide_policy *policy, struct kvtide_counters *counters);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* KVTIDE_H */

@@ -1,0 +1,48 @@
+//! The C interface of kvtide-runtime. `include/kvtide.h` is made from this crate and is its documentation.
+//!
+//! What is unsafe about talking to C is in this crate, and most of it in `foreign`: a pointer becomes a reference in one
+//! place. Every function is wrapped in `status::guarded`, which turns failures into codes and stops panics.
+#![expect(unsafe_code, reason = "pointers come from C; every block says why it is sound")]
+#![expect(clippy::doc_markdown, reason = "documentation is for the C header, which has no markup")]
+#![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks, improper_ctypes_definitions)]
+
+mod choices;
+mod foreign;
+mod functions;
+mod policy;
+mod status;
+mod structs;
+#[cfg(test)]
+mod tests;
+
+pub use choices::{Admission, FallbackReason, Preemption, Profile, Victim};
+pub use functions::*;
+pub use policy::Policy;
+pub use status::Status;
+pub use structs::{Controls, Counters, Mask, Observation, Options, RunningRequest, Snapshot, WaitingRequest};
+
+/// Version of the structs and functions in this header. Grows whenever a program built against an older header would
+/// misread or be misread.
+pub const KVTIDE_ABI_VERSION: u32 = 1;
+
+/// Values of an observation.
+pub const KVTIDE_NUM_FEATURES: usize = 31;
+
+/// Words of a mask, one a head: watermark, victim, preemption, admission.
+pub const KVTIDE_NUM_HEADS: usize = 4;
+
+/// How many waiting requests are looked at from the front of the queue.
+pub const KVTIDE_WAITING_WINDOW: usize = 16;
+
+/// How many waiting requests are looked at from the back of the queue.
+pub const KVTIDE_NEWEST_WINDOW: usize = 64;
+
+/// Most requests of a kind that one observation may count.
+pub const KVTIDE_MAX_REQUESTS: usize = 1_048_576;
+
+const _: () = {
+    assert!(KVTIDE_NUM_FEATURES == kvtide_runtime::NUM_FEATURES);
+    assert!(KVTIDE_NUM_HEADS == kvtide_runtime::action::NUM_HEADS);
+    assert!(KVTIDE_WAITING_WINDOW == kvtide_runtime::observer::WAITING_WINDOW);
+    assert!(KVTIDE_NEWEST_WINDOW == kvtide_runtime::observer::NEWEST_WINDOW);
+};

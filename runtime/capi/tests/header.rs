@@ -1,0 +1,32 @@
+//! The committed header is what cbindgen makes of the sources.
+//!
+//! After a change of the interface: `KVTIDE_WRITE_HEADER=1 cargo test -p kvtide-capi --test header`, and think of
+//! `KVTIDE_ABI_VERSION`.
+
+use std::path::Path;
+use std::{env, fs};
+
+#[test]
+fn the_committed_header_is_up_to_date() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is read");
+    // The library does not mention its enums in a signature, but for the status: numbers from C may be anything.
+    config.export.include.sort();
+    let sources = ["lib", "choices", "status", "structs", "policy", "functions"];
+    let builder = sources.iter().fold(cbindgen::Builder::new().with_config(config), |builder, source| {
+        builder.with_src(root.join("src").join(source).with_extension("rs"))
+    });
+    let mut made = Vec::new();
+    builder.generate().expect("cbindgen understands the sources").write(&mut made);
+    let made = String::from_utf8(made).expect("a header is text");
+
+    let path = root.join("include/kvtide.h");
+    if env::var_os("KVTIDE_WRITE_HEADER").is_some() {
+        fs::write(&path, &made).expect("the header can be written");
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        made == committed,
+        "include/kvtide.h is not what cbindgen makes; the first lines of this file say what to do"
+    );
+}

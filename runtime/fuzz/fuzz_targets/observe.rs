@@ -1,0 +1,8 @@
+//! Bytes as what a node knows; see `check::observe`.
+#![no_main]
+
+#[path = "../check.rs"]
+#[allow(dead_code, reason = "the other target uses the rest")]
+mod check;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| check::observe(bytes));

@@ -1,0 +1,50 @@
+//! The decision thread's side.
+
+use std::sync::Arc;
+
+use kvtide_runtime::{ActionMask, Controls, Fallback, GuardConfig, GuardCounters, GuardState, Observation, OwnedTable};
+
+use crate::Live;
+use crate::mailbox::Mailbox;
+
+/// A guard over whatever table is the newest. Made by [`SharedPolicy::reader`](crate::SharedPolicy::reader), one for
+/// each thread that decides.
+pub struct Reader {
+    table: Option<Live>,
+    mailbox: Arc<Mailbox>,
+    state: GuardState,
+}
+
+impl Reader {
+    pub(crate) fn new(table: Option<Live>, mailbox: Arc<Mailbox>, config: GuardConfig) -> Reader {
+        Reader { table, mailbox, state: GuardState::new(config) }
+    }
+
+    /// Decides from an `observation` taken `age_us` microseconds ago, as [`Guard::decide`](kvtide_runtime::Guard::decide),
+    /// with the newest table. Counters and the memory of excursions go on over a change of table.
+    ///
+    /// Never waits, allocates or frees.
+    pub fn decide(&mut self, observation: &Observation, age_us: u64, mask: ActionMask) -> Controls {
+        self.mailbox.fetch(&mut self.table);
+        let table = match &self.table {
+            Some(live) => live.table().map_err(Fallback::from),
+            None => Err(Fallback::NoTable),
+        };
+        self.state.decide(table.as_ref().map_err(|reason| *reason), observation, age_us, mask)
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &GuardCounters {
+        self.state.counters()
+    }
+
+    /// Why the last decision was the fallback; `None` if a table took it.
+    pub fn last_fallback(&self) -> Option<Fallback> {
+        self.state.last_fallback()
+    }
+
+    /// The table that took or would have taken the last decision.
+    pub fn table(&self) -> Option<&OwnedTable<Box<[u8]>>> {
+        self.table.as_deref()
+    }
+}
