@@ -1,8 +1,10 @@
 #!/bin/sh
 # Trains, judges and exports one scenario as the results here were made; see README.md.
 #   experiments/run.sh train|judge|export NAME, where NAME may be ablations/NAME
+#   experiments/run.sh table
 set -eu
 cd "$(dirname "$0")/.."
+if [ "$1" = table ]; then exec python3 experiments/table.py; fi
 kvtide=${KVTIDE:-target/release/kvtide}
 what=$1 path=$2 name=$(basename "$2")
 shift 2
