@@ -85,7 +85,7 @@ class Tide:
         """Before a step is planned: decide if it is time to, and put the decision in force."""
         try:
             self.refused_admission = self.preempted = False
-            self.now_us = max(int(self.clock() * 1e6), self.now_us)
+            self.now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
             if self.queue is not None:
                 self.queue.now_us = self.now_us
             self.pilot.poll(self.now_us * 1e-6)
@@ -146,7 +146,7 @@ class Tide:
     def answered(self) -> None:
         """Tokens were appended: who has its first one now, and was it in time?"""
         try:
-            now_us = max(int(self.clock() * 1e6), self.now_us)
+            now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
             self.last_output_us = now_us
             if not self.unanswered:
                 return
@@ -254,7 +254,7 @@ class Tide:
                 request.num_computed_tokens,
                 generated,
                 len(held.get(request.request_id, ())),
-                int(request.arrival_time * 1e6) + ttft_us + generated * tpot_us,
+                int(request.arrival_time * 1e6 + 0.5) + ttft_us + generated * tpot_us,
             ))  # fmt: skip
         queue = scheduler.waiting
         if hasattr(queue, "__reversed__"):
@@ -290,7 +290,7 @@ class Tide:
         )
 
     def waiting_row(self, request):
-        tokens, arrived_us = request.num_tokens, int(request.arrival_time * 1e6)
+        tokens, arrived_us = request.num_tokens, int(request.arrival_time * 1e6 + 0.5)
         deadline_us = None if request.num_output_tokens else arrived_us + self.pilot.slo.ttft_us
         return (tokens, arrived_us, deadline_us, self.prefill_us(tokens))
 
@@ -313,7 +313,7 @@ class Tide:
 
 
 def arrival_us(request) -> int:
-    return int(request.arrival_time * 1e6)
+    return int(request.arrival_time * 1e6 + 0.5)
 
 
 def supported_heads(scheduler) -> frozenset[str]:
