@@ -225,10 +225,10 @@ def make_scheduler(options, watermark: float, scheduler_cls: str | None):
     kv_cache_config = KVCacheConfig(num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
     class NoGrammar:
-        """A structured-output manager that is never asked."""
+        """A structured-output manager of requests without structure: every token will do."""
 
         def __getattr__(self, name):
-            return lambda *args, **kwargs: None
+            return lambda *args, **kwargs: True
 
     cls = config.scheduler_config.get_scheduler_cls()
     return cls(
