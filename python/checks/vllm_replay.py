@@ -126,7 +126,8 @@ class Driver:
             # Of a request that has its first token, or will have once the step before is done.
             is_decode = tokens == 1 and context >= request.num_prompt_tokens
             if is_decode:
-                decodes.append(context)
+                # Those computed before and the one being computed.
+                decodes.append(context + 1)
             else:
                 chunks.append((context, tokens))
             samples.append(not request.is_prefill_chunk)
@@ -258,6 +259,10 @@ def main() -> None:
     options.max_model_len = options.max_model_len or (options.blocks - 1) * 16
     trace = [json.loads(line) for line in options.trace.read_text().splitlines()]
     trace.sort(key=lambda row: row["arrival_us"])
+    # As kvtide does: the clock begins with the first arrival.
+    first_us = trace[0]["arrival_us"]
+    for row in trace:
+        row["arrival_us"] -= first_us
 
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash

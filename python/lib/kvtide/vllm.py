@@ -37,7 +37,7 @@ ALL_HEADS = frozenset({"watermark", "victim", "preemption", "admission"})
 
 
 class Tide:
-    """Everything kvtide keeps about one scheduler. No method raises."""
+    """Everything kvtide keeps about one scheduler. What it raises goes no further than `TideMixin`."""
 
     def __init__(self, scheduler, settings: Settings, clock=time.time) -> None:
         self.scheduler = scheduler
@@ -116,21 +116,18 @@ class Tide:
 
     def after(self, output) -> None:
         """After a step is planned."""
-        try:
-            tokens = output.total_num_scheduled_tokens
-            if tokens > 0:
-                self.steps += 1
-                self.steps_since += 1
-                self.refused_steps += self.refused_admission
-            for request in output.scheduled_new_reqs:
-                self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
-            # The first refusal after a step without one asks for a decision.
-            refused = self.refused_admission or self.preempted
-            self.is_due = refused and not self.was_refused
-            self.was_refused = refused
-            self.learn_price(tokens)
-        except Exception:
-            self.pilot.failed("after")
+        tokens = output.total_num_scheduled_tokens
+        if tokens > 0:
+            self.steps += 1
+            self.steps_since += 1
+            self.refused_steps += self.refused_admission
+        for request in output.scheduled_new_reqs:
+            self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
+        # The first refusal after a step without one asks for a decision.
+        refused = self.refused_admission or self.preempted
+        self.is_due = refused and not self.was_refused
+        self.was_refused = refused
+        self.learn_price(tokens)
 
     def learn_price(self, tokens: int) -> None:
         if self.settings.prefill_ns_per_token is not None:
@@ -145,43 +142,34 @@ class Tide:
 
     def answered(self) -> None:
         """Tokens were appended: who has its first one now, and was it in time?"""
-        try:
-            now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
-            self.last_output_us = now_us
-            if not self.unanswered:
-                return
-            for request_id, request in list(self.unanswered.items()):
-                if request is None:
-                    del self.unanswered[request_id]
-                elif request.num_output_tokens > 0:
-                    del self.unanswered[request_id]
-                    if not request.is_finished():
-                        self.was_late[request_id] = now_us > arrival_us(request) + self.pilot.slo.ttft_us
-        except Exception:
-            self.pilot.failed("answered")
+        now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
+        self.last_output_us = now_us
+        if not self.unanswered:
+            return
+        for request_id, request in list(self.unanswered.items()):
+            if request is None:
+                del self.unanswered[request_id]
+            elif request.num_output_tokens > 0:
+                del self.unanswered[request_id]
+                if not request.is_finished():
+                    self.was_late[request_id] = now_us > arrival_us(request) + self.pilot.slo.ttft_us
 
     # --- what happens to requests ----------------------------------------------------------------------------------
 
     def arrived(self, request) -> None:
-        try:
-            self.arrivals += 1
-            self.arrived_tokens += request.num_prompt_tokens
-        except Exception:
-            self.pilot.failed("arrived")
+        self.arrivals += 1
+        self.arrived_tokens += request.num_prompt_tokens
 
-    def was_preempted(self, request) -> None:
+    def was_preempted(self) -> None:
         self.preempted = True
         self.preemptions += 1
 
     def freed(self, request) -> None:
-        try:
-            self.unanswered.pop(request.request_id, None)
-            self.was_late.pop(request.request_id, None)
-            if "ABORTED" not in request.status.name:
-                self.completions += 1
-                self.completed_tokens += request.num_output_tokens
-        except Exception:
-            self.pilot.failed("freed")
+        self.unanswered.pop(request.request_id, None)
+        self.was_late.pop(request.request_id, None)
+        if "ABORTED" not in request.status.name:
+            self.completions += 1
+            self.completed_tokens += request.num_output_tokens
 
     def entry(self, request) -> Entry:
         """What admission order needs of a request as it joins the queue."""
@@ -355,36 +343,37 @@ class TideMixin:
         super().__init__(*args, **kwargs)
         self.kvtide = attach(self)
 
+    def _tell_kvtide(self, what: str, *args) -> None:
+        if self.kvtide is not None:
+            try:
+                getattr(self.kvtide, what)(*args)
+            except Exception:
+                self.kvtide.pilot.failed(what)
+
     def schedule(self, *args, **kwargs):
-        tide = self.kvtide
-        if tide is None:
-            return super().schedule(*args, **kwargs)
-        tide.before()
+        self._tell_kvtide("before")
         output = super().schedule(*args, **kwargs)
-        tide.after(output)
+        self._tell_kvtide("after", output)
         return output
 
     def update_from_output(self, *args, **kwargs):
         outputs = super().update_from_output(*args, **kwargs)
-        if self.kvtide is not None:
-            self.kvtide.answered()
+        self._tell_kvtide("answered")
         return outputs
 
     def add_request(self, request, *args, **kwargs):
         is_new = request.request_id not in self.requests
         result = super().add_request(request, *args, **kwargs)
-        if is_new and self.kvtide is not None:
-            self.kvtide.arrived(request)
+        if is_new:
+            self._tell_kvtide("arrived", request)
         return result
 
     def _preempt_request(self, request, *args, **kwargs):
-        if self.kvtide is not None:
-            self.kvtide.was_preempted(request)
+        self._tell_kvtide("was_preempted")
         return super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request, *args, **kwargs):
-        if self.kvtide is not None:
-            self.kvtide.freed(request)
+        self._tell_kvtide("freed", request)
         return super()._free_request(request, *args, **kwargs)
 
 
