@@ -50,10 +50,6 @@ class Roofline:
         seconds += sequences * cls.sequence_fixed
         return max(round(seconds * 1e6), 1)
 
-    @classmethod
-    def prefill_ns_per_token(cls) -> float:
-        return 2 * cls.layer_params / cls.flops * 1e9
-
 
 class Driver:
     """One scheduler, one trace, one clock."""
@@ -280,7 +276,8 @@ def main() -> None:
         elif kind in ("table", "shadow"):
             scheduler_cls = "kvtide.vllm.Scheduler"
             os.environ.update(KVTIDE_TABLE=value, KVTIDE_MODE="act" if kind == "table" else "shadow")
-            os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = str(Roofline.prefill_ns_per_token())
+            os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = str(2 * Roofline.layer_params / Roofline.flops * 1e9)
+            os.environ["KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR"] = str(Roofline.attention_pair * 1e9)
         elif kind != "default":
             sys.exit(f"no policy {policy!r}")
         scheduler = make_scheduler(options, watermark, scheduler_cls)

@@ -45,6 +45,8 @@ class Settings:
     interval: int | None = None
     # None: measured.
     prefill_ns_per_token: float | None = None
+    # Of a prompt, per token and token of context before it.
+    attention_ns_per_token_pair: float = 0.0
     reload_s: float = 2.0
     metrics_port: int | None = None
     out_of_range_decisions: int = 8
@@ -67,6 +69,7 @@ class Settings:
             slo=Slo.parse(slo) if slo else None,
             interval=_number(environ, "KVTIDE_INTERVAL", int, None, 1),
             prefill_ns_per_token=_number(environ, "KVTIDE_PREFILL_NS_PER_TOKEN", float, None, 0),
+            attention_ns_per_token_pair=_number(environ, "KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR", float, 0.0, 0),
             reload_s=_number(environ, "KVTIDE_RELOAD_S", float, 2.0, 0),
             metrics_port=_number(environ, "KVTIDE_METRICS_PORT", int, None, 1),
             out_of_range_decisions=_number(environ, "KVTIDE_OUT_OF_RANGE_DECISIONS", int, 8, 1),

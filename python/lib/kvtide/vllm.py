@@ -184,7 +184,8 @@ class Tide:
         return Entry(tokens, arrived_us, max(late_at_us - self.prefill_us(tokens), 0))
 
     def prefill_us(self, tokens: int) -> int:
-        return int(tokens * self.price * 1e-3)
+        pairs = tokens * tokens / 2
+        return int((tokens * self.price + pairs * self.settings.attention_ns_per_token_pair) * 1e-3 + 0.5)
 
     def allocate_slots(self, request, *args, **kwargs):
         """vLLM's own, with a look at what it refuses."""
