@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from itertools import islice
 
 from kvtide._kvtide import Observer
@@ -59,7 +60,9 @@ class Tide:
         self.was_refused = False
         # In the step being planned.
         self.refused_admission = False
-        self.preempted = False
+        self.preempted = 0
+        # Of steps that are planned and not done.
+        self.planned: deque[tuple[bool, int]] = deque()
         # Counters since the start.
         self.steps = self.refused_steps = self.preemptions = 0
         self.arrivals = self.arrived_tokens = self.completions = self.completed_tokens = 0
@@ -84,7 +87,7 @@ class Tide:
     def before(self) -> None:
         """Before a step is planned: decide if it is time to, and put the decision in force."""
         try:
-            self.refused_admission = self.preempted = False
+            self.refused_admission, self.preempted = False, 0
             self.now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
             if self.queue is not None:
                 self.queue.now_us = self.now_us
@@ -117,14 +120,13 @@ class Tide:
     def after(self, output) -> None:
         """After a step is planned."""
         tokens = output.total_num_scheduled_tokens
+        self.steps_since += 1
         if tokens > 0:
-            self.steps += 1
-            self.steps_since += 1
-            self.refused_steps += self.refused_admission
+            self.planned.append((self.refused_admission, self.preempted))
         for request in output.scheduled_new_reqs:
             self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
         # The first refusal after a step without one asks for a decision.
-        refused = self.refused_admission or self.preempted
+        refused = self.refused_admission or self.preempted > 0
         self.is_due = refused and not self.was_refused
         self.was_refused = refused
         self.learn_price(tokens)
@@ -140,8 +142,14 @@ class Tide:
                 self.price += (price - self.price) * (0.1 if self.price else 1.0)
         self.last_step = (self.now_us, tokens)
 
-    def answered(self) -> None:
-        """Tokens were appended: who has its first one now, and was it in time?"""
+    def answered(self, output) -> None:
+        """A step is done, which counts from now on; asynchronously that is one step late. Who has its first token now, and
+        was it in time?"""
+        if output.total_num_scheduled_tokens > 0 and self.planned:
+            refused, preempted = self.planned.popleft()
+            self.steps += 1
+            self.refused_steps += refused
+            self.preemptions += preempted
         now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
         self.last_output_us = now_us
         if not self.unanswered:
@@ -161,8 +169,7 @@ class Tide:
         self.arrived_tokens += request.num_prompt_tokens
 
     def was_preempted(self) -> None:
-        self.preempted = True
-        self.preemptions += 1
+        self.preempted += 1
 
     def freed(self, request) -> None:
         self.unanswered.pop(request.request_id, None)
@@ -357,9 +364,9 @@ class TideMixin:
         self._tell_kvtide("after", output)
         return output
 
-    def update_from_output(self, *args, **kwargs):
-        outputs = super().update_from_output(*args, **kwargs)
-        self._tell_kvtide("answered")
+    def update_from_output(self, scheduler_output, *args, **kwargs):
+        outputs = super().update_from_output(scheduler_output, *args, **kwargs)
+        self._tell_kvtide("answered", scheduler_output)
         return outputs
 
     def add_request(self, request, *args, **kwargs):
