@@ -45,7 +45,7 @@ class Queue(deque):
 class Request:
     def __init__(self, request_id, prompt, output, arrival_s=0.0):
         self.request_id, self.num_prompt_tokens, self.wanted, self.arrival_time = request_id, prompt, output, arrival_s
-        self.num_output_tokens = self.num_computed_tokens = 0
+        self.num_output_tokens = self.num_computed_tokens = self.num_stale_output_tokens = 0
         self.status = Status.WAITING
 
     @property

@@ -94,3 +94,13 @@ def test_a_long_wait_is_forgotten_after_ten_minutes():
         ageing.arrive(arrived * SECOND, 7)
         ageing.admit(7, admitted * SECOND)
     assert ageing.bound(0, 1.0) == 10 * SECOND
+
+
+def test_a_token_that_comes_late_lengthens_a_waiting_request():
+    queue = queue_of([(5, 0, 500), (6, 0, 500)], "shortest-on-time-first", 100)
+    first = queue[0]
+    assert queue.peek_request() is first
+    first.num_tokens = 7
+    queue.lengthen(first)
+    assert queue.peek_request().request_id == "1"
+    assert (queue.ageing.waiting, queue.entries["0"].tokens) == (13, 7)

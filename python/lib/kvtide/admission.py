@@ -155,6 +155,14 @@ class OrderedQueue:
         except Exception:
             self.failed()
 
+    def lengthen(self, request) -> None:
+        """A waiting request has more tokens than when it joined."""
+        entry = self.entries.get(request.request_id)
+        if entry is not None and request.num_tokens > entry.tokens:
+            self.choice = None
+            self.ageing.join(request.num_tokens - entry.tokens)
+            self.entries[request.request_id] = entry._replace(tokens=request.num_tokens)
+
     def _next(self):
         """The request to admit next, or None for the first."""
         if self.order == "fcfs" or not self:

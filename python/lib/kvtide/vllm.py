@@ -61,6 +61,8 @@ class Tide:
         # In the step being planned.
         self.refused_admission = False
         self.preempted = 0
+        # Preempted, with tokens perhaps on their way.
+        self.victims: list = []
         # Of steps that are planned and not done.
         self.planned: deque[tuple[bool, int]] = deque()
         # Counters since the start.
@@ -152,6 +154,13 @@ class Tide:
             self.preemptions += preempted
         now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
         self.last_output_us = now_us
+        if self.queue is None:
+            self.victims.clear()
+        elif self.victims:
+            # Asynchronously a victim's last token comes when it already waits.
+            for request in self.victims:
+                self.queue.lengthen(request)
+            self.victims = [request for request in self.victims if request.num_stale_output_tokens > 0]
         if not self.unanswered:
             return
         for request_id, request in list(self.unanswered.items()):
@@ -168,8 +177,9 @@ class Tide:
         self.arrivals += 1
         self.arrived_tokens += request.num_prompt_tokens
 
-    def was_preempted(self) -> None:
+    def was_preempted(self, request) -> None:
         self.preempted += 1
+        self.victims.append(request)
 
     def freed(self, request) -> None:
         self.unanswered.pop(request.request_id, None)
@@ -377,7 +387,7 @@ class TideMixin:
         return result
 
     def _preempt_request(self, request, *args, **kwargs):
-        self._tell_kvtide("was_preempted")
+        self._tell_kvtide("was_preempted", request)
         return super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request, *args, **kwargs):
