@@ -3,12 +3,14 @@
 PYTHON ?= python3
 CARGO ?= cargo
 
-.PHONY: help setup demo test learn-check lint bench clean
+.PHONY: help setup demo test python-test vllm-check learn-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
 	@echo "make demo         train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
 	@echo "make test         all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
+	@echo "make python-test  the Python wheel, built and tested (Python 3.11 or newer; no libtorch)"
+	@echo "make vllm-check   vLLM's own scheduler with and without kvtide (fetches about 3 GB; not part of the tests)"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
 	@echo "make lint         formatting, clippy and documentation, warnings are errors"
 	@echo "make bench        all benchmarks"
@@ -24,6 +26,14 @@ demo: setup
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
 	$(CARGO) test --workspace --locked $(CARGO_TEST_FLAGS)
+
+# Needs neither libtorch nor network, but for pip.
+python-test:
+	PYTHON="$(PYTHON)" scripts/python-test.sh
+
+vllm-check: setup
+	$(CARGO) build --release --locked --bin kvtide
+	PYTHON="$(PYTHON)" scripts/vllm-check.sh
 
 # One ignored test, which prints a table; its short forms are in `make test`.
 learn-check: setup

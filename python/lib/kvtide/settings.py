@@ -1,0 +1,91 @@
+"""What a node is told: environment variables, read once when the engine starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MODES = ("shadow", "act")
+
+
+class SettingError(ValueError):
+    """An environment variable that cannot be understood."""
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Targets, microseconds."""
+
+    ttft_us: int = 2_000_000
+    tpot_us: int = 100_000
+    stall_us: int = 3_000_000
+
+    @staticmethod
+    def parse(text: str) -> Slo:
+        """`ttft:2000,tpot:100,stall:3000`, in milliseconds; what is left out keeps its default."""
+        targets = {}
+        for part in text.split(","):
+            name, _, value = part.strip().partition(":")
+            if name not in ("ttft", "tpot", "stall") or not value.isdecimal() or int(value) == 0:
+                raise SettingError(f"targets are ttft:MS,tpot:MS,stall:MS, found {text!r}")
+            targets[f"{name}_us"] = int(value) * 1000
+        return Slo(**targets)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a node uses its table."""
+
+    table: str
+    mode: str = "shadow"
+    # None: what the table was trained for, else the default targets.
+    slo: Slo | None = None
+    # None: what the table was trained with, else 8.
+    interval: int | None = None
+    # None: measured.
+    prefill_ns_per_token: float | None = None
+    # Of a prompt, per token and token of context before it.
+    attention_ns_per_token_pair: float = 0.0
+    reload_s: float = 2.0
+    metrics_port: int | None = None
+    out_of_range_decisions: int = 8
+    recovery_decisions: int = 32
+    range_tolerance: float = 0.1
+
+    @staticmethod
+    def from_env(environ: Mapping[str, str] = os.environ) -> Settings | None:
+        """The settings, or None without `KVTIDE_TABLE`: then kvtide is not there."""
+        table = environ.get("KVTIDE_TABLE", "")
+        if not table:
+            return None
+        mode = environ.get("KVTIDE_MODE", "shadow")
+        if mode not in MODES:
+            raise SettingError(f"KVTIDE_MODE is shadow or act, found {mode!r}")
+        slo = environ.get("KVTIDE_SLO")
+        return Settings(
+            table=table,
+            mode=mode,
+            slo=Slo.parse(slo) if slo else None,
+            interval=_number(environ, "KVTIDE_INTERVAL", int, None, 1),
+            prefill_ns_per_token=_number(environ, "KVTIDE_PREFILL_NS_PER_TOKEN", float, None, 0),
+            attention_ns_per_token_pair=_number(environ, "KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR", float, 0.0, 0),
+            reload_s=_number(environ, "KVTIDE_RELOAD_S", float, 2.0, 0),
+            metrics_port=_number(environ, "KVTIDE_METRICS_PORT", int, None, 1),
+            out_of_range_decisions=_number(environ, "KVTIDE_OUT_OF_RANGE_DECISIONS", int, 8, 1),
+            recovery_decisions=_number(environ, "KVTIDE_RECOVERY_DECISIONS", int, 32, 1),
+            range_tolerance=_number(environ, "KVTIDE_RANGE_TOLERANCE", float, 0.1, 0),
+        )
+
+
+def _number(environ, name, kind, default, least):
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not value >= least or value == float("inf"):
+        raise SettingError(f"{name} is a number of at least {least}, found {text!r}")
+    return value

@@ -1,0 +1,74 @@
+//! The guard.
+
+use kvtide_runtime::{Fallback, Guard, GuardConfig};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::action::{PyControls, engine_default, mask};
+use crate::observation::PyObservation;
+use crate::table::PyTable;
+
+/// Names of the reasons to fall back.
+pub fn reasons(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, Fallback::ALL.map(Fallback::name))
+}
+
+/// A table where it can be trusted, the fallback where it cannot.
+#[pyclass(name = "Guard", module = "kvtide")]
+#[derive(Debug)]
+pub struct PyGuard(Guard<'static>);
+
+#[pymethods]
+impl PyGuard {
+    /// A guard of `table`; of None, one that always falls back to `fallback_watermark` and vLLM's own choices.
+    #[new]
+    #[pyo3(signature = (
+        table = None, *, fallback_watermark = 0.0, max_age_us = 1_000_000, range_tolerance = 0.1,
+        out_of_range_decisions = 8, recovery_decisions = 32
+    ))]
+    fn new(
+        table: Option<&Bound<'_, PyTable>>,
+        fallback_watermark: f64,
+        max_age_us: u64,
+        range_tolerance: f32,
+        out_of_range_decisions: u32,
+        recovery_decisions: u32,
+    ) -> PyGuard {
+        let config = GuardConfig {
+            fallback: engine_default(fallback_watermark),
+            max_age_us,
+            range_tolerance,
+            out_of_range_decisions,
+            recovery_decisions,
+        };
+        PyGuard(match table {
+            Some(table) => Guard::new(Ok(table.get().table), config),
+            None => Guard::without_table(config),
+        })
+    }
+
+    /// Decides from an observation taken `age_us` ago. Without `swap`, every preemption recomputes.
+    #[pyo3(signature = (observation, *, age_us = 0, swap = false))]
+    fn decide(&mut self, observation: &Bound<'_, PyObservation>, age_us: u64, swap: bool) -> PyControls {
+        PyControls(self.0.decide(&observation.get().0, age_us, mask(swap)))
+    }
+
+    /// Why the last decision was the fallback; None if the table took it.
+    #[getter]
+    fn last_fallback(&self) -> Option<&'static str> {
+        self.0.last_fallback().map(Fallback::name)
+    }
+
+    /// Decisions, decisions the table took, and fallbacks by reason.
+    #[getter]
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.0.counters();
+        let dict = PyDict::new(py);
+        dict.set_item("decisions", counters.decisions)?;
+        dict.set_item("table_decisions", counters.table_decisions)?;
+        for reason in Fallback::ALL {
+            dict.set_item(reason.name(), counters.fallbacks(reason))?;
+        }
+        Ok(dict)
+    }
+}

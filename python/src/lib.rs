@@ -1,0 +1,32 @@
+//! The extension module `kvtide._kvtide`: the runtime as Python sees it.
+//!
+//! Nothing is decided here. Observations, tables and the guard are those of `kvtide-runtime`; this crate turns Python's
+//! numbers into a [`Snapshot`](kvtide_runtime::Snapshot) and errors into exceptions with a named reason.
+
+mod action;
+mod bytes;
+mod error;
+mod guard;
+mod observation;
+mod requests;
+mod table;
+
+use pyo3::prelude::*;
+
+/// Decision tables for paged KV caches.
+#[pymodule]
+#[pyo3(name = "_kvtide")]
+fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("SCHEMA_HASH", kvtide_runtime::SCHEMA_HASH)?;
+    m.add("ACTION_SET_HASH", kvtide_runtime::ACTION_SET_HASH)?;
+    m.add("FEATURE_NAMES", observation::names(m.py())?)?;
+    m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
+    m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
+    m.add("TableError", m.py().get_type::<error::TableError>())?;
+    m.add_class::<action::PyControls>()?;
+    m.add_class::<guard::PyGuard>()?;
+    m.add_class::<observation::PyObservation>()?;
+    m.add_class::<observation::PyObserver>()?;
+    m.add_class::<table::PyTable>()
+}

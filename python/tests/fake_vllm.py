@@ -1,0 +1,158 @@
+"""A scheduler with vLLM's names and a few of its rules, for the adapter alone: vLLM's own is in `make vllm-check`."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from enum import Enum, auto
+from types import SimpleNamespace
+
+from kvtide.vllm import TideMixin
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()
+    FINISHED_STOPPED = auto()
+    FINISHED_ABORTED = auto()
+
+
+class Queue(deque):
+    def add_request(self, request):
+        self.append(request)
+
+    def pop_request(self):
+        return self.popleft()
+
+    def peek_request(self):
+        return self[0]
+
+    def prepend_request(self, request):
+        self.appendleft(request)
+
+    def prepend_requests(self, requests):
+        self.extendleft(requests)
+
+    def remove_request(self, request):
+        self.remove(request)
+
+    def remove_requests(self, requests):
+        kept = [request for request in self if request not in requests]
+        self.clear()
+        self.extend(kept)
+
+
+class Request:
+    def __init__(self, request_id, prompt, output, arrival_s=0.0):
+        self.request_id, self.num_prompt_tokens, self.wanted, self.arrival_time = request_id, prompt, output, arrival_s
+        self.num_output_tokens = self.num_computed_tokens = self.num_stale_output_tokens = 0
+        self.status = Status.WAITING
+
+    @property
+    def num_tokens(self):
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    def is_finished(self):
+        return self.status.name.startswith("FINISHED")
+
+
+class Manager:
+    """Blocks by count; block 0 is the null block."""
+
+    def __init__(self, num_blocks, watermark):
+        tail = SimpleNamespace(block_hash=None, next_free_block=None)
+        head = SimpleNamespace(block_hash=None, next_free_block=tail)
+        self.free = num_blocks - 1
+        self.block_pool = SimpleNamespace(
+            num_gpu_blocks=num_blocks,
+            get_num_free_blocks=lambda: self.free,
+            cached_block_hash_to_block={},
+            free_block_queue=SimpleNamespace(fake_free_list_head=head, fake_free_list_tail=tail),
+        )
+        self.held = defaultdict(list)
+        manager = SimpleNamespace(req_to_blocks=self.held, num_cached_block={})
+        self.coordinator = SimpleNamespace(single_type_managers=[manager])
+        self.watermark_blocks = int(watermark * num_blocks)
+
+    def allocate_slots(self, request, tokens, has_running=False):
+        need = -(-(request.num_computed_tokens + tokens) // 16) - len(self.held[request.request_id])
+        reserve = self.watermark_blocks if has_running and request.status is not Status.RUNNING else 0
+        if need + reserve > self.free:
+            return None
+        self.held[request.request_id] += [object()] * need
+        self.free -= need
+        return need
+
+    def release(self, request):
+        self.free += len(self.held.pop(request.request_id, ()))
+
+
+class VllmScheduler:
+    def __init__(self, num_blocks=101, watermark=0.0, policy="fcfs"):
+        self.scheduler_config = SimpleNamespace(watermark=watermark, async_scheduling=False)
+        self.kv_cache_manager = Manager(num_blocks, watermark)
+        self.policy = SimpleNamespace(value=policy)
+        self.block_size, self.max_num_running_reqs, self.max_num_scheduled_tokens = 16, 8, 512
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=0))
+        self.waiting, self.running, self.requests = Queue(), [], {}
+
+    def add_request(self, request):
+        self.requests[request.request_id] = request
+        self.waiting.add_request(request)
+
+    def schedule(self):
+        planned, new, preempted, index = {}, [], set(), 0
+        while index < len(self.running):
+            request = self.running[index]
+            while self.kv_cache_manager.allocate_slots(request, 1) is None:
+                victim = self.running.pop()
+                self._preempt_request(victim)
+                preempted.add(victim.request_id)
+                if victim is request:
+                    break
+            if request.status is not Status.RUNNING:
+                break
+            planned[request.request_id] = 1
+            index += 1
+        while not preempted and self.waiting and len(self.running) < self.max_num_running_reqs:
+            request = self.waiting.peek_request()
+            if self.kv_cache_manager.allocate_slots(request, request.num_tokens, has_running=bool(self.running)) is None:
+                break
+            assert self.waiting.pop_request() is request
+            request.status = Status.RUNNING
+            self.running.append(request)
+            planned[request.request_id] = request.num_tokens
+            new.append(SimpleNamespace(req_id=request.request_id))
+        for request_id, tokens in planned.items():
+            self.requests[request_id].num_computed_tokens += tokens
+        return SimpleNamespace(
+            num_scheduled_tokens=planned,
+            total_num_scheduled_tokens=sum(planned.values()),
+            scheduled_new_reqs=new,
+            preempted_req_ids=preempted,
+        )
+
+    def _preempt_request(self, request):
+        self.kv_cache_manager.release(request)
+        request.status, request.num_computed_tokens = Status.PREEMPTED, 0
+        self.waiting.prepend_request(request)
+
+    def update_from_output(self, output):
+        for request_id in output.num_scheduled_tokens:
+            request = self.requests.get(request_id)
+            if request is None or request.status is not Status.RUNNING:
+                continue
+            request.num_output_tokens += 1
+            if request.num_output_tokens >= request.wanted:
+                request.status = Status.FINISHED_STOPPED
+                self.running.remove(request)
+                self._free_request(request)
+        return {}
+
+    def _free_request(self, request):
+        self.kv_cache_manager.release(request)
+        del self.requests[request.request_id]
+
+
+class Scheduler(TideMixin, VllmScheduler):
+    pass

@@ -1,0 +1,184 @@
+"""The API: tables, observations, guard."""
+
+import array
+import json
+import math
+from pathlib import Path
+
+import pytest
+from conftest import leaf, split, table_bytes
+
+import kvtide
+from kvtide import Guard, Observation, Observer, Table, TableError
+
+NUMBERS = dict(
+    block_size=16, num_gpu_blocks=100, free_gpu_blocks=25, max_num_seqs=10, max_num_batched_tokens=1000,
+    ttft_target_us=2_000_000, tpot_target_us=100_000,
+)  # fmt: skip
+FREE = [split("free_fraction", 1, 0.5), leaf(watermark=4), leaf(watermark=0)]
+
+
+def observe(**numbers):
+    return Observer().observe(**{"now_us": 0, **NUMBERS, **numbers})
+
+
+def test_a_table_says_what_it_is(tmp_path):
+    path = tmp_path / "policy.kvt"
+    path.write_bytes(table_bytes(FREE, metadata={"name": "free", "slo": "ttft:1,tpot:2"}))
+    table = Table.load(path)
+    assert (table.profile, table.heads, table.leaves, table.depth) == ("watermark", ["watermark"], 2, 1)
+    assert table.metadata == {"name": "free", "slo": "ttft:1,tpot:2"}
+    assert table.ranges["growth_8"] == (-1e6, 1e6)
+    assert table.size == path.stat().st_size
+
+
+def test_it_decides_and_says_why():
+    table = Table.from_bytes(table_bytes(FREE))
+    tight = table.decide(observe(free_gpu_blocks=25))
+    assert (tight.watermark, tight.victim, tight.preemption, tight.admission) == (0.05, "newest", "recompute", "fcfs")
+    assert table.decide(observe(free_gpu_blocks=51)).watermark == 0.0
+    assert table.explain(observe(free_gpu_blocks=25)) == [
+        {"feature": "free_fraction", "value": 0.25, "threshold": 0.5, "greater": False}
+    ]
+
+
+def test_heads_outside_the_profile_are_the_engines():
+    nodes = [leaf(watermark=3, victim=2, preemption=0, admission=2)]
+    expected = {
+        "watermark": (0.03, "newest", "recompute", "fcfs"),
+        "core": (0.03, "most-blocks", "recompute", "fcfs"),
+        "full": (0.03, "most-blocks", "recompute", "shortest-on-time-first"),
+    }
+    for profile, wanted in expected.items():
+        controls = Table.from_bytes(table_bytes(nodes, profile)).decide(observe())
+        assert (controls.watermark, controls.victim, controls.preemption, controls.admission) == wanted
+    assert Table.from_bytes(table_bytes(nodes, "core")).decide(observe(), swap=True).preemption == "swap"
+
+
+def test_the_golden_file_names_another_schema(golden):
+    with pytest.raises(TableError) as error:
+        Table.load(golden / "v1_small.kvt")
+    assert error.value.reason == "schema"
+    assert "made for schema 0123456789abcdef" in str(error.value)
+
+
+def test_wrong_files_give_named_exceptions(golden, tmp_path):
+    good = (golden / "v1_small.kvt").read_bytes()
+    wrong = {
+        "truncated": b"",
+        "magic": b"PK" + good[2:],
+        "text_mode": good.replace(b"\r\n", b"\n"),
+        "crc": good[:100] + bytes([good[100] ^ 1]) + good[101:],
+        "trailing_bytes": good + b"\0",
+        "too_large": b"\0" * (256 * 1024 + 1),
+        "schema": table_bytes(FREE, schema=1),
+        "leaf_choice": table_bytes([leaf(watermark=12)]),
+    }
+    for reason, data in wrong.items():
+        path = tmp_path / reason
+        path.write_bytes(data)
+        for attempt in (lambda: Table.from_bytes(data), lambda: Table.load(path)):
+            with pytest.raises(TableError) as error:
+                attempt()
+            assert error.value.reason == reason
+    assert issubclass(TableError, ValueError)
+    with pytest.raises(FileNotFoundError):
+        Table.load(tmp_path / "missing")
+
+
+def test_every_cut_of_a_table_is_refused():
+    data = table_bytes(FREE, metadata={"name": "free"})
+    for end in range(len(data)):
+        with pytest.raises(TableError):
+            Table.from_bytes(data[:end])
+
+
+def test_observations_are_those_of_the_runtime():
+    """The fixture is written by `runtime/tests/python_fixture.rs` with the runtime's own types."""
+    fixture = json.loads((Path(__file__).parent / "observations.json").read_text())
+    assert fixture["features"] == list(kvtide.FEATURE_NAMES)
+    observer = Observer()
+    for shot in fixture["shots"]:
+        numbers = dict(shot["numbers"], running=[tuple(row) for row in shot["running"]])
+        waiting = [tuple(row) for row in shot["waiting"]]
+        ways = {
+            "tuples": dict(waiting=waiting),
+            "lists": dict(waiting=[list(row) for row in waiting]),
+            "ends": dict(waiting=waiting[:16], newest=waiting[::-1][:64], num_waiting=len(waiting)),
+            "buffer": dict(waiting=flat(waiting), running=flat(numbers["running"])),
+        }
+        for way, arguments in ways.items():
+            # Each way from the same state: an observer remembers.
+            other = Observer()
+            for earlier in fixture["shots"]:
+                last = other.observe(**{**earlier["numbers"], "running": [tuple(r) for r in earlier["running"]],
+                                        "waiting": [tuple(r) for r in earlier["waiting"]]}) \
+                    if earlier is not shot else other.observe(**{**numbers, **arguments})  # fmt: skip
+                if earlier is shot:
+                    break
+            assert list(last) == shot["values"], way
+        assert list(observer.observe(**numbers, waiting=waiting)) == shot["values"]
+
+
+def flat(rows):
+    return array.array("q", [-1 if number is None else number for row in rows for number in row])
+
+
+def test_an_observation_is_a_sequence_with_names():
+    seen = observe(free_gpu_blocks=25)
+    assert len(seen) == len(Observation.names) == 31
+    assert seen["free_fraction"] == seen[0] == 0.25
+    assert seen[-1] == seen["refusal_rate"]
+    assert seen.as_dict()["free_fraction"] == 0.25
+    with pytest.raises(KeyError):
+        seen["nothing"]
+    with pytest.raises(IndexError):
+        seen[31]
+    assert Observation(list(seen)) == seen
+    with pytest.raises(ValueError, match="expected 31 values, found 1"):
+        Observation([0.0])
+
+
+def test_wrong_rows_are_exceptions():
+    for rows in ([(1, 2)], [(1, 2, 3, 4, "five")], array.array("q", [1, 2, 3]), 5):
+        with pytest.raises((TypeError, ValueError)):
+            observe(running=rows)
+    with pytest.raises(TypeError):
+        Observer().observe(now_us=0)
+    with pytest.raises(OverflowError):
+        observe(free_gpu_blocks=-1)
+    huge = 2**63 - 1
+    assert all(map(math.isfinite, observe(running=[(huge,) * 5, (-huge,) * 5], waiting=[(huge,) * 4, (-huge,) * 4])))
+
+
+def test_the_guard_falls_back_and_says_why():
+    table = Table.from_bytes(table_bytes([leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}))
+    guard = Guard(table, fallback_watermark=0.02, out_of_range_decisions=2, recovery_decisions=3)
+    inside, outside = observe(free_gpu_blocks=25), observe(free_gpu_blocks=90)
+    assert guard.decide(inside).watermark == 0.25
+    assert guard.decide(inside, age_us=2_000_000).watermark == 0.02
+    assert guard.last_fallback == "stale"
+    assert guard.decide(Observation([math.nan] * 31)).watermark == 0.02
+    assert guard.last_fallback == "non_finite"
+    assert guard.decide(outside).watermark == 0.25
+    assert guard.decide(outside).watermark == 0.02
+    assert [guard.decide(inside).watermark for _ in range(3)] == [0.02, 0.02, 0.25]
+    counters = guard.counters
+    assert counters["decisions"] == 8
+    assert counters["decisions"] == counters["table_decisions"] + sum(counters[name] for name in kvtide.FALLBACK_REASONS)
+    assert counters["out_of_range"] == 3
+
+
+def test_a_guard_of_nothing_falls_back():
+    guard = Guard(None, fallback_watermark=0.03)
+    assert guard.decide(observe()).watermark == 0.03
+    assert guard.last_fallback == "no_table"
+
+
+def test_the_stubs_name_everything():
+    stub = (Path(kvtide.__file__).parent / "_kvtide.pyi").read_text()
+    for name in kvtide.__all__:
+        assert name in stub
+        for member in vars(getattr(kvtide, name)) if isinstance(getattr(kvtide, name), type) else ():
+            if not member.startswith("_"):
+                assert member in stub, f"{name}.{member}"
