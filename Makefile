@@ -26,6 +26,7 @@ demo: setup
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
 	$(CARGO) test --workspace --locked $(CARGO_TEST_FLAGS)
+	PYTHON="$(PYTHON)" scripts/python-test.sh
 
 # Needs neither libtorch nor network, but for pip.
 python-test:

@@ -193,7 +193,10 @@ hidden = [16]
 "#;
     fs::write(path.join("small.toml"), experiment).unwrap();
     done(path, &["train", "--experiment", "small.toml", "--out", "run"]);
-    done(path, &["export", "--checkpoint", "run/checkpoint", "--out", "policy.kvt", "--leaves", "16"]);
+    done(
+        path,
+        &["export", "--checkpoint", "run/checkpoint", "--out", "policy.kvt", "--leaves", "16", "--max-loss", "100"],
+    );
     let mut arguments = vec!["evaluate", "--workload", "chat:rate=3,duration=90", "--set", "num_gpu_blocks=1500"];
     arguments.extend(["--seeds", "11", "--policy", "default", "--policy", "table:policy.kvt", "--report", "r.html"]);
     done(path, &arguments);
