@@ -5,7 +5,8 @@ import re
 RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
     "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-core", "reasoning-core-open",
-    "reasoning-watermark", "reasoning-watermark-open", "agentic", "agentic-coding",
+    "reasoning-watermark", "reasoning-watermark-open", "agentic", "agentic-coding", "chat-24g-by-generalist",
+    "chat-80g-by-generalist", "reasoning-by-generalist", "agentic-by-generalist",
 ]
 ROW = re.compile(r"^(\S+)\s+([\d.]+) %\s+(?:reference|\S+ \[.*?\] pts)\s+\d+\s+(\S+ m?s)\s+(\S+ m?s)\s+(\S+ m?s)\s+(\d+)")
 FEWER = re.compile(r"-?\d+ % \[-?\d+, -?\d+\]|-(?=\s)")

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=${PYTHON_TEST_DIR:-target/python-test}
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "skipped: the wheel needs Python 3.11 or newer, $("$python" -V) is here; set PYTHON" >&2
+    echo "skipped (pytest): the wheel needs Python 3.11 or newer, $("$python" -V) is here; set PYTHON" >&2
     exit 0
 fi
 # Into folders: no virtual environment is needed, which Debian packs apart.

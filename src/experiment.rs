@@ -23,7 +23,8 @@ pub struct Experiment {
     pub name: String,
     /// Heads the agent decides: `watermark`, `core` or `full`.
     pub profile: String,
-    /// Environments stepped in parallel.
+    /// Environments PPO steps in parallel; a search plays whole episodes and has none.
+    #[serde(default = "num_envs")]
     pub num_envs: usize,
     /// Traffic, node and targets.
     pub world: WorldSpec,
@@ -151,6 +152,10 @@ fn one() -> f64 {
     1.0
 }
 
+fn num_envs() -> usize {
+    64
+}
+
 fn ones() -> (f64, f64) {
     (1.0, 1.0)
 }
@@ -203,6 +208,13 @@ impl Episodes {
         Ok(Window { start: Micros::ZERO, end: if whole == Micros::ZERO { end } else { whole } })
     }
 
+    /// Whether an episode can be played of traffic that may not be looked at in training; a generator always draws more.
+    fn has_rest(&self, world: &World) -> Result<bool, WorkloadError> {
+        let rest = Window { start: self.fit_range(world)?.end, end: world.span()? };
+        let is_generated = matches!(world.source, WorkloadSource::Synthetic(_));
+        Ok(is_generated || rest.length() >= Micros::from_secs_f64(self.length_s))
+    }
+
     /// The seconds of a trace that belong to `part`; of a generator, which never draws the same again, all of them.
     fn range(&self, world: &World, part: Part) -> Result<Window, WorkloadError> {
         let whole = self.fit_range(world)?;
@@ -212,9 +224,8 @@ impl Episodes {
         let share = match part {
             Part::Train { but: share } | Part::Validate { last: share } | Part::Unseen { or_last: share } => share,
         };
-        let rest = Window { start: whole.end, end: world.span()? };
-        if matches!(part, Part::Unseen { .. }) && rest.length() >= LEAST_UNSEEN {
-            return Ok(rest);
+        if matches!(part, Part::Unseen { .. }) && self.has_rest(world)? {
+            return Ok(Window { start: whole.end, end: world.span()? });
         }
         let kept = Micros((whole.end.0 as f64 * share) as u64);
         let cut = Micros(whole.end.0 - kept.0);
@@ -226,14 +237,14 @@ impl Episodes {
 
     /// What an environment draws its episodes from.
     fn draw(&self, world: &World, part: Part) -> Result<WorldDraw, ExperimentError> {
-        let mut length = Micros::from_secs_f64(self.length_s);
+        let length = Micros::from_secs_f64(self.length_s);
         // A closed loop over generated requests lasts as long as it lasts.
         let is_endless = world.node.clients.is_some() && matches!(world.source, WorkloadSource::Synthetic(_));
         let range = if is_endless { Window { start: Micros::ZERO, end: length } } else { self.range(world, part)? };
-        if matches!(part, Part::Unseen { .. }) {
-            length = length.min(range.length());
+        if matches!(part, Part::Unseen { .. }) && range.length() < length {
+            return Err(ExperimentError::NothingUnseen);
         }
-        if range.length() < length || length == Micros::ZERO {
+        if range.length() < length {
             return Err(ExperimentError::Range {
                 field: "episodes.length_s",
                 value: self.length_s.to_string(),
@@ -286,12 +297,13 @@ pub enum ExperimentError {
     /// The traffic cannot be cut.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// All of a trace was trained on.
+    #[error("no episode of a trace is left to judge on: lower episodes.fit, or add [validation]")]
+    NothingUnseen,
 }
 
 /// Microseconds.
 const SECOND: u64 = 1_000_000;
-/// Shortest end of a trace that counts as left over.
-const LEAST_UNSEEN: Micros = Micros(30 * SECOND);
 /// Most environments.
 const MAX_ENVS: usize = 4096;
 
@@ -397,13 +409,20 @@ impl Experiment {
         self.validation.map(|validation| self.part(world, Part::Validate { last: validation.share })).transpose()
     }
 
-    /// The environment whose traffic neither learning nor choosing has seen, as far as there is any: the rest of a trace,
-    /// fresh draws of a generator; of a trace that is trained on to its end the part that is validated on.
+    /// The environment whose traffic neither learning nor choosing has seen: the rest of a trace, fresh draws of a generator.
+    /// Of a trace that is trained on to its end it is the part that is validated on, by which the policy was chosen: whether
+    /// no trace needed that is returned as well.
     ///
     /// # Errors
-    /// As [`env_config`](Self::env_config); a trace has neither.
-    pub fn unseen_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
-        self.part(world, Part::Unseen { or_last: self.validation.map_or(0.0, |validation| validation.share) })
+    /// As [`env_config`](Self::env_config); [`ExperimentError::NothingUnseen`] if a trace has neither.
+    pub fn unseen_config(&self, world: &World) -> Result<(Arc<EnvConfig>, bool), ExperimentError> {
+        let config =
+            self.part(world, Part::Unseen { or_last: self.validation.map_or(0.0, |validation| validation.share) })?;
+        let mut is_unseen = self.episodes.has_rest(world)?;
+        for also in &self.also {
+            is_unseen &= also.episodes.has_rest(&also.world.world()?)?;
+        }
+        Ok((config, is_unseen))
     }
 
     fn part(&self, world: &World, part: Part) -> Result<Arc<EnvConfig>, ExperimentError> {

@@ -1,6 +1,6 @@
 //! The guard.
 
-use kvtide_runtime::{Fallback, Guard, GuardConfig};
+use kvtide_runtime::{Fallback, GuardConfig, GuardState, Table};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -16,7 +16,10 @@ pub fn reasons(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 /// A table where it can be trusted, the fallback where it cannot.
 #[pyclass(name = "Guard", module = "kvtide")]
 #[derive(Debug)]
-pub struct PyGuard(Guard<'static>);
+pub struct PyGuard {
+    state: GuardState,
+    table: Option<Table<'static>>,
+}
 
 #[pymethods]
 impl PyGuard {
@@ -41,28 +44,32 @@ impl PyGuard {
             out_of_range_decisions,
             recovery_decisions,
         };
-        PyGuard(match table {
-            Some(table) => Guard::new(Ok(table.get().table), config),
-            None => Guard::without_table(config),
-        })
+        PyGuard { state: GuardState::new(config), table: table.map(|table| table.get().table) }
+    }
+
+    /// Goes on with another table. Counters stay, and so does the memory of an excursion: whoever has left the trained range
+    /// has to come back into the new table's range first.
+    fn replace(&mut self, table: &Bound<'_, PyTable>) {
+        self.table = Some(table.get().table);
     }
 
     /// Decides from an observation taken `age_us` ago. Without `swap`, every preemption recomputes.
     #[pyo3(signature = (observation, *, age_us = 0, swap = false))]
     fn decide(&mut self, observation: &Bound<'_, PyObservation>, age_us: u64, swap: bool) -> PyControls {
-        PyControls(self.0.decide(&observation.get().0, age_us, mask(swap)))
+        let table = self.table.as_ref().ok_or(Fallback::NoTable);
+        PyControls(self.state.decide(table, &observation.get().0, age_us, mask(swap)))
     }
 
     /// Why the last decision was the fallback; None if the table took it.
     #[getter]
     fn last_fallback(&self) -> Option<&'static str> {
-        self.0.last_fallback().map(Fallback::name)
+        self.state.last_fallback().map(Fallback::name)
     }
 
     /// Decisions, decisions the table took, and fallbacks by reason.
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.0.counters();
+        let counters = self.state.counters();
         let dict = PyDict::new(py);
         dict.set_item("decisions", counters.decisions)?;
         dict.set_item("table_decisions", counters.table_decisions)?;

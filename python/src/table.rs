@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kvtide_runtime::format::MAX_FILE_BYTES;
 use kvtide_runtime::{Action, FEATURES, Policy, Table};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -28,6 +29,10 @@ impl PyTable {
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<PyTable> {
         use std::io::Read;
         let mut found = Vec::new();
+        // Opening a pipe would wait for somebody to write.
+        if !std::fs::metadata(&path)?.is_file() {
+            return Err(PyOSError::new_err(format!("{}: not a regular file", path.display())));
+        }
         // One byte more than a table may have, so that a file of any size is refused for its size.
         std::fs::File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut found)?;
         PyTable::from_bytes(py, &found)

@@ -3,6 +3,7 @@
 import array
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,21 @@ def test_the_guard_falls_back_and_says_why():
     assert counters["decisions"] == 8
     assert counters["decisions"] == counters["table_decisions"] + sum(counters[name] for name in kvtide.FALLBACK_REASONS)
     assert counters["out_of_range"] == 3
+
+
+def test_an_excursion_and_the_counters_outlive_a_table():
+    made = lambda watermark: Table.from_bytes(table_bytes([leaf(watermark=watermark)], ranges={"free_fraction": (0.0, 0.5)}))
+    guard = Guard(made(8), fallback_watermark=0.02, out_of_range_decisions=1, recovery_decisions=2)
+    assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.02
+    guard.replace(made(5))
+    assert [guard.decide(observe(free_gpu_blocks=25)).watermark for _ in range(2)] == [0.02, 0.08]
+    assert (guard.counters["decisions"], guard.counters["out_of_range"]) == (3, 2)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "policy.kvt")
+    with pytest.raises(OSError, match="not a regular file"):
+        Table.load(tmp_path / "policy.kvt")
 
 
 def test_a_guard_of_nothing_falls_back():

@@ -46,7 +46,9 @@ impl RunningRequest {
     /// Time left to the next token's deadline, microseconds; negative once it is missed.
     #[inline]
     pub fn slack_us(&self, now_us: u64) -> i64 {
-        self.deadline_us.wrapping_sub(now_us).cast_signed()
+        let most = i64::MAX.cast_unsigned();
+        let (left, late) = (self.deadline_us.saturating_sub(now_us), now_us.saturating_sub(self.deadline_us));
+        left.min(most).cast_signed() - late.min(most).cast_signed()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Whole episodes under one policy, and which of a run's policies is kept: the one that does best on traffic nobody trains
 //! on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kvtide_envs::env::{Arena, Episode};
 use kvtide_envs::seed;
 use kvtide_runtime::{Observation, Policy};
@@ -27,16 +29,28 @@ impl Validator {
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
     pub fn attainment(&self, policy: &(dyn Policy + Sync)) -> Result<f64, AgentError> {
-        Ok(share(&self.attained(policy)?))
+        Ok(share(&self.attained(policy, &AtomicBool::new(false))?.unwrap_or_default()))
     }
 
-    /// Requests, and those that missed no target, of every episode, in order: the same episodes for every policy.
+    /// Requests, and those that missed no target, of every episode, in order: the same episodes for every policy. `None`
+    /// once `stop` is set.
     ///
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
-    pub fn attained(&self, policy: &(dyn Policy + Sync)) -> Result<Vec<Attained>, AgentError> {
-        let play = |episode| play(&*self.arena, seed::derive(self.seed, "validation", episode), policy, |_| {});
-        (0..self.episodes).into_par_iter().map(|episode| Ok(Attained::of(&play(episode)?))).collect()
+    pub fn attained(
+        &self,
+        policy: &(dyn Policy + Sync),
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<Attained>>, AgentError> {
+        let attained = |episode| {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let seed = seed::derive(self.seed, "validation", episode);
+            Ok(Some(Attained::of(&play(&*self.arena, seed, policy, |_| {})?)))
+        };
+        let all: Result<Vec<Option<Attained>>, AgentError> = (0..self.episodes).into_par_iter().map(attained).collect();
+        Ok(all?.into_iter().collect())
     }
 }
 

@@ -10,9 +10,10 @@ use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
 use kvtide_runtime::Table;
 
+use super::frontier::Frontier;
 use super::output::Output;
 use super::train::same_traffic;
-use super::{Exit, frontier, stop};
+use super::{Exit, stop};
 use crate::agent::Validator;
 use crate::checkpoint;
 use crate::distil::{self, DistilConfig, DistilError, Fidelity, HeadFidelity, Loss, Reference, Student};
@@ -42,7 +43,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Refuse a table that loses more than so many percentage points of attainment against its teacher on traffic neither
-    /// has seen: nothing is written, exit code 1.
+    /// has seen (of a trace trained on to its end: that is validated on): nothing is written, exit code 1.
     #[arg(long, value_name = "POINTS", default_value_t = 0.5, allow_negative_numbers = true)]
     max_loss: f64,
     /// Refuse a table that agrees with its teacher in less than this share of decisions, weighted by how much the teacher
@@ -72,30 +73,41 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     ensure!((0.0..=1.0).contains(&args.min_fidelity), "--min-fidelity {}: must be in 0 to 1", args.min_fidelity);
     let config = DistilConfig { max_leaves: args.leaves, seed: args.seed, ..DistilConfig::default() };
     let stop = stop::on_interrupt();
+    // Before the work: there may be nothing to judge on.
+    let (unseen, is_unseen) = experiment.unseen_config(&world)?;
+    let traffic = if is_unseen { "unseen" } else { "validation" };
     let Some((student, provenance)) = distilled(&args.checkpoint, &experiment, &world, &config, stop)? else {
         return Ok(Exit::Interrupted);
     };
     let exported = Exported::of(&student, &export::encode(&student, &provenance)?);
     eprintln!("{exported}");
 
-    let arena = ServingArena::new(&experiment.unseen_config(&world).context("unseen traffic to judge on")?)?;
+    let arena = ServingArena::new(&unseen)?;
     let seed = seed::derive(args.seed, "export", 0);
     let validator = Validator::new(Box::new(arena), args.episodes as usize, seed);
     let teacher = checkpoint::load_policy(&args.checkpoint)?;
-    let reference = Reference::of(&teacher, &validator)?;
-    let loss = reference.loss(&student.tree)?;
-    eprintln!("{}", loss_text(&loss));
-    let (per_head, agreement) = &student.per_head;
+    let judged = || -> Result<_, DistilError> {
+        let reference = Reference::of(&teacher, &validator, stop)?;
+        let loss = reference.loss(&student.tree)?;
+        let per_head = reference.loss(&student.per_head.0)?;
+        let frontier = args.frontier.as_ref().map(|_| Frontier::of(&student, loss, &reference)).transpose()?;
+        Ok((loss, per_head, frontier))
+    };
+    let (loss, per_head, frontier) = match judged() {
+        Ok(judged) => judged,
+        Err(DistilError::Stopped) => return Ok(Exit::Interrupted),
+        Err(error) => return Err(error.into()),
+    };
+    eprintln!("{}", loss_text(&loss, traffic));
     eprintln!(
         "in one tree for each head, {} leaves together, it would agree in {:.1} % and lose {} points",
-        per_head.leaves(),
-        agreement.joint * 100.0,
-        interval_text(&reference.loss(per_head)?.points)
+        student.per_head.0.leaves(),
+        student.per_head.1.joint * 100.0,
+        interval_text(&per_head.points)
     );
-    if let Some(path) = &args.frontier {
-        let Some(frontier) = frontier::of(&student, loss, &reference, stop)? else { return Ok(Exit::Interrupted) };
+    if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {
         Output::new().text(&frontier.text())?;
-        export::save(path, frontier.figure(&experiment.name).to_svg().as_bytes())?;
+        export::save(path, frontier.figure(&experiment.name, traffic).to_svg().as_bytes())?;
     }
     if let Some(reason) = refusal(&student.fidelity, &loss, args) {
         eprintln!("refused: {reason}; nothing is written to {}", args.out.display());
@@ -103,6 +115,7 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     }
     let mut provenance = provenance;
     provenance.training.insert("loss.episodes".to_owned(), loss.episodes.to_string());
+    provenance.training.insert("loss.traffic".to_owned(), traffic.to_owned());
     provenance.training.insert("loss.points".to_owned(), interval_text(&loss.points));
     write(&student, &provenance, &args.out, args.rust.as_deref())?;
     eprintln!("written: {}", args.out.display());
@@ -122,9 +135,9 @@ fn refusal(fidelity: &Fidelity, loss: &Loss, args: &ExportArgs) -> Option<String
 }
 
 /// `attains 95.2 % where its teacher attains 95.3 %, on 64 unseen episodes: 0.10 points lost [-0.02, 0.21]`.
-fn loss_text(loss: &Loss) -> String {
+fn loss_text(loss: &Loss, traffic: &str) -> String {
     format!(
-        "attains {:.1} % where its teacher attains {:.1} %, on {} unseen episodes: {} points lost",
+        "attains {:.1} % where its teacher attains {:.1} %, on {} {traffic} episodes: {} points lost",
         loss.student * 100.0,
         loss.teacher * 100.0,
         loss.episodes,

@@ -1,10 +1,9 @@
 //! How small a table can be: size against what it loses.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::export::interval_text;
-use crate::distil::{Loss, Reference, Student, Tree};
+use crate::distil::{DistilError, Loss, Reference, Student, Tree};
 use crate::plot::{Axis, Figure, Look, Panel, Series};
 
 /// Bytes of a node in a file.
@@ -20,30 +19,22 @@ struct Point {
     loss: Loss,
 }
 
-/// Judges every smaller tree of `student`; that of the student itself is `loss`. `None` if interrupted.
-pub(super) fn of(
-    student: &Student,
-    loss: Loss,
-    reference: &Reference<'_>,
-    stop: &AtomicBool,
-) -> anyhow::Result<Option<Frontier>> {
-    let mut points = vec![Point { leaves: student.tree.leaves(), loss }];
-    let mut before: &Tree = &student.tree;
-    for tree in &student.smaller {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        // A budget the tree did not use up cuts nothing off.
-        if tree.leaves() < before.leaves() {
-            points.push(Point { leaves: tree.leaves(), loss: reference.loss(tree)? });
-            before = tree;
-        }
-    }
-    points.reverse();
-    Ok(Some(Frontier { points }))
-}
-
 impl Frontier {
+    /// Judges every smaller tree of `student`; that of the student itself is `loss`.
+    pub(super) fn of(student: &Student, loss: Loss, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
+        let mut points = vec![Point { leaves: student.tree.leaves(), loss }];
+        let mut before: &Tree = &student.tree;
+        for tree in &student.smaller {
+            // A budget the tree did not use up cuts nothing off.
+            if tree.leaves() < before.leaves() {
+                points.push(Point { leaves: tree.leaves(), loss: reference.loss(tree)? });
+                before = tree;
+            }
+        }
+        points.reverse();
+        Ok(Frontier { points })
+    }
+
     /// As a table.
     pub(super) fn text(&self) -> String {
         let mut out = format!("{:>6}{:>12}{:>11}  points lost\n", "leaves", "node bytes", "attained");
@@ -57,7 +48,7 @@ impl Frontier {
     }
 
     /// Drawn: leaves as powers of two, so that every halving is a step; negative losses are drawn as none.
-    pub(super) fn figure(&self, name: &str) -> Figure {
+    pub(super) fn figure(&self, name: &str, traffic: &str) -> Figure {
         let line = |value: fn(&Loss) -> f64| {
             let point = |point: &Point| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
             self.points.iter().map(point).collect::<Vec<(f64, f64)>>()
@@ -80,7 +71,7 @@ impl Frontier {
         let episodes = self.points.first().map_or(0, |point| point.loss.episodes);
         Figure {
             title: format!("{name}: how small the table can be"),
-            subtitle: format!("{episodes} episodes of traffic neither has seen; a leaf takes 16 bytes"),
+            subtitle: format!("{episodes} episodes of {traffic} traffic; a leaf takes 16 bytes"),
             rows: vec![vec![panel]],
         }
     }

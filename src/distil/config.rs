@@ -125,6 +125,9 @@ pub enum DistilError {
     /// An episode in which a student is held against its teacher cannot be played.
     #[error(transparent)]
     Play(#[from] AgentError),
+    /// There is nothing to hold a student against its teacher on.
+    #[error("no request arrives in any of the episodes the table is judged on")]
+    NoRequests,
     /// Somebody asked it to stop.
     #[error("stopped before the student was grown")]
     Stopped,

@@ -1,5 +1,7 @@
 //! What distilling costs: how much less a student attains than its teacher, on the same traffic.
 
+use std::sync::atomic::AtomicBool;
+
 use kvtide_runtime::Policy;
 
 use super::{DistilError, Driver, Teacher};
@@ -23,47 +25,60 @@ pub struct Loss {
 pub struct Reference<'a> {
     validator: &'a Validator,
     teacher: Vec<Attained>,
+    stop: &'a AtomicBool,
 }
 
 impl<'a> Reference<'a> {
-    /// Plays all episodes of `validator` under `teacher`.
+    /// Plays all episodes of `validator` under `teacher`. Given up, here and later, once `stop` is set.
     ///
     /// # Errors
-    /// An episode cannot be played.
-    pub fn of(teacher: &dyn Teacher, validator: &'a Validator) -> Result<Reference<'a>, DistilError> {
-        Ok(Reference { validator, teacher: validator.attained(&Driver(teacher))? })
+    /// An episode cannot be played, none has a request, or `stop` was set.
+    pub fn of(
+        teacher: &dyn Teacher,
+        validator: &'a Validator,
+        stop: &'a AtomicBool,
+    ) -> Result<Reference<'a>, DistilError> {
+        let teacher = validator.attained(&Driver(teacher), stop)?.ok_or(DistilError::Stopped)?;
+        if !teacher.iter().any(|episode| episode.requests > 0.0) {
+            return Err(DistilError::NoRequests);
+        }
+        Ok(Reference { validator, teacher, stop })
     }
 
     /// What `student` loses on the same episodes.
     ///
     /// # Errors
-    /// An episode cannot be played.
+    /// An episode cannot be played, or `stop` was set.
     pub fn loss(&self, student: &(dyn Policy + Sync)) -> Result<Loss, DistilError> {
-        Ok(Loss::between(&self.teacher, &self.validator.attained(student)?))
+        let student = self.validator.attained(student, self.stop)?.ok_or(DistilError::Stopped)?;
+        Ok(Loss::between(&self.teacher, &student))
     }
 }
 
 impl Loss {
-    /// Over episodes in pairs. Every request counts the same.
+    /// Over episodes in pairs. Every request counts the same. How many there are is up to the policy where clients wait for
+    /// their answers.
     fn between(teacher: &[Attained], student: &[Attained]) -> Loss {
         let pairs: Vec<(Attained, Attained)> = teacher.iter().copied().zip(student.iter().copied()).collect();
         let lost = |pairs: &[&(Attained, Attained)]| {
-            let requests: f64 = pairs.iter().map(|(teacher, _)| teacher.requests).sum();
-            let lost: f64 = pairs.iter().map(|(teacher, student)| teacher.on_time - student.on_time).sum();
-            (requests > 0.0).then(|| 100.0 * lost / requests)
+            let teacher = share(pairs.iter().map(|pair| pair.0))?;
+            Some(100.0 * (teacher - share(pairs.iter().map(|pair| pair.1))?))
         };
         let nothing = Interval { mean: 0.0, low: None, high: None };
-        let share = |attained: &[Attained]| {
-            let requests: f64 = attained.iter().map(|episode| episode.requests).sum();
-            attained.iter().map(|episode| episode.on_time).sum::<f64>() / requests.max(1.0)
-        };
         Loss {
-            teacher: share(teacher),
-            student: share(student),
+            teacher: share(teacher.iter().copied()).unwrap_or(1.0),
+            student: share(student.iter().copied()).unwrap_or(1.0),
             episodes: pairs.len(),
             points: stratified(&[pairs], lost).unwrap_or(nothing),
         }
     }
+}
+
+/// The share of requests that missed no target; `None` of none.
+fn share(attained: impl Iterator<Item = Attained>) -> Option<f64> {
+    let (requests, on_time) =
+        attained.fold((0.0, 0.0), |sums, episode| (sums.0 + episode.requests, sums.1 + episode.on_time));
+    (requests > 0.0).then(|| on_time / requests)
 }
 
 #[cfg(test)]
@@ -83,5 +98,14 @@ mod tests {
         assert!(low < loss.points.mean && loss.points.mean < high && low > 0.2 && high < 1.5, "{low} {high}");
         assert_eq!(Loss::between(&teacher, &teacher).points.mean, 0.0);
         assert_eq!(Loss::between(&[], &[]).points.mean, 0.0);
+    }
+
+    #[test]
+    fn serving_more_is_not_attaining_more() {
+        let attained = |requests, on_time| Attained { requests, on_time };
+        let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 990.0); 3]);
+        assert!(loss.points.mean.abs() < 1e-9, "{loss:?}");
+        let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 935.0); 3]);
+        assert!((loss.points.mean - 5.0).abs() < 1e-9, "{loss:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Cutting a tree back to a budget, weakest link first.
 //!
 //! Minimal cost-complexity pruning (Breiman, Friedman, Olshen, Stone 1984, "Classification and Regression Trees", section
-//! 3.3): the inner node whose leaves save least error per leaf becomes a leaf, again and again, but none that would leave
-//! part of the budget unused. The trees of all budgets are cut from one and nested in each other, so that a larger table
+//! 3.3): the inner node whose leaves save least error per leaf becomes a leaf, again and again, but none with
+//! more leaves than are too many. The trees of all budgets are cut from one and nested in each other, so that a larger table
 //! never does without what a smaller one knows.
 
 use super::grow::{Grown, Inner, recount};

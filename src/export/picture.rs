@@ -10,7 +10,7 @@ use super::rules::{Names, leaves, short};
 
 /// Pixels.
 const ROW: usize = 24;
-const COLUMN: usize = 190;
+const COLUMN: usize = 220;
 const BOX_HEIGHT: usize = 18;
 const MARGIN: usize = 16;
 const HEADER: usize = 64;
@@ -27,7 +27,6 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
         varying: &varying,
         max_depth,
         rows: 0,
-        depth: 0,
         width: 0,
         body: String::new(),
     };
@@ -79,7 +78,6 @@ struct Picture<'a> {
     max_depth: usize,
     /// Rows used so far.
     rows: usize,
-    depth: usize,
     width: usize,
     body: String,
 }
@@ -87,7 +85,6 @@ struct Picture<'a> {
 impl Picture<'_> {
     /// Draws a node and what is below it, and returns the height of its middle. The format bounds the depth.
     fn node(&mut self, node: usize, depth: usize) -> usize {
-        self.depth = self.depth.max(depth);
         match self.nodes[node] {
             Node::Leaf { choices } => {
                 let y = self.row();
@@ -179,6 +176,7 @@ fn escaped(text: &str) -> String {
         '<' => "&lt;".to_owned(),
         '>' => "&gt;".to_owned(),
         '&' => "&amp;".to_owned(),
+        '\u{fffe}' | '\u{ffff}' => "\u{fffd}".to_owned(),
         c if c.is_control() => "\u{fffd}".to_owned(),
         c => c.to_string(),
     };

@@ -102,8 +102,11 @@ pub(super) fn leaves(count: u16) -> String {
     format!("{count} {}", if count == 1 { "leaf" } else { "leaves" })
 }
 
-/// Four significant digits.
+/// Four significant digits; below a ten-thousandth with an exponent.
 pub(super) fn short(value: f32) -> String {
+    if value != 0.0 && value.abs() < 1e-4 {
+        return format!("{value:.3e}");
+    }
     format!("{value:.3e}").parse::<f64>().map_or_else(|_| value.to_string(), |value| value.to_string())
 }
 
@@ -115,5 +118,6 @@ mod tests {
     fn four_digits_are_shown() {
         let shown = [0.021_484_375, 8.0, -1.369_226_9, 123_456.0, 0.0, 0.1].map(short);
         assert_eq!(shown, ["0.02148", "8", "-1.369", "123500", "0", "0.1"]);
+        assert_eq!([2.785_6e-31, -0.000_05].map(short), ["2.786e-31", "-5.000e-5"]);
     }
 }

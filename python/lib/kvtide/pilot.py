@@ -34,11 +34,16 @@ class Pilot:
         self.engine_watermark = watermark
         self.table: Table | None = None
         self.refusal = "no_table"
-        self.guard = Guard(None, fallback_watermark=watermark)
+        self.guard = Guard(
+            None,
+            fallback_watermark=watermark,
+            out_of_range_decisions=settings.out_of_range_decisions,
+            recovery_decisions=settings.recovery_decisions,
+            range_tolerance=settings.range_tolerance,
+        )
         self.slo = settings.slo or Slo()
         self.interval = settings.interval or DEFAULT_INTERVAL
         self._seen: tuple[int, int, int] | None = None
-        self._missing = False
         self._poll_at = 0.0
         self.load()
 
@@ -82,13 +87,8 @@ class Pilot:
             return self._refuse("no_table", "metadata", error)
         self.table = table
         self.slo, self.interval = slo, interval
-        self.guard = Guard(
-            table,
-            fallback_watermark=self.engine_watermark,
-            out_of_range_decisions=self.settings.out_of_range_decisions,
-            recovery_decisions=self.settings.recovery_decisions,
-            range_tolerance=self.settings.range_tolerance,
-        )
+        # An excursion is remembered: another file is no reason to act on traffic it has not seen.
+        self.guard.replace(table)
         self.metrics.count("reloads", "ok")
         name = table.metadata.get("name", "unnamed")
         logger.info(

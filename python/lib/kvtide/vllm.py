@@ -117,7 +117,9 @@ class Tide:
                 self.queue.order = order
         except Exception:
             self.pilot.failed("obey")
-            self.manager.watermark_blocks = self.engine_blocks
+            self.manager.watermark_blocks, self.victim = self.engine_blocks, "newest"
+            if self.queue is not None:
+                self.queue.order = "fcfs"
 
     def after(self, output) -> None:
         """After a step is planned."""
