@@ -15,7 +15,7 @@ use crate::export::{self, Explanation};
 pub(super) struct ExplainArgs {
     /// A decision table (.kvt).
     table: PathBuf,
-    /// Values of features: free_fraction=0.02. Those the table does not ask for on its way may be left out.
+    /// Values of features: `free_fraction=0.02`. Those the table does not ask for on its way may be left out.
     #[arg(value_name = "FEATURE=VALUE")]
     values: Vec<String>,
     /// Values as a JSON object by name; `-` is stdin.

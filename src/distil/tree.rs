@@ -87,7 +87,9 @@ fn breadth_first(grown: &[Grown]) -> Tree {
     }
     let whole: f64 = importance.iter().sum();
     if whole > 0.0 {
-        importance.iter_mut().for_each(|gain| *gain /= whole);
+        for gain in &mut importance {
+            *gain /= whole;
+        }
     }
     Tree { nodes, importance }
 }
