@@ -8,7 +8,9 @@ use std::hint::black_box;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kvtide::agent::inference::Inference;
 use kvtide::agent::{Architecture, NetworkPolicy, PpoConfig, Trainer, Weights};
-use kvtide_runtime::{ActionMask, ActionProfile, Head, NUM_FEATURES, Observation, Policy};
+use kvtide_envs::seed;
+use kvtide_runtime::{ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Observation, Policy, Table};
+use rand::RngExt;
 use tch::{Tensor, no_grad};
 use toys::{Serving, Toys};
 
@@ -52,12 +54,30 @@ fn forward(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// One decision: the network of two layers of 64 in plain Rust (`forward/libtorch/1` is what libtorch takes for the same
+/// numbers), and the table that ships for `reasoning`.
 fn decide(criterion: &mut Criterion) {
     let policy = NetworkPolicy::new(&weights(), None, ActionProfile::Full).expect("kvtide's own shape");
     let mut group = criterion.benchmark_group("policy");
     group.throughput(Throughput::Elements(1));
-    group.bench_function("decide", |bencher| {
+    group.bench_function("network", |bencher| {
         bencher.iter(|| policy.decide(black_box(&Observation::ZERO), black_box(ActionMask::ALL)));
+    });
+    let table = Table::parse(include_bytes!("../checkpoints/reasoning/policy.kvt")).expect("a table of this build");
+    // Observations drawn over the trained range, so that the way is not always the same.
+    let mut stream = seed::stream(1, "bench", 0);
+    let mut observation = || {
+        let ranges: Vec<_> = table.ranges().collect();
+        Observation { values: std::array::from_fn(|index| stream.random_range(ranges[index].min..=ranges[index].max)) }
+    };
+    let observations: Vec<Observation> = (0..1024).map(|_| observation()).collect();
+    let mut next = observations.iter().cycle();
+    group.bench_function("table", |bencher| {
+        bencher.iter(|| table.decide(black_box(next.next().expect("endless")), black_box(ActionMask::ALL)));
+    });
+    let mut guard = Guard::new(Ok(table), GuardConfig::default());
+    group.bench_function("guarded table", |bencher| {
+        bencher.iter(|| guard.decide(black_box(next.next().expect("endless")), 0, black_box(ActionMask::ALL)));
     });
     group.finish();
 }

@@ -262,3 +262,36 @@ fn copies_are_checkpoints() {
     copy(&path, &elsewhere);
     assert_eq!(checkpoint::load(&elsewhere).unwrap().state, checkpoint::load(&path).unwrap().state);
 }
+
+/// What ships must be of this build: a change of schema or action set asks for training again.
+#[test]
+fn every_checkpoint_that_ships_decides_and_so_does_its_table() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints");
+    let mut found = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let manifest = checkpoint::inspect(&path).unwrap();
+        let policy = checkpoint::load_policy(&path).unwrap();
+        let table = kvtide::export::load_table(&path.join("policy.kvt")).unwrap();
+        assert_eq!(table.profile().name(), manifest.profile, "{name}");
+        let value = |key: &str| table.metadata().find(|(found, _)| *found == key).map(|(_, value)| value.to_owned());
+        assert_eq!(value("experiment").as_deref(), Some(name.as_str()));
+        // It was made from these weights, not from those before.
+        assert_eq!(value("checkpoint"), Some(manifest.files["weights.safetensors"].blake3.clone()), "{name}");
+        assert!(value("loss.points").is_some(), "{name}");
+        // Heads outside the profile are the engine's, whatever is observed.
+        let middle: Vec<f32> = table.ranges().map(|range| f32::midpoint(range.min, range.max)).collect();
+        let observation = Observation { values: middle.try_into().unwrap() };
+        let mask = table.profile().restrict(ActionMask::ALL, Action::V1_DEFAULT);
+        for action in [policy.decide(&observation, mask), table.decide(&observation, mask)] {
+            assert_eq!(mask.repair(action), action, "{name}");
+        }
+        assert!(path.join("README.md").exists(), "{name} has no model card");
+        found += 1;
+    }
+    assert!(found >= 5, "{found}");
+}

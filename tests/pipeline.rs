@@ -254,6 +254,8 @@ fn a_search_is_trained_resumed_judged_and_exported_like_any_other() {
 
     interrupt(path, "search.toml");
     done(path, &["train", "--resume", "--out", "cut"]);
+    assert_same(&files_of(&path.join("whole/policy")), &files_of(&path.join("cut/policy")));
+    assert!(!path.join("whole/policy/search.json").exists());
     assert_same(&files_of(&path.join("whole/checkpoint")), &files_of(&path.join("cut/checkpoint")));
     done(path, &["train", "--experiment", "search.toml", "--resume", "--out", "cut"]);
     fs::write(path.join("other.toml"), search_experiment().replace("elite = 0.25", "elite = 0.5")).unwrap();
