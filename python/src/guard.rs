@@ -27,7 +27,7 @@ impl PyGuard {
     #[new]
     #[pyo3(signature = (
         table = None, *, fallback_watermark = 0.0, max_age_us = 1_000_000, range_tolerance = 0.1,
-        out_of_range_decisions = 8, recovery_decisions = 32
+        out_of_range_decisions = 8, recovery_decisions = 32, hold_decisions = 0
     ))]
     fn new(
         table: Option<&Bound<'_, PyTable>>,
@@ -36,6 +36,7 @@ impl PyGuard {
         range_tolerance: f32,
         out_of_range_decisions: u32,
         recovery_decisions: u32,
+        hold_decisions: u32,
     ) -> PyGuard {
         let config = GuardConfig {
             fallback: engine_default(fallback_watermark),
@@ -43,6 +44,7 @@ impl PyGuard {
             range_tolerance,
             out_of_range_decisions,
             recovery_decisions,
+            hold_decisions,
         };
         PyGuard { state: GuardState::new(config), table: table.map(|table| table.get().table) }
     }
@@ -73,6 +75,7 @@ impl PyGuard {
         let dict = PyDict::new(py);
         dict.set_item("decisions", counters.decisions)?;
         dict.set_item("table_decisions", counters.table_decisions)?;
+        dict.set_item("held", counters.held)?;
         for reason in Fallback::ALL {
             dict.set_item(reason.name(), counters.fallbacks(reason))?;
         }

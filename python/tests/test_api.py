@@ -179,6 +179,16 @@ def test_an_excursion_and_the_counters_outlive_a_table():
     assert (guard.counters["decisions"], guard.counters["out_of_range"]) == (3, 2)
 
 
+def test_the_rate_limit_holds_what_the_table_decided():
+    table = Table.from_bytes(table_bytes(FREE, ranges={"free_fraction": (0.0, 1.0)}))
+    flapping = [observe(free_gpu_blocks=blocks) for blocks in (25, 90, 25, 90)]
+    decided = lambda guard: [guard.decide(observation).watermark for observation in flapping]
+    assert decided(Guard(table)) == [0.05, 0.0, 0.05, 0.0]
+    held = Guard(table, hold_decisions=3)
+    assert decided(held) == [0.05, 0.05, 0.05, 0.0]
+    assert (held.counters["held"], held.counters["table_decisions"]) == (1, 4)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "policy.kvt")
     with pytest.raises(OSError, match="not a regular file"):

@@ -23,10 +23,13 @@ pub struct GuardConfig {
     pub out_of_range_decisions: u32,
     /// The table resumes at this many decisions in a row with every feature in range; 0 is taken as 1.
     pub recovery_decisions: u32,
+    /// Rate limit: what the table decided stays in force for at least this many decisions before it decides otherwise; 0
+    /// and 1 limit nothing. A fallback does not wait, nor does what the mask forbids.
+    pub hold_decisions: u32,
 }
 
 impl Default for GuardConfig {
-    /// The engine's default controls, one second, a tenth of the range, 8 decisions out and 32 back in.
+    /// The engine's default controls, one second, a tenth of the range, 8 decisions out and 32 back in, no rate limit.
     fn default() -> GuardConfig {
         GuardConfig {
             fallback: Action::ENGINE_DEFAULT.controls(),
@@ -34,6 +37,7 @@ impl Default for GuardConfig {
             range_tolerance: 0.1,
             out_of_range_decisions: 8,
             recovery_decisions: 32,
+            hold_decisions: 0,
         }
     }
 }
@@ -75,8 +79,10 @@ impl Fallback {
 pub struct GuardCounters {
     /// Decisions asked for.
     pub decisions: u64,
-    /// Decisions the table took.
+    /// Decisions the table took, those that were held back included.
     pub table_decisions: u64,
+    /// Decisions of the table that the rate limit held back: the controls before them stayed in force.
+    pub held: u64,
     /// [`Fallback::NoTable`].
     pub no_table: u64,
     /// [`Fallback::UnknownSchema`].
@@ -175,6 +181,8 @@ pub struct GuardState {
     out_of_range: bool,
     /// Decisions in a row that speak against `out_of_range`.
     contrary_decisions: u32,
+    /// What the table decided last that was not held back, and for how many decisions that has been in force.
+    in_force: Option<(Controls, u32)>,
 }
 
 impl GuardState {
@@ -183,7 +191,7 @@ impl GuardState {
         // `max` drops NaN, `clamp` would keep it.
         config.fallback.watermark = config.fallback.watermark.max(0.0).clamp(0.0, 1.0);
         let counters = GuardCounters::default();
-        GuardState { config, counters, last: None, out_of_range: false, contrary_decisions: 0 }
+        GuardState { config, counters, last: None, out_of_range: false, contrary_decisions: 0, in_force: None }
     }
 
     /// Decides with `table`, or without one for the reason given, as [`Guard::decide`].
@@ -199,8 +207,33 @@ impl GuardState {
         self.counters.count(self.last);
         let fallback = repair(self.config.fallback, mask);
         match outcome {
-            Ok(table) => overlay(fallback, table.decide(observation, mask).controls(), table.profile()),
-            Err(_) => fallback,
+            Ok(table) => {
+                let wanted = overlay(fallback, table.decide(observation, mask).controls(), table.profile());
+                self.limit(wanted, mask)
+            }
+            Err(_) => {
+                self.in_force = None;
+                fallback
+            }
+        }
+    }
+
+    /// `wanted`, or what is in force if that may not change yet.
+    fn limit(&mut self, wanted: Controls, mask: ActionMask) -> Controls {
+        match self.in_force {
+            Some((controls, age)) if controls == wanted => {
+                self.in_force = Some((controls, age.saturating_add(1)));
+                controls
+            }
+            Some((controls, age)) if age < self.config.hold_decisions && repair(controls, mask) == controls => {
+                self.in_force = Some((controls, age.saturating_add(1)));
+                self.counters.held = self.counters.held.saturating_add(1);
+                controls
+            }
+            _ => {
+                self.in_force = Some((wanted, 1));
+                wanted
+            }
         }
     }
 

@@ -4,7 +4,7 @@ mod support;
 
 use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
 use kvtide_runtime::{
-    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, Head,
+    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, Head, Node,
     Observation, Preemption, Table, Victim,
 };
 use support::{bytes_of, leaf, ranges, spec};
@@ -22,6 +22,7 @@ const CONFIG: GuardConfig = GuardConfig {
     range_tolerance: 0.1,
     out_of_range_decisions: 3,
     recovery_decisions: 2,
+    hold_decisions: 0,
 };
 
 /// What the table decides: watermark 0.12, fewest blocks, swap, fcfs.
@@ -196,4 +197,44 @@ fn a_fallback_watermark_is_made_a_fraction() {
         let config = GuardConfig { fallback: Controls { watermark: given, ..FALLBACK }, ..CONFIG };
         assert_eq!(Guard::without_table(config).decide(&free(0.0), 0, ActionMask::ALL).watermark, used);
     }
+}
+
+/// Watermark 0.12 where at most 0.4 of the pool is free, else 0.02.
+fn two_minded() -> Vec<u8> {
+    let mut ranges = ranges();
+    ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
+    let split = Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.4 };
+    bytes_of(&TableSpec {
+        profile: ActionProfile::Full,
+        ..spec(&ranges, &[split, leaf([6, 1, 0, 0]), leaf([2, 1, 0, 0])])
+    })
+}
+
+#[test]
+fn the_rate_limit_holds_the_table_and_never_the_fallback() {
+    let bytes = two_minded();
+    let decided = |hold_decisions, steps: &[(f32, u64)]| {
+        let mut guard = Guard::new(Table::parse(&bytes), GuardConfig { hold_decisions, ..CONFIG });
+        let watermarks: Vec<f64> = steps
+            .iter()
+            .map(|&(fraction, age_us)| guard.decide(&free(fraction), age_us, ActionMask::ALL).watermark)
+            .collect();
+        (watermarks, guard.counters().held)
+    };
+    let flapping = [(0.3, 0), (0.5, 0), (0.3, 0), (0.5, 0), (0.5, 0), (0.3, 0)];
+    for no_limit in [0, 1] {
+        assert_eq!(decided(no_limit, &flapping), (vec![0.12, 0.02, 0.12, 0.02, 0.02, 0.12], 0));
+    }
+    assert_eq!(decided(3, &flapping), (vec![0.12, 0.12, 0.12, 0.02, 0.02, 0.02], 2));
+    // A stale observation falls back at once, and what comes after is free to choose.
+    assert_eq!(decided(9, &[(0.3, 0), (0.5, 2000), (0.5, 0)]), (vec![0.12, FALLBACK.watermark, 0.02], 0));
+}
+
+#[test]
+fn what_the_mask_forbids_is_not_held() {
+    let bytes = two_minded();
+    let mut guard = Guard::new(Table::parse(&bytes), GuardConfig { hold_decisions: 100, ..CONFIG });
+    assert_eq!(guard.decide(&free(0.3), 0, ActionMask::ALL).preemption, Preemption::Swap);
+    let without_swap = ActionMask::ALL.forbid(Head::Preemption, Preemption::Swap as u8);
+    assert_ne!(guard.decide(&free(0.5), 0, without_swap).preemption, Preemption::Swap);
 }

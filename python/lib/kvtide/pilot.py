@@ -39,6 +39,7 @@ class Pilot:
             fallback_watermark=watermark,
             out_of_range_decisions=settings.out_of_range_decisions,
             recovery_decisions=settings.recovery_decisions,
+            hold_decisions=settings.hold_decisions,
             range_tolerance=settings.range_tolerance,
         )
         self.slo = settings.slo or Slo()

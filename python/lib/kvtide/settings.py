@@ -51,6 +51,7 @@ class Settings:
     metrics_port: int | None = None
     out_of_range_decisions: int = 8
     recovery_decisions: int = 32
+    hold_decisions: int = 0
     range_tolerance: float = 0.1
 
     @staticmethod
@@ -74,6 +75,7 @@ class Settings:
             metrics_port=_number(environ, "KVTIDE_METRICS_PORT", int, None, 1),
             out_of_range_decisions=_number(environ, "KVTIDE_OUT_OF_RANGE_DECISIONS", int, 8, 1),
             recovery_decisions=_number(environ, "KVTIDE_RECOVERY_DECISIONS", int, 32, 1),
+            hold_decisions=_number(environ, "KVTIDE_HOLD_DECISIONS", int, 0, 0),
             range_tolerance=_number(environ, "KVTIDE_RANGE_TOLERANCE", float, 0.1, 0),
         )
 

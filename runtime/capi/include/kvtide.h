@@ -224,8 +224,8 @@ typedef struct kvtide_options {
   uint32_t out_of_range_decisions;
   // The table resumes at this many decisions in a row with every feature in range. Default: 32.
   uint32_t recovery_decisions;
-  // 0.
-  uint32_t reserved;
+  // What the table decided stays for at least this many decisions; 0 and 1 limit nothing. Default: 0.
+  uint32_t hold_decisions;
 } kvtide_options;
 
 // What a scheduler knows at a decision point.
@@ -409,6 +409,8 @@ typedef struct kvtide_counters {
   uint64_t loads_unknown_schema;
   // Tables that decide heads the node cannot act on.
   uint64_t loads_unfit_profile;
+  // Decisions of the table that hold_decisions held back; they count as the table's.
+  uint64_t held;
 } kvtide_counters;
 
 #ifdef __cplusplus

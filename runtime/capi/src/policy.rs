@@ -18,7 +18,7 @@ pub struct Policy {
     /// What a call gets that fails.
     pub(crate) fallback: Controls,
     /// The guard's counters as of the last decision, for other threads.
-    told: [AtomicU64; 7],
+    told: [AtomicU64; 8],
     pub(crate) failed: AtomicU64,
 }
 
@@ -52,16 +52,24 @@ impl Policy {
 
     /// Tells the other threads what has been counted.
     pub(crate) fn tell(&self, counters: &GuardCounters) {
-        let GuardCounters { decisions, table_decisions, no_table, unknown_schema, stale, non_finite, out_of_range } =
-            *counters;
-        let all = [decisions, table_decisions, no_table, unknown_schema, stale, non_finite, out_of_range];
+        let GuardCounters {
+            decisions,
+            table_decisions,
+            held,
+            no_table,
+            unknown_schema,
+            stale,
+            non_finite,
+            out_of_range,
+        } = *counters;
+        let all = [decisions, table_decisions, no_table, unknown_schema, stale, non_finite, out_of_range, held];
         for (told, counted) in self.told.iter().zip(all) {
             told.store(counted, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn counters(&self, struct_size: u32) -> Counters {
-        let [decisions, table_decisions, no_table, unknown_schema, stale, non_finite, out_of_range] =
+        let [decisions, table_decisions, no_table, unknown_schema, stale, non_finite, out_of_range, held] =
             self.told.each_ref().map(|told| told.load(Ordering::Relaxed));
         let loads = self.shared.counters();
         Counters {
@@ -80,6 +88,7 @@ impl Policy {
             loads_invalid: loads.invalid,
             loads_unknown_schema: loads.unknown_schema,
             loads_unfit_profile: loads.unfit_profile,
+            held,
         }
     }
 }

@@ -34,8 +34,8 @@ pub struct Options {
     pub out_of_range_decisions: u32,
     /// The table resumes at this many decisions in a row with every feature in range. Default: 32.
     pub recovery_decisions: u32,
-    /// 0.
-    pub reserved: u32,
+    /// What the table decided stays for at least this many decisions; 0 and 1 limit nothing. Default: 0.
+    pub hold_decisions: u32,
 }
 
 /// What a scheduler knows at a decision point.
@@ -233,6 +233,8 @@ pub struct Counters {
     pub loads_unknown_schema: u64,
     /// Tables that decide heads the node cannot act on.
     pub loads_unfit_profile: u64,
+    /// Decisions of the table that hold_decisions held back; they count as the table's.
+    pub held: u64,
 }
 
 macro_rules! sized {
@@ -269,7 +271,7 @@ impl Options {
             range_tolerance: config.range_tolerance,
             out_of_range_decisions: config.out_of_range_decisions,
             recovery_decisions: config.recovery_decisions,
-            reserved: 0,
+            hold_decisions: config.hold_decisions,
         }
     }
 
@@ -280,7 +282,6 @@ impl Options {
             numbered(choices, number).ok_or(Failure::Number { name, found: number.into(), limit })
         }
         check_abi(self.abi_version)?;
-        check_reserved(self.reserved)?;
         let profile = pick(&rt::ActionProfile::ALL, self.honoured_profile, "honoured_profile")?;
         let fallback = rt::Controls {
             watermark: self.fallback_watermark.max(0.0).clamp(0.0, 1.0),
@@ -294,6 +295,7 @@ impl Options {
             range_tolerance: self.range_tolerance,
             out_of_range_decisions: self.out_of_range_decisions,
             recovery_decisions: self.recovery_decisions,
+            hold_decisions: self.hold_decisions,
         };
         Ok((profile, config))
     }

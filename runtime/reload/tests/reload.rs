@@ -118,6 +118,7 @@ fn an_excursion_is_remembered_over_a_reload() {
     let config = GuardConfig {
         out_of_range_decisions: 2,
         recovery_decisions: 2,
+        hold_decisions: 0,
         range_tolerance: 0.0,
         ..GuardConfig::default()
     };
