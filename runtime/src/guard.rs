@@ -206,16 +206,12 @@ impl GuardState {
         self.last = outcome.err();
         self.counters.count(self.last);
         let fallback = repair(self.config.fallback, mask);
-        match outcome {
-            Ok(table) => {
-                let wanted = overlay(fallback, table.decide(observation, mask).controls(), table.profile());
-                self.limit(wanted, mask)
-            }
-            Err(_) => {
-                self.in_force = None;
-                fallback
-            }
-        }
+        let Ok(table) = outcome else {
+            self.in_force = None;
+            return fallback;
+        };
+        let wanted = overlay(fallback, table.decide(observation, mask).controls(), table.profile());
+        self.limit(wanted, mask)
     }
 
     /// `wanted`, or what is in force if that may not change yet.
