@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod bench;
+mod bootstrap;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;

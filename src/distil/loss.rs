@@ -6,7 +6,7 @@ use kvtide_runtime::Policy;
 
 use super::{DistilError, Driver, Teacher};
 use crate::agent::{Attained, Validator};
-use crate::evaluate::{Interval, stratified};
+use crate::bootstrap::{Interval, stratified};
 
 /// How a student does beside its teacher.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]

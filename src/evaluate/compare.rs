@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::bootstrap::{Interval, interquartile_mean, paired_interval, stratified};
 use super::capacity::{self, CAPACITY_TARGET, Capacity};
 use super::row::Row;
 use super::violations::{Fewer, counted_loads, fewer, is_yardstick};
+use crate::bootstrap::{Interval, interquartile_mean, paired_interval, stratified};
 
 /// One policy over all draws, and its difference from the reference on the same draws: the `data` of a `comparison`
 /// line.

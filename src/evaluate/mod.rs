@@ -1,6 +1,5 @@
 //! Judges policies: each one serves the same windows at the same loads with the same seeds.
 
-mod bootstrap;
 mod capacity;
 mod compare;
 mod hindsight;
@@ -11,7 +10,7 @@ mod spec;
 mod table;
 mod violations;
 
-pub use bootstrap::{Interval, interquartile_mean, paired_interval, stratified};
+pub use crate::bootstrap::{Interval, interquartile_mean, paired_interval, stratified};
 pub use capacity::{Bound, CAPACITY_TARGET, Capacity, bisect_capacity};
 pub use compare::{AtLoad, Comparison, compare};
 pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::bootstrap::Interval;
 use super::capacity::{Bound, Capacity};
 use super::compare::Comparison;
+use crate::bootstrap::Interval;
 
 /// The comparisons as two tables: what was attained, and how many violations fewer than those of the yardsticks.
 pub fn render(comparisons: &[Comparison]) -> String {

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::bootstrap::{Interval, stratified};
 use super::compare::{attained, by_load, same_draw, strata};
 use super::row::Row;
+use crate::bootstrap::{Interval, stratified};
 
 /// The engine as it comes.
 const DEFAULT: &str = "default";
