@@ -464,4 +464,41 @@ mod tests {
         assert_eq!(ranges(""), (window(0, 800), None));
         assert_eq!(ranges("[validation]\nshare = 0.25\n"), (window(0, 600), Some(window(600, 800))));
     }
+
+    /// The part a table is judged on of a trace of 1,000 s, and whether nobody has seen it.
+    fn unseen(fit: f64, validation: &str) -> Result<(Window, bool), ExperimentError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.jsonl");
+        let row = |second| {
+            format!("{{\"arrival_us\": {}, \"prompt_tokens\": 100, \"output_tokens\": 10}}\n", second * SECOND)
+        };
+        fs::write(&path, (0..=1000).map(row).collect::<String>()).unwrap();
+        let text = format!(
+            "name = \"rest\"\nprofile = \"full\"\n[world]\ntrace = {path:?}\n\
+             [episodes]\nfit = {fit:?}\nlength_s = 60.0\nload = [1.0, 1.0]\n{validation}"
+        );
+        let experiment = Experiment::parse(&text).unwrap();
+        let (config, is_unseen) = experiment.unseen_config(&experiment.world.world().unwrap())?;
+        Ok((config.worlds[0].episodes.range, is_unseen))
+    }
+
+    #[test]
+    fn a_table_is_judged_on_what_is_left_of_a_trace_or_on_what_is_validated_on() {
+        let validation = "[validation]\nepisodes = 1\nevery = 1\n";
+        // The last request is part of it.
+        let rest = Window { start: Micros(800 * SECOND), end: Micros(1000 * SECOND + 1) };
+        for table in ["", validation] {
+            assert_eq!(unseen(0.8, table).unwrap(), (rest, true));
+        }
+        // Less than an episode is left, or nothing.
+        for fit in [0.95, 1.0] {
+            assert!(matches!(unseen(fit, ""), Err(ExperimentError::NothingUnseen)));
+            let (part, is_unseen) = unseen(fit, validation).unwrap();
+            let end = (1000.0 * fit) as u64;
+            assert!(
+                !is_unseen && part.end == Micros(end * SECOND) && part.start == Micros(end * SECOND / 5 * 4),
+                "{part}"
+            );
+        }
+    }
 }
