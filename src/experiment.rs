@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
@@ -431,7 +432,13 @@ impl Experiment {
             worlds.push(also.episodes.draw(&also.world.world()?, part)?);
         }
         let decision_interval = world.decision_interval;
-        Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval }))
+        // A device steps the environment that learns. What is judged, many episodes at once, is judged in the model.
+        let memory = match part {
+            Part::Train { .. } => world.memory.clone(),
+            _ if world.memory.is_exclusive() => MemorySource::Modelled,
+            _ => world.memory.clone(),
+        };
+        Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval, memory }))
     }
 }
 

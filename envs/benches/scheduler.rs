@@ -8,6 +8,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingEnv, WorldDraw};
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Pricing, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -92,6 +93,7 @@ fn decisions(criterion: &mut Criterion) {
             profile: ActionProfile::Watermark,
             reward: RewardWeights::default(),
             decision_interval: 8,
+            memory: MemorySource::Modelled,
         };
         let mut env = ServingEnv::new(Arc::new(config)).expect("the settings are valid");
         let mut seed = 0;

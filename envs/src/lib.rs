@@ -2,7 +2,7 @@
 //!
 //! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`kv`], blocks; [`sched`], which request runs; [`cost`], how long a step
-//! takes; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
+//! takes; [`memory`], what blocks are made of; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
 //! policy is measured against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor.
 
 pub mod baseline;
@@ -10,6 +10,7 @@ pub mod cost;
 pub mod env;
 pub mod golden;
 pub mod kv;
+pub mod memory;
 pub mod metrics;
 pub mod percentile;
 pub mod sched;

@@ -10,6 +10,7 @@ use kvtide_envs::env::{
     Arena, EnvConfig, EnvError, Episode, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingArena,
     ServingEnv, WorldDraw,
 };
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -29,7 +30,7 @@ fn world(num_cpu_blocks: u32) -> WorldDraw {
 
 fn config(worlds: Vec<WorldDraw>) -> Arc<EnvConfig> {
     let (profile, reward) = (ActionProfile::Full, RewardWeights::default());
-    Arc::new(EnvConfig { worlds, profile, reward, decision_interval: 8 })
+    Arc::new(EnvConfig { worlds, profile, reward, decision_interval: 8, memory: MemorySource::default() })
 }
 
 fn play(arena: &ServingArena, seed: u64, level: u8) -> Episode {

@@ -8,6 +8,7 @@ use common::node_config;
 use kvtide_envs::env::{
     EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, WorldDraw, check_env,
 };
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -36,7 +37,14 @@ fn world(engine: EngineKind, source: &str) -> WorldDraw {
 
 fn env(worlds: Vec<WorldDraw>) -> ServingEnv {
     let reward = RewardWeights::default();
-    ServingEnv::new(Arc::new(EnvConfig { worlds, profile: ActionProfile::Full, reward, decision_interval: 8 })).unwrap()
+    ServingEnv::new(Arc::new(EnvConfig {
+        worlds,
+        profile: ActionProfile::Full,
+        reward,
+        decision_interval: 8,
+        memory: MemorySource::default(),
+    }))
+    .unwrap()
 }
 
 fn v0_and_v1() -> Vec<WorldDraw> {
@@ -106,7 +114,13 @@ fn in_a_closed_loop_the_load_multiplies_the_clients() {
 fn what_cannot_be_drawn_is_refused() {
     let error = |worlds: Vec<WorldDraw>| {
         let reward = RewardWeights::default();
-        let config = EnvConfig { worlds, profile: ActionProfile::Full, reward, decision_interval: 8 };
+        let config = EnvConfig {
+            worlds,
+            profile: ActionProfile::Full,
+            reward,
+            decision_interval: 8,
+            memory: MemorySource::default(),
+        };
         ServingEnv::new(Arc::new(config)).unwrap_err()
     };
     let base = || world(EngineKind::V1, "chat:rate=4,duration=20");

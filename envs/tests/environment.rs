@@ -10,6 +10,7 @@ use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
     ServingEnv, VecEnv, VectorEnv, WorldDraw, check_env, mask, snapshot,
 };
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{ConfigError, EngineConfig, Phase, Slo};
 use kvtide_envs::seed;
@@ -47,7 +48,13 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
     };
     let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None };
     let worlds = vec![WorldDraw::new(node, episodes)];
-    EnvConfig { worlds, profile, reward: RewardWeights::default(), decision_interval: 8 }
+    EnvConfig {
+        worlds,
+        profile,
+        reward: RewardWeights::default(),
+        decision_interval: 8,
+        memory: MemorySource::default(),
+    }
 }
 
 /// The same with a host pool of so many blocks.
@@ -78,6 +85,7 @@ fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        memory: MemorySource::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whole nodes drawn from seeds: either engine, in every mode, with prefix cache, host tier and closed loop, under
-//! random controls. After every step everything is recounted; at the end every accepted request has its tokens, the
-//! accounts add up, both pools are whole, and a second run is the same.
+//! random controls. After every step everything is recounted, and every block that a request holds is compared with what
+//! was written to it; at the end every accepted request has its tokens, the accounts add up, both pools are whole, and a
+//! second run, without memory, is the same.
 //!
 //! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
 
@@ -12,6 +13,7 @@ use common::node_config;
 use common::sim::any_controls;
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::kv::{Eviction, Sharing};
+use kvtide_envs::memory::{MemoryReport, MemorySource};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{EngineConfig, EngineKind, Phase, Pricing, RequestId, Slo};
 use kvtide_envs::seed::{self, Stream};
@@ -77,10 +79,12 @@ impl World {
         World { node, requests, fickle: pick(s, &[0.0, 0.1, 0.5, 1.0]) }
     }
 
-    /// Runs to the end, checking everything after each step; the hash of all that happened.
-    fn run(&self, seed: u64) -> Result<u64, String> {
+    /// Runs to the end, checking everything after each step; the hash of all that happened, and what memory did.
+    fn run(&self, seed: u64, memory: &MemorySource) -> Result<(u64, Option<MemoryReport>), String> {
+        let memory = memory.memory(&self.node.engine).map_err(|error| error.to_string())?;
         let mut node = Node::new(&self.node, Arc::clone(&self.requests), Collector::with_gaps())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| error.to_string())?
+            .with_memory(memory);
         let s = &mut seed::stream(seed, "simulation_nodes.controls", 0);
         let mut controls = any_controls(s);
         // A token a step is the least anybody gets but for prompts in chunks of one, computed again after preemptions.
@@ -94,6 +98,7 @@ impl World {
             let progress = node.step(&controls).map_err(|error| format!("step {step}: {error}"))?;
             node.scheduler().validate().map_err(|wrong| format!("step {step}: {wrong}"))?;
             node.collector().reconcile(node.scheduler()).map_err(|wrong| format!("step {step}: {wrong}"))?;
+            node.verify_memory().map_err(|wrong| format!("step {step}: {wrong}"))?;
             match progress {
                 Progress::Stepped => {}
                 Progress::Stalled => return Err(format!("stalled after {step} steps")),
@@ -104,7 +109,7 @@ impl World {
     }
 
     /// Everything accepted has finished with all its tokens, and both pools are whole again.
-    fn finish(&self, node: &Node) -> Result<u64, String> {
+    fn finish(&self, node: &Node) -> Result<(u64, Option<MemoryReport>), String> {
         let scheduler = node.scheduler();
         let config = scheduler.config();
         let free = (scheduler.free_gpu_blocks(), scheduler.free_cpu_blocks());
@@ -125,8 +130,8 @@ impl World {
                 return Err(format!("request {id} ended {:?} with {}", ended.phase, ended.generated));
             }
         }
-        node.summary().map_err(|wrong| wrong.to_string())?;
-        Ok(node.hash())
+        let summary = node.summary().map_err(|wrong| wrong.to_string())?;
+        Ok((node.hash(), summary.memory))
     }
 }
 
@@ -169,21 +174,37 @@ fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
     range.unwrap_or_else(|| panic!("KVTIDE_SIM_SEEDS is {text:?}; give a range of seeds, as in 0..200"))
 }
 
+/// Both runs of a seed; what memory did in the first.
+fn twice(seed: u64) -> Result<MemoryReport, String> {
+    let world = World::draw(seed);
+    let (first, report) = world.run(seed, &MemorySource::Host { token_bytes: 32 })?;
+    let (second, _) = world.run(seed, &MemorySource::Modelled)?;
+    if first != second {
+        return Err("the second run is another one".to_owned());
+    }
+    report.ok_or_else(|| "memory did nothing".to_owned())
+}
+
 #[test]
-fn every_node_ends_well() {
-    seeds(0..2000).into_par_iter().for_each(|seed| {
-        let world = World::draw(seed);
-        let twice = world.run(seed).and_then(|hash| Ok((hash, world.run(seed)?)));
-        let wrong = match twice {
-            Ok((first, second)) if first == second => return,
-            Ok(_) => "the second run is another one".to_owned(),
-            Err(wrong) => wrong,
-        };
-        panic!(
-            "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test \
-             simulation_nodes",
-            world.node.engine,
-            seed + 1
-        );
-    });
+fn every_node_ends_well_and_its_blocks_hold_what_was_written() {
+    let usual = 0..2000;
+    let reports: Vec<MemoryReport> = seeds(usual.clone())
+        .into_par_iter()
+        .map(|seed| match twice(seed) {
+            Ok(report) => report,
+            Err(wrong) => panic!(
+                "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test \
+                 simulation_nodes",
+                World::draw(seed).node.engine,
+                seed + 1
+            ),
+        })
+        .collect();
+    if reports.len() == usual.count() {
+        let of = |count: fn(&MemoryReport) -> u64| reports.iter().map(count).sum::<u64>();
+        let swapped = reports.iter().filter(|report| report.round_trips_checked > 0).count();
+        assert!(swapped >= 300, "{swapped} of {} nodes swapped", reports.len());
+        assert!(of(|report| report.round_trips_checked) > 10_000, "{}", of(|report| report.round_trips_checked));
+        assert!(of(|report| report.blocks_checked) > 1_000_000, "{}", of(|report| report.blocks_checked));
+    }
 }

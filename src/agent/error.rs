@@ -34,6 +34,14 @@ pub enum AgentError {
         /// Its value.
         value: f32,
     },
+    /// The environments cannot go on: a device was lost.
+    #[error("iteration {iteration}: {reason}")]
+    Failed {
+        /// Iteration, counted from 1.
+        iteration: u64,
+        /// Why.
+        reason: String,
+    },
     /// A head without an allowed choice.
     #[error("iteration {iteration}: environment {env} allows no choice of head {head}")]
     EmptyMask {

@@ -156,6 +156,9 @@ impl Actor {
             rollout.actions.extend_from_slice(&actions);
 
             self.env.step(&actions, &mut self.batch);
+            if let Some(reason) = self.env.failure() {
+                return Err(AgentError::Failed { iteration, reason });
+            }
             self.look(iteration, true)?;
             self.reward(iteration, config.gamma)?;
             let mut rewards = rollout.rewards.row_mut(step);

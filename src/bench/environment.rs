@@ -6,6 +6,7 @@ use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, VecEnv, VectorEnv, WorldDraw,
 };
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -67,5 +68,6 @@ pub(super) fn config(kind: EngineKind, source: &str) -> EnvConfig {
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        memory: MemorySource::default(),
     }
 }

@@ -119,5 +119,19 @@ fn render(row: &Row) -> String {
         "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed, hash {}",
         summary.preemptions, summary.swap_out_blocks, summary.swap_in_blocks, summary.recomputed_tokens, summary.hash
     );
+    if let Some(memory) = &summary.memory {
+        let _ = writeln!(
+            text,
+            "  {}: {} tokens written, {} blocks out, {} back; {} blocks checked, {} of them back from the host, all hold \
+             what was written; checksum {}",
+            memory.backend,
+            memory.written_tokens,
+            memory.blocks_out,
+            memory.blocks_in,
+            memory.blocks_checked,
+            memory.round_trips_checked,
+            memory.checksum
+        );
+    }
     text
 }

@@ -227,7 +227,7 @@ fn attained_by_default(world: &World, draw: &Draw) -> Result<Probe, MatrixError>
         window: window_name(draw.window),
         load,
         seed,
-        error,
+        error: Box::new(error),
     })?;
     Ok(Probe::Attained(summary.slo_attainment))
 }

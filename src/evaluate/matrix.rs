@@ -63,7 +63,7 @@ pub enum MatrixError {
         /// Which seed.
         seed: u64,
         /// Why.
-        error: RunError,
+        error: Box<RunError>,
     },
 }
 
@@ -223,7 +223,7 @@ impl Job<'_> {
                     window: window_name(self.cell.window),
                     load: self.cell.load,
                     seed: *seed,
-                    error,
+                    error: Box::new(error),
                 }))
             })
             .collect();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kvtide_envs::cost::{Deployment, DeploymentError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
+use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
@@ -47,6 +48,9 @@ pub enum WorldError {
     /// An engine setting.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// There is no such memory.
+    #[error("--memory: {0}")]
+    Memory(#[from] MemoryError),
     /// The targets.
     #[error(transparent)]
     Slo(#[from] SloError),
@@ -81,6 +85,8 @@ pub struct World {
     pub source: WorkloadSource,
     /// Name of the traffic in results.
     pub trace: String,
+    /// What blocks are made of.
+    pub memory: MemorySource,
 }
 
 /// A part of the traffic at one load, drawn with one seed.
@@ -118,7 +124,7 @@ impl World {
                 (WorkloadSource::Synthetic(*spec), spec.to_string())
             }
         };
-        Ok(World { deployment, node, decision_interval, source, trace })
+        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled })
     }
 
     /// How long the traffic lasts at load 1.
@@ -193,12 +199,14 @@ impl World {
     /// Serves `workload`, drawn at `load`, to its end under `controller`.
     ///
     /// # Errors
-    /// A faithful engine died or stalled, or the accounts do not add up.
+    /// A faithful engine died or stalled, memory failed or does not hold what was written to it, or the accounts do not
+    /// add up.
     pub fn serve(&self, load: f64, workload: &Workload, controller: &mut dyn Controller) -> Result<Summary, RunError> {
-        run(&mut self.start(load, workload), controller, self.decision_interval)
+        let mut node = self.start(load, workload).with_memory(self.memory.memory(&self.node.engine)?);
+        run(&mut node, controller, self.decision_interval)
     }
 
-    /// An idle node that will be sent `workload`, drawn at `load`.
+    /// An idle node that will be sent `workload`, drawn at `load`. Its blocks are numbers.
     pub fn start(&self, load: f64, workload: &Workload) -> Node {
         Node::new(&self.node_at(load), workload.share(), Collector::with_gaps())
             .expect("the engine settings were validated when they were read")

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
+use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{Scaling, duration};
@@ -58,6 +59,11 @@ pub struct WorldSpec {
     #[arg(long, value_name = "PER_HOUR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_rate: Option<f64>,
+    /// What blocks are made of: nothing (modelled), ordinary memory that is really written, swapped and checked (host, or
+    /// host:BYTES a token), or a GPU that computes every step of the model and whose time counts (cuda) [default: modelled].
+    #[arg(long, value_name = "KIND")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
     /// Scheduler steps between decisions.
     #[arg(long, value_name = "STEPS", default_value_t = 8)]
     pub interval: u32,
@@ -77,6 +83,7 @@ impl Default for WorldSpec {
             scale: "thin".to_owned(),
             jitter: None,
             session_rate: None,
+            memory: None,
             interval: 8,
         }
     }
@@ -103,7 +110,11 @@ impl WorldSpec {
         }
         let deployment = Deployment::load(&self.env)?.with(&settings)?;
         let node = self.node(&deployment, &settings)?;
-        World::new(&self.traffic()?, deployment, node, self.interval)
+        let kind = self.memory.as_deref().map(str::parse::<MemoryKind>).transpose()?.unwrap_or_default();
+        // The traffic first: it is what is wrong most often, and a device takes a while.
+        let world = World::new(&self.traffic()?, deployment, node, self.interval)?;
+        let memory = MemorySource::open(kind, &world.deployment, &world.node.engine)?;
+        Ok(World { memory, ..world })
     }
 
     /// The node: what the engine starts with on this deployment, with what is set here.

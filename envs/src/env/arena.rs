@@ -8,6 +8,7 @@ use kvtide_runtime::{Action, ActionMask, Observation};
 use super::Episode;
 use super::episode::ResetOptions;
 use super::serving::{EnvConfig, EnvError, ServingEnv};
+use crate::memory::MemorySource;
 use crate::sched::DeadEnds;
 
 /// Somewhere episodes are played. An episode depends on its seed and the decisions alone, not on the thread or on what was
@@ -43,14 +44,16 @@ impl ServingArena {
         if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
             return Err(EnvError::Faithful);
         }
-        let mut env = ServingEnv::new(Arc::clone(config))?;
+        // Masks do not depend on what blocks are made of.
+        let modelled = EnvConfig { memory: MemorySource::Modelled, ..EnvConfig::clone(config) };
+        let mut env = ServingEnv::new(Arc::new(modelled))?;
         let mut choices = [0; NUM_HEADS];
         // A mask depends on the node alone, so the first of an episode is that of all.
         for world in 0..config.worlds.len() {
             let (_, info) = env.reset(0, &ResetOptions { world: Some(world), ..ResetOptions::default() })?;
             choices.iter_mut().zip(info.mask.words()).for_each(|(all, word)| *all |= word);
         }
-        Ok(ServingArena { config: Arc::clone(config), idle: Mutex::new(vec![env]), choices })
+        Ok(ServingArena { config: Arc::clone(config), idle: Mutex::new(Vec::new()), choices })
     }
 }
 

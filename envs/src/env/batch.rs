@@ -74,6 +74,11 @@ pub trait VectorEnv: Send {
     /// If `actions` or `batch` has another shape, or a choice is out of range.
     fn step(&mut self, actions: &[u8], batch: &mut Batch);
 
+    /// Why these environments cannot go on, if so: then steps since have no meaning. A simulated node never fails.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Everything needed to go on from here, as plain data.
     fn save(&self) -> Value;
 

@@ -3,9 +3,9 @@
 use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
 
 use super::observe::snapshot;
-use super::{Node, Progress};
+use super::{Node, NodeError, Progress};
+use crate::memory::MemoryError;
 use crate::metrics::{Summary, Unreconciled};
-use crate::sched::v0::EngineError;
 
 /// Steers a node. Asked once per decision interval.
 pub trait Controller {
@@ -71,9 +71,12 @@ pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
 /// Why a run has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The engine died.
+    /// The engine died, or its memory failed.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Node(#[from] NodeError),
+    /// There is no memory for its blocks.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// The engine will never serve what is left.
     #[error("the engine stalled at {at} with {left} requests it will never serve (set dead_ends=safe)")]
     Stalled {

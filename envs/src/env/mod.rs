@@ -23,7 +23,7 @@ pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
-pub use node::{Node, NodeConfig, Progress};
+pub use node::{Node, NodeConfig, NodeError, Progress};
 pub use observe::snapshot;
 pub use reward::{Reward, RewardWeights};
 pub use serving::{EnvConfig, EnvError, Info, ServingEnv, Step};

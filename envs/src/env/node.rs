@@ -6,9 +6,10 @@ use kvtide_runtime::Controls;
 
 use crate::cost::CostModel;
 use crate::kv::{Content, shared_prefixes};
+use crate::memory::{Memory, MemoryError};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, RequestId, Scheduler, Slo, StepPlan};
+use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
 use crate::time::Micros;
 use crate::trace::Request;
@@ -23,6 +24,17 @@ pub enum Progress {
     /// Requests are left that the scheduler will never serve: a dead end of the faithful setting, where nothing is planned
     /// any more or the same is planned for ever.
     Stalled,
+}
+
+/// Why a node cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The engine died, which only a faithful one does.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Its memory failed, or does not hold what was written to it.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
 /// What a node is made of.
@@ -40,10 +52,12 @@ pub struct NodeConfig {
 }
 
 /// A scheduler with its clock, workload and accounts.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Node {
     scheduler: Scheduler,
     cost: CostModel,
+    /// What its blocks are made of; `None` if they are only numbers.
+    memory: Option<Memory>,
     requests: Arc<[Request]>,
     /// Of each request, up to which of its hash ids others have the same; empty without a prefix cache.
     shared_prefixes: Arc<[u32]>,
@@ -68,8 +82,9 @@ pub struct Node {
 /// A step that is being computed.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
-    duration: Micros,
-    ends: Micros,
+    starts: Micros,
+    /// What the cost model says.
+    modelled: Micros,
     used_blocks: u32,
 }
 
@@ -89,6 +104,7 @@ impl Node {
             shared_prefixes,
             scheduler: Scheduler::new(config.engine.clone())?,
             cost: config.cost.clone(),
+            memory: None,
             requests,
             slo: config.slo,
             clients: config.clients,
@@ -105,12 +121,21 @@ impl Node {
         })
     }
 
+    /// The same node with its blocks in `memory`, before its first step. Where memory measures how long a step takes, that
+    /// is the node's time; otherwise it is the cost model's, and nothing the node does is changed.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Option<Memory>) -> Node {
+        debug_assert_eq!(self.next_arrival, 0, "memory that comes later knows nothing of the blocks");
+        self.memory = memory;
+        self
+    }
+
     /// Plans one scheduler step under `controls` and computes it, or, with asynchronous scheduling, the one before;
     /// waits for the next arrival first if there is nothing to do.
     ///
     /// # Errors
-    /// The engine died, which only a faithful one does.
-    pub fn step(&mut self, controls: &Controls) -> Result<Progress, EngineError> {
+    /// The engine died, which only a faithful one does, or its memory failed.
+    pub fn step(&mut self, controls: &Controls) -> Result<Progress, NodeError> {
         std::mem::swap(&mut self.plan, &mut self.previous);
         loop {
             self.deliver();
@@ -127,43 +152,60 @@ impl Node {
                 _ => return Ok(Progress::Stalled),
             }
         }
+        if let Some(memory) = self.memory.as_mut().filter(|_| !self.plan.is_idle()) {
+            memory.submit(&self.scheduler, &self.plan)?;
+        }
         if self.scheduler.is_async() {
-            self.compute_previous();
+            self.compute_previous()?;
         } else {
-            self.compute();
+            self.compute()?;
         }
         let is_barren = self.barren_steps >= MAX_BARREN_STEPS;
         Ok(if is_barren { Progress::Stalled } else { Progress::Stepped })
     }
 
     /// Computes the planned step.
-    fn compute(&mut self) {
-        let duration = self.cost.step_time(&self.plan);
+    fn compute(&mut self) -> Result<(), NodeError> {
+        let duration = self.measured()?.unwrap_or_else(|| self.cost.step_time(&self.plan));
         let used_blocks = self.used_blocks();
         self.now += duration;
         let plan = std::mem::take(&mut self.plan);
-        self.account(&plan, duration, used_blocks);
+        let accounted = self.account(&plan, duration, used_blocks);
         self.plan = plan;
+        accounted
+    }
+
+    /// Waits for the step sent off first; its time, if that is measured.
+    fn measured(&mut self) -> Result<Option<Micros>, MemoryError> {
+        self.memory.as_mut().map_or(Ok(None), Memory::wait)
     }
 
     /// Sends the planned step off, to be computed once the one before is, and waits for that one.
-    fn compute_previous(&mut self) {
+    fn compute_previous(&mut self) -> Result<(), NodeError> {
         let previous = self.in_flight.take();
-        if !self.plan.is_idle() {
-            let duration = self.cost.step_time(&self.plan);
-            let starts = previous.map_or(self.now, |previous| previous.ends.max(self.now));
-            self.in_flight = Some(InFlight { duration, ends: starts + duration, used_blocks: self.used_blocks() });
+        let planned = (!self.plan.is_idle()).then(|| (self.cost.step_time(&self.plan), self.used_blocks()));
+        let mut ended = None;
+        if let Some(InFlight { starts, modelled, used_blocks }) = previous {
+            let duration = self.measured()?.unwrap_or(modelled);
+            ended = Some((starts + duration, duration, used_blocks));
         }
-        if let Some(InFlight { duration, ends, used_blocks }) = previous {
-            self.now = self.now.max(ends);
-            let plan = std::mem::take(&mut self.previous);
-            self.account(&plan, duration, used_blocks);
-            self.previous = plan;
+        if let Some((modelled, used_blocks)) = planned {
+            let starts = ended.map_or(self.now, |(ends, ..)| ends.max(self.now));
+            self.in_flight = Some(InFlight { starts, modelled, used_blocks });
         }
+        let Some((ends, duration, used_blocks)) = ended else { return Ok(()) };
+        self.now = self.now.max(ends);
+        let plan = std::mem::take(&mut self.previous);
+        let accounted = self.account(&plan, duration, used_blocks);
+        self.previous = plan;
+        accounted
     }
 
     /// The step `plan` ended now.
-    fn account(&mut self, plan: &StepPlan, duration: Micros, used_blocks: u32) {
+    fn account(&mut self, plan: &StepPlan, duration: Micros, used_blocks: u32) -> Result<(), NodeError> {
+        if let Some(memory) = &mut self.memory {
+            memory.finishing(&self.scheduler, &plan.finishing)?;
+        }
         self.scheduler.complete(plan, self.now, &mut self.outcome);
         self.collector.stepped(plan, duration, used_blocks);
         self.collector.left(&plan.left);
@@ -182,6 +224,7 @@ impl Node {
         self.absorb_step(plan);
         let is_barren = plan.cohort == 0 && self.outcome.tokens.is_empty();
         self.barren_steps = if is_barren { self.barren_steps + 1 } else { 0 };
+        Ok(())
     }
 
     fn used_blocks(&self) -> u32 {
@@ -193,7 +236,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<Progress, EngineError> {
+    pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<Progress, NodeError> {
         for _ in 0..interval.max(1) {
             let progress = self.step(controls)?;
             let refused = !self.plan.admissions_refused.is_empty()
@@ -218,13 +261,15 @@ impl Node {
                 Some(_) => self.now,
             };
             let slo = request.slo_class.as_deref().and_then(Slo::class).unwrap_or(self.slo);
-            let sharing = self.scheduler.config().prefix_sharing;
-            let content = self
-                .shared_prefixes
-                .get(self.next_arrival)
-                .map(|&shared| Content::of(request, self.next_arrival as u64, sharing).shared_up_to(shared));
             let (prompt, output) = (request.prompt_tokens, request.output_tokens);
+            let shared = self.shared_prefixes.get(self.next_arrival).copied();
+            let text = (shared.is_some() || self.memory.is_some())
+                .then(|| Content::of(request, self.next_arrival as u64, self.scheduler.config().prefix_sharing));
+            let content = shared.and_then(|shared| Some(text.clone()?.shared_up_to(shared)));
             let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo, content);
+            if let (Some(memory), Some(text), Phase::Waiting) = (&mut self.memory, text, phase) {
+                memory.arrived(id, text);
+            }
             let group = self.collector.group(request.slo_class.as_deref(), request.tenant.as_deref());
             self.collector.arrived(id, arrival, prompt, slo, phase, group);
             self.next_arrival += 1;
@@ -305,6 +350,20 @@ impl Node {
     /// An account does not add up.
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
-        Ok(Summary::of(&self.collector, self.now, self.scheduler.num_gpu_blocks(), self.hash.value()))
+        let summary = Summary::of(&self.collector, self.now, self.scheduler.num_gpu_blocks(), self.hash.value());
+        Ok(Summary { memory: self.memory.as_ref().map(Memory::report), ..summary })
+    }
+
+    /// Gives memory back: the node takes no further step.
+    pub(super) fn release_memory(&mut self) {
+        self.memory = None;
+    }
+
+    /// Looks at every block that a request holds now, if blocks are more than numbers.
+    ///
+    /// # Errors
+    /// One does not hold what was written to it, or memory failed.
+    pub fn verify_memory(&mut self) -> Result<(), MemoryError> {
+        self.memory.as_mut().map_or(Ok(()), |memory| memory.verify(&self.scheduler))
     }
 }

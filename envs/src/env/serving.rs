@@ -8,7 +8,8 @@ use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
 use super::observe::snapshot;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, Progress, mask};
+use super::{Episode, Node, NodeError, Progress, mask};
+use crate::memory::{MemoryError, MemorySource};
 use crate::metrics::Collector;
 use crate::sched::ConfigError;
 use crate::sched::v0::EngineError;
@@ -26,6 +27,8 @@ pub struct EnvConfig {
     pub reward: RewardWeights,
     /// Scheduler steps between decisions.
     pub decision_interval: u32,
+    /// What the blocks of its nodes are made of.
+    pub memory: MemorySource,
 }
 
 /// Why an environment cannot go on.
@@ -39,7 +42,13 @@ pub enum EnvError {
     Workload(#[from] WorkloadError),
     /// A faithful engine died.
     #[error("the engine died in an episode: {0}; train with dead_ends=safe")]
-    Engine(#[from] EngineError),
+    Engine(EngineError),
+    /// There is no memory for a node, or it failed.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Several environments on one device.
+    #[error("{0} environments on one device, which serves one node at a time; train with num_envs = 1")]
+    Exclusive(usize),
     /// A faithful engine in a vector of environments.
     #[error("dead_ends=faithful engines can die in the middle of an episode; train with dead_ends=safe")]
     Faithful,
@@ -68,6 +77,15 @@ pub enum EnvError {
         /// The mask of that moment.
         mask: ActionMask,
     },
+}
+
+impl From<NodeError> for EnvError {
+    fn from(error: NodeError) -> EnvError {
+        match error {
+            NodeError::Engine(error) => EnvError::Engine(error),
+            NodeError::Memory(error) => EnvError::Memory(error),
+        }
+    }
 }
 
 /// Facts beside observation and reward; nothing a policy may see.
@@ -148,7 +166,10 @@ impl ServingEnv {
         let index =
             options.world.map_or_else(|| drawn_world(&config.worlds, seed), |index| index % config.worlds.len());
         let (node_config, drawn) = config.worlds[index].draw(seed, options)?;
-        let node = Node::new(&node_config, drawn.requests, Collector::default())?;
+        // A device serves one node at a time: the last one gives it back first.
+        self.running = None;
+        let node = Node::new(&node_config, drawn.requests, Collector::default())?
+            .with_memory(config.memory.memory(&node_config.engine)?);
         let interval = config.decision_interval;
         let mean_output = self.mean_outputs[index];
         let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
@@ -190,6 +211,9 @@ impl ServingEnv {
         // A stalled faithful engine would earn nothing for ever: its episode is cut short as well.
         let truncated = !terminated && (running.node.now() >= running.end || progress == Progress::Stalled);
         running.done = terminated || truncated;
+        if running.done {
+            running.node.release_memory();
+        }
         Ok(Step { observation, reward, terminated, truncated, info: running.info() })
     }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::episode::ResetOptions;
 use super::serving::{EnvConfig, EnvError, ServingEnv};
 use super::{Batch, Episode, VectorEnv};
+use crate::memory::MemoryError;
 use crate::sched::DeadEnds;
 use crate::seed;
 
@@ -19,10 +20,13 @@ use crate::seed;
 /// Episode *k* of environment *i* has a seed of its own, so results do not depend on how environments are spread over
 /// threads. The state between two steps is (episode number, actions since its reset): saving is short and restoring
 /// replays the episode.
+///
+/// On a device, where time is measured, an episode cannot be replayed: a restored environment begins it again.
 #[derive(Debug)]
 pub struct VecEnv {
     slots: Vec<Slot>,
     seed: u64,
+    failure: Option<MemoryError>,
 }
 
 #[derive(Debug)]
@@ -74,12 +78,28 @@ impl VecEnv {
         if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
             return Err(EnvError::Faithful);
         }
+        if config.memory.is_exclusive() && num_envs > 1 {
+            return Err(EnvError::Exclusive(num_envs));
+        }
         let mut slots = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
             slots.push(Slot { index, env, episodes: 0, actions: Vec::new() });
         }
-        Ok(VecEnv { slots, seed: 0 })
+        Ok(VecEnv { slots, seed: 0, failure: None })
+    }
+
+    /// Keeps the first failure of memory. Any other error is a programmer's.
+    fn note(&mut self, results: impl IntoIterator<Item = Result<Option<Episode>, EnvError>>) -> Vec<Episode> {
+        let mut ended = Vec::new();
+        for result in results {
+            match result {
+                Ok(episode) => ended.extend(episode),
+                Err(EnvError::Memory(error)) => self.failure = self.failure.take().or(Some(error)),
+                Err(error) => panic!("agents obey the mask, and training engines are safe: {error}"),
+            }
+        }
+        ended
     }
 }
 
@@ -100,35 +120,40 @@ impl VectorEnv for VecEnv {
         self.seed = seed;
         batch.episodes.clear();
         let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
-        self.slots.par_iter_mut().zip(rows).for_each(|(slot, row)| {
+        let begun = self.slots.par_iter_mut().zip(rows).map(|(slot, row)| {
             slot.episodes = 0;
-            slot.begin(seed, row);
+            slot.begin(seed, row).map(|()| None)
         });
+        let begun: Vec<_> = begun.collect();
+        self.note(begun);
     }
 
     fn step(&mut self, actions: &[u8], batch: &mut Batch) {
         assert_eq!(actions.len(), self.slots.len() * NUM_HEADS, "actions are [num_envs, num_heads]");
+        if self.failure.is_some() {
+            return;
+        }
         let seed = self.seed;
         let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
         let chosen = actions.par_chunks_exact(NUM_HEADS);
-        let ended: Vec<Option<Episode>> = self
-            .slots
-            .par_iter_mut()
-            .zip(rows)
-            .zip(chosen)
-            .map(|((slot, row), action)| {
-                slot.step(seed, action, row).expect("agents obey the mask, and training engines are safe")
-            })
-            .collect();
-        batch.episodes.clear();
-        batch.episodes.extend(ended.into_iter().flatten());
+        let slots = self.slots.par_iter_mut().zip(rows).zip(chosen);
+        let ended: Vec<Result<Option<Episode>, EnvError>> =
+            slots.map(|((slot, row), action)| slot.step(seed, action, row)).collect();
+        batch.episodes = self.note(ended);
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.as_ref().map(MemoryError::to_string)
     }
 
     fn save(&self) -> Value {
-        let envs = self.slots.iter().map(|slot| SavedSlot {
-            episodes: slot.episodes,
-            hash: slot.env.fingerprint(),
-            actions: slot.actions.clone(),
+        let envs = self.slots.iter().map(|slot| {
+            let replays = !slot.env.config().memory.is_exclusive();
+            SavedSlot {
+                episodes: slot.episodes,
+                hash: if replays { slot.env.fingerprint() } else { 0 },
+                actions: if replays { slot.actions.clone() } else { Vec::new() },
+            }
         });
         let saved = Saved { seed: self.seed, envs: envs.collect() };
         serde_json::to_value(saved).expect("plain data serialises")
@@ -163,19 +188,20 @@ impl VectorEnv for VecEnv {
 
 impl Slot {
     /// Starts the next episode.
-    fn begin(&mut self, seed: u64, row: Row<'_>) {
+    ///
+    /// # Errors
+    /// There is no memory for its node.
+    fn begin(&mut self, seed: u64, row: Row<'_>) -> Result<(), EnvError> {
         let episode_seed = seed::derive(seed::derive(seed, "env", self.index as u64), "episode", self.episodes);
         self.episodes += 1;
         self.actions.clear();
-        let (observation, info) = self
-            .env
-            .reset(episode_seed, &ResetOptions::default())
-            .expect("the constructor validated engine and source");
+        let (observation, info) = self.env.reset(episode_seed, &ResetOptions::default())?;
         row.write(&observation, info.mask);
+        Ok(())
     }
 
     /// # Errors
-    /// The action is forbidden.
+    /// The action is forbidden, or memory failed.
     fn step(&mut self, seed: u64, action: &[u8], row: Row<'_>) -> Result<Option<Episode>, EnvError> {
         let choices: [u8; NUM_HEADS] = action.try_into().expect("one choice per head");
         let action = Action::new(choices).expect("choices are in range");
@@ -187,7 +213,7 @@ impl Slot {
         if step.terminated || step.truncated {
             row.final_observation.copy_from_slice(&step.observation.values);
             let episode = self.env.episode(self.index);
-            self.begin(seed, row);
+            self.begin(seed, row)?;
             Ok(episode)
         } else {
             row.write(&step.observation, step.info.mask);
@@ -198,7 +224,10 @@ impl Slot {
     /// Begins the saved episode and takes the saved actions again.
     fn restore(&mut self, seed: u64, saved: &SavedSlot, mut row: Row<'_>) -> Result<(), String> {
         self.episodes = saved.episodes.checked_sub(1).ok_or("saved before the first reset")?;
-        self.begin(seed, row.reborrow());
+        self.begin(seed, row.reborrow()).map_err(|error| format!("environment {}: {error}", self.index))?;
+        if self.env.config().memory.is_exclusive() {
+            return Ok(());
+        }
         for choices in &saved.actions {
             let ended = self.step(seed, choices, row.reborrow());
             if ended.map_err(|error| format!("environment {}: {error}", self.index))?.is_some() {

@@ -194,6 +194,12 @@ impl Content {
         }
     }
 
+    /// The stream that the token at `position` is from, and the first position behind it that may be from another.
+    pub fn stream_at(&self, position: u32) -> (u64, u32) {
+        let segment = self.segments.partition_point(|segment| segment.end <= position);
+        (self.stream(segment), self.end(segment))
+    }
+
     fn stream(&self, segment: usize) -> u64 {
         self.segments.get(segment).map_or(self.own, |segment| segment.stream)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Collector, GroupSummary, Record};
+use crate::memory::MemoryReport;
 use crate::percentile::percentile;
 use crate::time::Micros;
 
@@ -94,6 +95,9 @@ pub struct Summary {
     /// By tenant, likewise.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_tenant: BTreeMap<String, GroupSummary>,
+    /// What memory did, where blocks are more than numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
 }
 
 impl Summary {
@@ -134,6 +138,7 @@ impl Summary {
             hash: format!("{hash:016x}"),
             by_class: collector.groups.by_class(&records, seconds),
             by_tenant: collector.groups.by_tenant(&records, seconds),
+            memory: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::v0::EngineError;
 use super::{
     ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1,
 };
-use crate::kv::Content;
+use crate::kv::{BlockId, Content};
 use crate::time::Micros;
 
 /// A scheduler of either engine. What both can do is here; what only one has is asked of it directly.
@@ -128,6 +128,24 @@ impl Scheduler {
     /// Every request scheduled in the step just planned, in scheduled order. Linear in the batch; a step itself is not.
     pub fn scheduled(&self, plan: &StepPlan) -> Vec<Scheduled> {
         either!(self, scheduler => scheduler.scheduled(plan))
+    }
+
+    /// GPU blocks of a request, in order; none while it is not running.
+    pub fn table(&self, id: RequestId) -> &[BlockId] {
+        match self {
+            Scheduler::V0(v0) if v0.view(id).phase == Phase::Running => v0.table(id),
+            Scheduler::V0(_) => &[],
+            Scheduler::V1(v1) => v1.table(id),
+        }
+    }
+
+    /// Host blocks of a request, in order; none unless it was swapped out.
+    pub fn host_table(&self, id: RequestId) -> &[BlockId] {
+        match self {
+            Scheduler::V0(v0) if v0.view(id).phase == Phase::Swapped => v0.table(id),
+            Scheduler::V0(_) => &[],
+            Scheduler::V1(v1) => v1.host_table(id),
+        }
     }
 
     /// Requests submitted.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, RewardWeights, WorldDraw};
+use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
@@ -74,6 +75,7 @@ pub(crate) fn crowded(profile: ActionProfile) -> Arc<EnvConfig> {
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        memory: MemorySource::default(),
     })
 }
 

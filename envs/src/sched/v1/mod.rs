@@ -252,6 +252,14 @@ impl V1 {
         &self.sequences[id.index()].blocks
     }
 
+    /// Host blocks of a request that was swapped out, in order.
+    ///
+    /// # Panics
+    /// If `id` was not handed out by this scheduler.
+    pub fn host_table(&self, id: RequestId) -> &[BlockId] {
+        &self.sequences[id.index()].host_blocks
+    }
+
     /// Waiting requests, head first.
     pub fn waiting(&self) -> impl DoubleEndedIterator<Item = RequestId> {
         self.waiting.ids()

@@ -1,0 +1,161 @@
+//! A node's memory: plans in, work for the backend out, and a look at what it left.
+
+use super::audit::{Audit, Part};
+use super::{KvShape, MemoryBackend, MemoryError, MemoryReport, Span, Tier, Work};
+use crate::kv::{BlockId, Content, blocks_for};
+use crate::sched::{RequestId, Scheduler, StepPlan};
+use crate::time::Micros;
+
+/// The memory behind one node: a backend, and the books kept on it.
+#[derive(Debug)]
+pub struct Memory {
+    backend: Box<dyn MemoryBackend>,
+    audit: Audit,
+    block_size: u32,
+    /// Of the step submitted last, kept so that a step allocates little.
+    spans: Vec<Span>,
+    tables: Vec<BlockId>,
+    seeds: Vec<u64>,
+}
+
+impl Memory {
+    /// Empty memory on `backend`, whose blocks are of `shape`.
+    pub fn new(backend: Box<dyn MemoryBackend>, shape: KvShape) -> Memory {
+        Memory {
+            audit: Audit::new(backend.as_ref(), shape),
+            backend,
+            block_size: shape.block_size,
+            spans: Vec::new(),
+            tables: Vec::new(),
+            seeds: Vec::new(),
+        }
+    }
+
+    /// A request arrived that may get blocks; `content` says what its tokens are.
+    pub fn arrived(&mut self, id: RequestId, content: Content) {
+        self.audit.arrived(id, content);
+    }
+
+    /// Carries out the step that `scheduler` has just planned, or sends it off. Blocks that come back from the host are
+    /// compared with what left.
+    ///
+    /// # Errors
+    /// The device failed, or a block does not hold what was written to it.
+    pub fn submit(&mut self, scheduler: &Scheduler, plan: &StepPlan) -> Result<(), MemoryError> {
+        self.read(scheduler, plan);
+        let mut copies = plan.copies_out.iter();
+        for &(id, blocks) in &plan.swapped_out {
+            let sources: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.src).collect();
+            self.audit.leaves(id, &sources, self.backend.as_mut())?;
+        }
+        self.backend.submit(&Work {
+            copies_out: &plan.copies_out,
+            copies_in: &plan.copies_in,
+            spans: &self.spans,
+            tables: &self.tables,
+            seeds: &self.seeds,
+            block_size: self.block_size,
+        })?;
+        self.audit.copied(plan.copies_out.len(), plan.copies_in.len());
+        self.check_returned(plan)?;
+        self.note_written(plan)?;
+        for &id in &plan.rejected {
+            self.audit.left(id);
+        }
+        Ok(())
+    }
+
+    /// Waits for the first step submitted and not waited for. How long it took, if the backend measures.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn wait(&mut self) -> Result<Option<Micros>, MemoryError> {
+        self.backend.wait()
+    }
+
+    /// The last token of these requests is there; their blocks, which `scheduler` is about to free, are looked at for the
+    /// last time.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn finishing(&mut self, scheduler: &Scheduler, requests: &[RequestId]) -> Result<(), MemoryError> {
+        for &id in requests {
+            self.check(id, Tier::Gpu, scheduler.table(id))?;
+            self.check(id, Tier::Host, scheduler.host_table(id))?;
+            self.audit.left(id);
+        }
+        Ok(())
+    }
+
+    /// Looks at every block that a request holds, on either side.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn verify(&mut self, scheduler: &Scheduler) -> Result<(), MemoryError> {
+        for id in (0..scheduler.num_requests() as u32).map(RequestId) {
+            let (table, host) = (scheduler.table(id), scheduler.host_table(id));
+            if !table.is_empty() || !host.is_empty() {
+                self.check(id, Tier::Gpu, table)?;
+                self.check(id, Tier::Host, host)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> MemoryReport {
+        self.audit.report()
+    }
+
+    fn check(&mut self, id: RequestId, tier: Tier, blocks: &[BlockId]) -> Result<(), MemoryError> {
+        let tokens = self.audit.written(id);
+        self.audit.check(Part { id, tier, first: 0, blocks, tokens }, self.backend.as_mut())
+    }
+
+    /// Takes down what the plan computes, and where.
+    fn read(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
+        self.spans.clear();
+        self.tables.clear();
+        self.seeds.clear();
+        let unfinished: Vec<RequestId> =
+            plan.prefills.iter().filter(|prefill| !prefill.samples).map(|prefill| prefill.id).collect();
+        for scheduled in scheduler.scheduled(plan) {
+            let (id, context, end) = (scheduled.id, scheduled.context, scheduled.context + scheduled.tokens);
+            let (table, seeds) = (self.tables.len(), self.seeds.len());
+            let samples = !unfinished.contains(&id);
+            self.spans.push(Span { id, context, tokens: scheduled.tokens, samples, table, seeds });
+            self.tables.extend_from_slice(&scheduler.table(id)[..blocks_for(end, self.block_size) as usize]);
+            if self.audit.is_drawn() {
+                self.seeds.extend_from_slice(&self.audit.seeds(id, end)[context as usize..]);
+            }
+        }
+    }
+
+    /// Blocks that came back hold what left.
+    fn check_returned(&mut self, plan: &StepPlan) -> Result<(), MemoryError> {
+        let mut copies = plan.copies_in.iter();
+        for &(id, blocks) in &plan.swapped_in {
+            let returned: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.dst).collect();
+            let Some(span) = self.spans.iter().find(|span| span.id == id) else { continue };
+            let table = &self.tables[span.table..][..blocks_for(span.end(), self.block_size) as usize];
+            // Those before it were found in the prefix cache.
+            let first = returned.first().and_then(|first| table.iter().position(|block| block == first));
+            let Some(first) = first else { continue };
+            let part = Part { id, tier: Tier::Gpu, first: first as u32, blocks: &returned, tokens: span.context };
+            self.audit.check_returned(part, self.backend.as_mut())?;
+        }
+        Ok(())
+    }
+
+    fn note_written(&mut self, plan: &StepPlan) -> Result<(), MemoryError> {
+        for span in &self.spans {
+            let table = &self.tables[span.table..][..blocks_for(span.end(), self.block_size) as usize];
+            if span.context != self.audit.written(span.id) || plan.swapped_in.iter().any(|swap| swap.0 == span.id) {
+                // What it has now was computed by others, or has been compared already.
+                self.audit.restarted(span.id, 0);
+            }
+            self.audit.wrote(span.id, (span.context, span.tokens), table, self.backend.as_mut())?;
+        }
+        Ok(())
+    }
+}
