@@ -1,0 +1,3 @@
+//! Attention.
+use super::Check;
+pub(super) const CHECKS: &[(&str, Check)] = &[];
