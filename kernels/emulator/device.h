@@ -405,7 +405,7 @@ inline unsigned pack_fp16(float low, float high) {
 // `ex2.approx.ftz`: 2^-inf is 0.
 inline float exp2_fast(float value) { return std::exp2(value); }
 
-inline void* dynamic_shared() { return emulator::machine.dynamic_memory.data(); }
+inline uint4* dynamic_shared() { return emulator::machine.dynamic_memory.data(); }
 
 inline void cp_async16(void* to, const void* from, bool valid) {
   using namespace emulator;

@@ -1,5 +1,12 @@
 //! How to launch each kernel: grid, block and shared memory from the sizes of the work.
 
+mod attention;
+
+pub use attention::{
+    BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL, PrefillItem, decode_items, paged_decode, paged_merge, paged_prefill,
+    prefill_items, prefill_tile_tokens,
+};
+
 /// Threads of a CTA where a kernel has no reason for another number.
 const THREADS: u32 = 256;
 /// What `y` and `z` of a grid may be at most; a kernel with more rows strides over them.
@@ -33,7 +40,7 @@ pub fn block_copy(pair_count: u32, vectors_per_block: u64, multiprocessors: u32)
 }
 
 /// `kvtide_block_copy` with a pool in pinned host memory on at most `ctas` CTAs: 16 keep 256 KiB in flight, which fills
-/// a PCIe link and leaves the device to the model.
+/// a `PCIe` link and leaves the device to the model.
 pub fn block_copy_with(pair_count: u32, vectors_per_block: u64, ctas: u32) -> Geometry {
     let chunks = vectors_per_block.div_ceil(COPY_CHUNK) * u64::from(pair_count);
     Geometry::plain(chunks.min(u64::from(ctas)) as u32, 1, THREADS)

@@ -44,6 +44,40 @@ pub const KV_FILL: Kernel =
 pub const KV_SCATTER: Kernel =
     Kernel { name: "kv_scatter.cu", source: include_str!("cuda/kv_scatter.cu"), entries: &["kvtide_kv_scatter"] };
 
+/// Attention of one token a sequence over a paged cache, and the merge of sequences that were split.
+pub const PAGED_DECODE: Kernel = Kernel {
+    name: "paged_decode.cu",
+    source: concat!(
+        include_str!("cuda/element.cuh"),
+        include_str!("cuda/tensor.cuh"),
+        include_str!("cuda/paged_decode.cu")
+    ),
+    entries: &[
+        "kvtide_paged_decode_bf16_64",
+        "kvtide_paged_decode_bf16_128",
+        "kvtide_paged_decode_fp16_64",
+        "kvtide_paged_decode_fp16_128",
+        "kvtide_paged_merge_bf16",
+        "kvtide_paged_merge_fp16",
+    ],
+};
+
+/// Causal attention of chunks of prompts over a paged cache.
+pub const PAGED_PREFILL: Kernel = Kernel {
+    name: "paged_prefill.cu",
+    source: concat!(
+        include_str!("cuda/element.cuh"),
+        include_str!("cuda/tensor.cuh"),
+        include_str!("cuda/paged_prefill.cu")
+    ),
+    entries: &[
+        "kvtide_paged_prefill_bf16_64",
+        "kvtide_paged_prefill_bf16_128",
+        "kvtide_paged_prefill_fp16_64",
+        "kvtide_paged_prefill_fp16_128",
+    ],
+};
+
 /// Residual addition and root mean square normalisation.
 pub const RMS_NORM: Kernel = Kernel {
     name: "rms_norm.cu",
@@ -51,7 +85,7 @@ pub const RMS_NORM: Kernel = Kernel {
     entries: &["kvtide_rms_norm_bf16", "kvtide_rms_norm_fp16"],
 };
 
-/// The gate of a SwiGLU feed-forward layer.
+/// The gate of a `SwiGLU` feed-forward layer.
 pub const SILU_MUL: Kernel = Kernel {
     name: "silu_mul.cu",
     source: concat!(include_str!("cuda/element.cuh"), include_str!("cuda/silu_mul.cu")),
@@ -77,4 +111,16 @@ pub const ARGMAX: Kernel = Kernel {
 };
 
 /// Every kernel.
-pub const ALL: &[Kernel] = &[BLOCK_COPY, BLOCK_CHECKSUM, KV_FILL, KV_SCATTER, RMS_NORM, SILU_MUL, ROPE, EMBED, ARGMAX];
+pub const ALL: &[Kernel] = &[
+    BLOCK_COPY,
+    BLOCK_CHECKSUM,
+    KV_FILL,
+    KV_SCATTER,
+    PAGED_DECODE,
+    PAGED_PREFILL,
+    RMS_NORM,
+    SILU_MUL,
+    ROPE,
+    EMBED,
+    ARGMAX,
+];

@@ -35,7 +35,9 @@ pub(super) struct Buffer {
 impl Buffer {
     pub(super) fn of<T: Plain>(values: &[T]) -> Self {
         let mut raw = Vec::new();
-        values.iter().for_each(|value| value.put(&mut raw));
+        for &value in values {
+            value.put(&mut raw);
+        }
         let mut bytes = vec![0; raw.len() + 15];
         let start = bytes.as_ptr().align_offset(16);
         bytes[start..start + raw.len()].copy_from_slice(&raw);

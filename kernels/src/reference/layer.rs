@@ -2,7 +2,7 @@
 
 use super::Element;
 
-/// Adds `delta` to a residual row and normalises it (Zhang, Sennrich, NeurIPS 2019): the stored residual, and
+/// Adds `delta` to a residual row and normalises it (Zhang, Sennrich, 2019): the stored residual, and
 /// `residual / sqrt(mean(residual^2) + epsilon) * weight` before it is rounded.
 ///
 /// The norm is that of the residual as stored. Lengths are all `[width]`.
