@@ -1,0 +1,11 @@
+//! What each kernel computes, in plain Rust: slow and obvious, `f64` where there is arithmetic.
+
+mod attention;
+mod element;
+mod layer;
+mod memory;
+
+pub use attention::{Attended, attend};
+pub use element::Element;
+pub use layer::{argmax, embed, rms_norm, rope, silu_mul};
+pub use memory::{KvLayer, block_checksum, kv_fill, kv_scatter, mix32, mix64};

@@ -1,0 +1,53 @@
+//! Every kernel computes what the reference says, on the CPU and in many orders of its threads, and a kernel with a
+//! defect does not.
+#![expect(unsafe_code, reason = "runs compiled kernels")]
+
+mod common;
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use common::Emulator;
+use kvtide_kernels::{check, emulator};
+
+/// Scratch of this crate's tests: compiled kernels are kept from one run to the next.
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// The library, or none, with a word, where there is no C++ compiler.
+fn compiled(library: Result<PathBuf, String>) -> Option<PathBuf> {
+    match library {
+        Ok(path) => Some(path),
+        Err(message) if message.starts_with(emulator::MISSING_COMPILER) => {
+            let _ = writeln!(io::stderr(), "skipped: kernels are not run: {message}");
+            None
+        }
+        Err(message) => panic!("{message}"),
+    }
+}
+
+/// Seeds to run: `KVTIDE_KERNEL_SEEDS=7..8`, or a first few.
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("KVTIDE_KERNEL_SEEDS") else { return 0..40 };
+    let range = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    range.unwrap_or_else(|| panic!("KVTIDE_KERNEL_SEEDS={text} is no range like 7..8"))
+}
+
+#[test]
+fn every_kernel_computes_what_the_reference_says() {
+    let Some(library) = compiled(emulator::compile(folder(), &[], "kernels.so")) else { return };
+    let mut device = Emulator::open(&library);
+    for seed in seeds() {
+        device.seed = seed;
+        for (name, check) in check::all() {
+            if let Err(message) = check(&mut device, seed) {
+                panic!(
+                    "{name}: {message}\nreplay: KVTIDE_KERNEL_SEEDS={seed}..{} cargo test -p kvtide-kernels --test emulated",
+                    seed + 1
+                );
+            }
+        }
+    }
+}
