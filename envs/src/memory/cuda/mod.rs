@@ -6,14 +6,17 @@
 //! copied. So a swap-out overlaps the step it makes room for, where the scheduler's choice of blocks allows it.
 //!
 //! All unsafe code of this crate is below this module. Nothing of CUDA is needed to build it: driver, NVRTC and cuBLAS are
-//! loaded when a device is opened, and one that is missing is an error that says so.
+//! loaded when a device is opened, and one that is missing is an error that says so. Without the feature `cuda` every
+//! function here says that the build cannot.
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
 mod enabled;
+mod found;
 
 #[cfg(not(feature = "cuda"))]
-pub use disabled::open;
+pub use disabled::{check_kernels, devices, open, open_drawn, speeds, timer};
 #[cfg(feature = "cuda")]
-pub use enabled::{CopyMethod, CudaMemory, Device, Direction, Element, cache_folder, devices, open, open_drawn};
+pub use enabled::{check_kernels, devices, open, open_drawn, speeds, timer};
+pub use found::{Ceiling, KernelCheck, Speed};

@@ -137,6 +137,16 @@ impl Device {
         Event::new(&self.context)
     }
 
+    /// The CUDA version of the driver, as in `CUDA 13.0`.
+    pub(super) fn driver_text(&self) -> String {
+        format!("CUDA {}.{}", self.driver / 1000, self.driver % 1000 / 10)
+    }
+
+    /// The kernel of that name.
+    pub(super) fn entry(&self, name: &str) -> Option<&'static str> {
+        self.functions.get_key_value(name).map(|(entry, _)| *entry)
+    }
+
     /// Sends a kernel to `stream`.
     ///
     /// # Safety

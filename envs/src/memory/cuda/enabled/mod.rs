@@ -6,9 +6,12 @@ mod compile;
 mod decoder;
 mod device;
 mod driver;
+mod launcher;
 mod library;
 mod pools;
+mod speed;
 mod step;
+mod timer;
 mod weights;
 
 use std::collections::BTreeSet;
@@ -17,23 +20,24 @@ use std::sync::Arc;
 
 use kvtide_kernels::launch;
 
-pub use compile::cache_folder;
-pub use device::{Device, devices};
-pub use kvtide_kernels::reference::Element;
-pub use pools::{CopyMethod, Direction};
+pub use device::devices;
+use kvtide_kernels::reference::Element;
 
 use self::decoder::{Decoder, Limits};
-use self::device::Arg;
+use self::device::{Arg, Device};
 use self::driver::Event;
 use self::pools::Pools;
 use self::step::{Builder, Inputs, Layout, Steps};
-use crate::cost::{Deployment, Model};
+use self::timer::Timer;
+use self::weights::Widths;
+use super::{KernelCheck, Speed};
+use crate::cost::{Deployment, Direction, Model, Timed};
 use crate::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work};
 use crate::sched::EngineConfig;
 use crate::time::Micros;
 
 /// Real blocks on a device, and a decoder over them.
-pub struct CudaMemory {
+struct CudaMemory {
     writer: Writer,
     pools: Pools,
     steps: Steps,
@@ -84,8 +88,45 @@ pub fn open(
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_drawn(ordinal: u32, shape: KvShape, engine: &EngineConfig) -> Result<CudaMemory, MemoryError> {
-    CudaMemory::drawn(&Arc::new(Device::open(ordinal)?), shape, engine)
+pub fn open_drawn(ordinal: u32, shape: KvShape, engine: &EngineConfig) -> Result<Box<dyn MemoryBackend>, MemoryError> {
+    Ok(Box::new(CudaMemory::drawn(&Arc::new(Device::open(ordinal)?), shape, engine)?))
+}
+
+/// Device `ordinal` with the model of `deployment` on it, to be timed step by step. `commit` is what this was built from.
+///
+/// # Errors
+/// As [`open`].
+pub fn timer(
+    ordinal: u32,
+    deployment: &Deployment,
+    engine: &EngineConfig,
+    commit: &str,
+) -> Result<Box<dyn Timed>, MemoryError> {
+    let device = Arc::new(Device::open(ordinal)?);
+    let memory = CudaMemory::decoder(&device, &deployment.model, Element::Bf16, engine)?;
+    Ok(Box::new(Timer::new(memory, commit)?))
+}
+
+/// How fast device `ordinal` moves and reads blocks of the model of `deployment`. Each speed is handed over as it is there.
+///
+/// # Errors
+/// There is no such device, it is too small, or it failed.
+pub fn speeds(ordinal: u32, deployment: &Deployment, report: &mut dyn FnMut(&Speed)) -> Result<(), MemoryError> {
+    let device = Arc::new(Device::open(ordinal)?);
+    let shape = KvShape::of(&deployment.model, launch::BLOCK_SIZE)?;
+    speed::speeds(&device, shape, Widths::of(&deployment.model)?.group(), report)
+}
+
+/// Every kernel against its reference on device `ordinal`. Each check is handed over as it is done.
+///
+/// # Errors
+/// There is no such device, or it failed.
+pub fn check_kernels(
+    ordinal: u32,
+    seeds: std::ops::Range<u64>,
+    report: &mut dyn FnMut(&KernelCheck),
+) -> Result<(), MemoryError> {
+    launcher::check_kernels(&Arc::new(Device::open(ordinal)?), seeds, report)
 }
 
 impl CudaMemory {
@@ -93,7 +134,7 @@ impl CudaMemory {
     ///
     /// # Errors
     /// It does not fit, or is not a decoder the kernels can do.
-    pub fn decoder(
+    fn decoder(
         device: &Arc<Device>,
         model: &Model,
         element: Element,
@@ -112,7 +153,7 @@ impl CudaMemory {
     ///
     /// # Errors
     /// The pools do not fit.
-    pub fn drawn(device: &Arc<Device>, shape: KvShape, engine: &EngineConfig) -> Result<CudaMemory, MemoryError> {
+    fn drawn(device: &Arc<Device>, shape: KvShape, engine: &EngineConfig) -> Result<CudaMemory, MemoryError> {
         device.enter()?;
         CudaMemory::new(device, shape, engine, Writer::Fill)
     }
@@ -139,28 +180,18 @@ impl CudaMemory {
     }
 
     /// The device.
-    pub fn device(&self) -> &Arc<Device> {
+    fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
     /// Blocks of the device pool and of the host pool.
-    pub fn counts(&self) -> (u32, u32) {
+    fn counts(&self) -> (u32, u32) {
         self.pools.counts()
     }
 
     /// The shape of its blocks.
-    pub fn shape(&self) -> KvShape {
+    fn shape(&self) -> KvShape {
         self.pools.shape()
-    }
-
-    /// How blocks are copied between device and host.
-    pub fn copy_method(&self) -> CopyMethod {
-        self.pools.method()
-    }
-
-    /// Copies blocks another way from now on.
-    pub fn set_copy_method(&mut self, method: CopyMethod) {
-        self.pools.set_method(method);
     }
 
     /// Sends the copies of a step to the swap stream, and makes the compute stream wait for what it needs of them.

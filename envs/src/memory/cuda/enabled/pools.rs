@@ -5,23 +5,15 @@ use std::sync::Arc;
 use kvtide_kernels::launch;
 
 use super::device::{Arg, Device};
-use super::driver::{Buffer, Event, Pinned, Stream, copy};
+use super::driver::{Buffer, Event, Pinned, copy};
+use crate::cost::Direction;
 use crate::kv::BlockId;
 use crate::memory::{Filled, KvShape, MemoryError, Tier};
 use crate::sched::BlockCopy;
 
-/// Which way blocks go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// From the device to the host.
-    Out,
-    /// From the host to the device.
-    In,
-}
-
 /// How scattered blocks are copied between device and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyMethod {
+pub(super) enum CopyMethod {
     /// By the copy engine, one copy a block: a block is contiguous on both sides.
     Engine,
     /// By a kernel that reads and writes pinned memory itself, on a few multiprocessors.
@@ -106,7 +98,12 @@ impl Pools {
 
     /// Fills the device pool with a pattern nobody writes.
     pub(super) fn poison(&mut self) -> Result<(), MemoryError> {
-        self.gpu.fill(0xa5, &self.device.compute)?;
+        self.fill(0xa5)
+    }
+
+    /// Sets every byte of the device pool.
+    pub(super) fn fill(&mut self, byte: u8) -> Result<(), MemoryError> {
+        self.gpu.fill(byte, &self.device.compute)?;
         self.device.compute.synchronise()
     }
 
@@ -176,10 +173,8 @@ impl Pools {
         };
         assert!(blocks.iter().all(|filled| filled.block.0 < count), "a block is not in its pool");
         for blocks in blocks.chunks(self.sums.bytes() as usize / 8) {
-            let filled: Vec<[u32; 2]> = blocks.iter().map(|filled| [filled.block.0, filled.tokens]).collect();
-            self.filled.write(&filled, &self.device.compute)?;
-            self.sums.fill(0, &self.device.compute)?;
-            self.launch_checksum(address, filled.len() as u32, &self.device.compute)?;
+            self.prepare_checksums(blocks)?;
+            self.launch_checksum(address, blocks.len() as u32)?;
             let first = sums.len();
             sums.resize(first + blocks.len(), 0);
             self.sums.read(&mut sums[first..], &self.device.compute)?;
@@ -187,8 +182,23 @@ impl Pools {
         Ok(())
     }
 
-    /// Sends the checksum of the first `count` blocks of the list to `stream`.
-    fn launch_checksum(&self, address: u64, count: u32, stream: &Stream) -> Result<(), MemoryError> {
+    /// Makes `blocks` the list to be checked.
+    ///
+    /// # Panics
+    /// If they are more than the list holds.
+    pub(super) fn prepare_checksums(&mut self, blocks: &[Filled]) -> Result<(), MemoryError> {
+        let filled: Vec<[u32; 2]> = blocks.iter().map(|filled| [filled.block.0, filled.tokens]).collect();
+        self.filled.write(&filled, &self.device.compute)?;
+        self.sums.fill(0, &self.device.compute)
+    }
+
+    /// Sends the checksum of the first `count` blocks of the list, in the device pool, to the compute stream.
+    pub(super) fn launch_prepared(&self, count: u32) -> Result<(), MemoryError> {
+        self.launch_checksum(self.gpu.address(), count)
+    }
+
+    /// The same of blocks in the pool at `address`.
+    fn launch_checksum(&self, address: u64, count: u32) -> Result<(), MemoryError> {
         let vectors = (self.shape.block_bytes() / 16) as u32;
         let geometry = launch::block_checksum(count, vectors, self.device.multiprocessors());
         let args = [
@@ -201,7 +211,7 @@ impl Pools {
             Arg::Long(self.sums.address()),
         ];
         // SAFETY: the kernel's arguments; blocks are in their pools.
-        unsafe { self.device.launch("kvtide_block_checksum", geometry, stream, &args) }
+        unsafe { self.device.launch("kvtide_block_checksum", geometry, &self.device.compute, &args) }
     }
 
     /// Everything that is being done to the pools, done.
