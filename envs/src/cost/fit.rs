@@ -16,7 +16,7 @@ use super::least_squares::{forgiving, nearest_to_one};
 use super::points::Brief;
 use super::profile::DeviceTimings;
 use super::{
-    Chunk, CostModel, Deployment, DeviceAbout, Hardware, Kernels, Measured, OverlapPoint, Point, Role, StepLoad,
+    CostModel, Deployment, DeviceAbout, Hardware, Kernels, Measured, Overlap, OverlapPoint, Point, Role, StepLoad,
     TransferPoint,
 };
 
@@ -221,9 +221,9 @@ fn fit_points(
             return Err(FitError::TooFew { what, found, least: LEAST });
         }
     }
-    let (constants, knots) = fit_steps(steps, measured.launch.seconds, deployment)?;
+    let constants = fit_steps(steps, measured.launch.seconds, deployment)?;
     let mut hardware = deployment.hardware.clone();
-    let kernels = constants.kernels(&knots, measured.launch.seconds, swap_overlap(overlaps), deployment);
+    let kernels = constants.kernels(measured.launch.seconds, swap_overlap(overlaps), deployment);
     // Whoever takes the kernels out of the profile finds the roofline nearest to them.
     let last = kernels.tokens.len() - 1;
     let flops = 2.0 * f64::from(kernels.tokens[last]) / (kernels.ps_per_weight[last] * 1e-12);
@@ -235,16 +235,17 @@ fn fit_points(
     Ok(hardware)
 }
 
-/// The median share of the shorter of two things that both at once were shorter than one after the other.
+/// The share of the shorter of two things by which both at once are shorter than one after the other, where it leaves the
+/// least relative squares of the time both take.
 fn swap_overlap(points: &[&OverlapPoint]) -> f64 {
-    let hidden = |point: &&OverlapPoint| {
-        let overlap = point.overlap;
-        let saved = overlap.compute_s + overlap.transfer_s - overlap.together_s;
-        (saved / overlap.compute_s.min(overlap.transfer_s)).clamp(0.0, 1.0)
-    };
-    let mut shares: Vec<f64> = points.iter().map(hidden).collect();
-    shares.sort_by(f64::total_cmp);
-    if shares.is_empty() { 0.0 } else { crate::percentile::percentile(&shares, 50.0) }
+    let sums = points.iter().map(|point| {
+        let Overlap { compute_s, transfer_s, together_s } = point.overlap;
+        let shorter = compute_s.min(transfer_s) / together_s;
+        let saved = (compute_s + transfer_s) / together_s - 1.0;
+        (saved * shorter, shorter * shorter)
+    });
+    let (saved, shorter) = sums.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    if shorter > 0.0 { (saved / shorter).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 /// A fixed time, and a time by the block.
@@ -288,43 +289,35 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
 const CONTEXT_TOKEN: usize = 0;
 const SEQUENCE: usize = 1;
 const PAIR: usize = 2;
-const PAIR_HALF: usize = 3;
-const FIXED: usize = 4;
-const CONSTANTS: usize = 5;
+const FIXED: usize = 3;
+const CONSTANTS: usize = 4;
+/// Tiles of a chunk's attention that are tried.
+const TILES: [u32; 6] = [1, 16, 32, 64, 128, 256];
 
 /// What steps cost: seconds a weight takes at each knot, and the constants.
 struct Constants {
+    knots: Vec<u32>,
     weight: Vec<f64>,
     rest: [f64; CONSTANTS],
+    chunk_tile: u32,
 }
 
 impl Constants {
-    fn of(solved: &[f64]) -> Constants {
-        let (rises, rest) = solved.split_at(solved.len() - CONSTANTS);
-        let mut height = 0.0;
-        let climb = |rise: &f64| {
-            height += rise;
-            height
-        };
-        Constants { weight: rises.iter().map(climb).collect(), rest: std::array::from_fn(|index| rest[index]) }
-    }
-
-    fn kernels(&self, knots: &[u32], launch: f64, swap_overlap: f64, deployment: &Deployment) -> Kernels {
+    fn kernels(&self, launch: f64, swap_overlap: f64, deployment: &Deployment) -> Kernels {
         let Deployment { model, hardware, .. } = deployment;
         let layers = f64::from(model.num_layers);
         let share = |per_unit: f64, peak: f64, least: f64| (per_unit / peak).clamp(least, 1.5);
         let chunk_compute =
             share(model.attention_flops_per_pair(), hardware.peak_flops * self.rest[PAIR].max(1e-300), 0.001);
-        let pair = model.attention_flops_per_pair() / (hardware.peak_flops * chunk_compute);
         let decode_bandwidth =
             share(model.kv_bytes_per_token(), hardware.peak_bandwidth * self.rest[CONTEXT_TOKEN].max(1e-300), 0.01);
         Kernels {
-            tokens: knots.to_vec(),
+            tokens: self.knots.clone(),
             ps_per_weight: self.weight.iter().map(|seconds| (seconds * 1e12).clamp(1e-6, 1e6)).collect(),
             decode_bandwidth,
             decode_sequence: (self.rest[SEQUENCE] / layers).clamp(0.0, 1.0),
             chunk_compute,
-            chunk_half: (self.rest[PAIR_HALF] / pair).clamp(0.0, 65_536.0),
+            chunk_tile: self.chunk_tile,
             attention_fixed: (self.rest[FIXED] / layers).clamp(0.0, 1.0),
             launch: launch.clamp(0.0, 10.0),
             swap_overlap,
@@ -333,59 +326,92 @@ impl Constants {
 }
 
 /// Fits on every size that was timed, leaves out the knots that lie on a straight line, and fits again.
-fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<(Constants, Vec<u32>), FitError> {
-    let telling: Vec<&Point> =
-        points.iter().copied().filter(|point| point.timing.seconds > NEAR_FLOOR * launch).collect();
-    let is_pure = |point: &&&Point| Kind::of(&point.shape) != Kind::Mixed;
-    let mut sizes: Vec<u32> =
-        telling.iter().filter(is_pure).map(|point| point.shape.load().tokens() as u32).collect();
+fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<Constants, FitError> {
+    let tells = |point: &&&Point| {
+        point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed
+    };
+    let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens() as u32);
+    let mut sizes: Vec<u32> = sizes.collect();
     sizes.sort_unstable();
     sizes.dedup();
     if sizes.len() < LEAST {
         return Err(FitError::TooFew { what: "different sizes above the launch floor", found: sizes.len(), least: LEAST });
     }
-    let all = solve(points, &sizes, launch, deployment);
-    let knots = telling_knots(&sizes, &all.weight);
-    let constants = solve(points, &knots, launch, deployment);
-    Ok((constants, knots))
+    let steps = Steps { points, launch, deployment };
+    let of_tile = |tile: u32| {
+        let all = steps.solve(&sizes, tile).0;
+        steps.solve(&telling_knots(&sizes, &all.weight), tile)
+    };
+    // Of equal tiles the smallest.
+    let best = TILES.into_iter().map(of_tile).min_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(best.expect("tiles are tried").0)
 }
 
-fn solve(points: &[&Point], knots: &[u32], launch: f64, deployment: &Deployment) -> Constants {
-    let knots: Vec<f64> = knots.iter().copied().map(f64::from).collect();
-    let mut solved: Option<Vec<f64>> = None;
-    let mut weights = vec![1.0; points.len()];
-    for _ in 0..ROUNDS {
-        let known = solved.as_deref().map(Constants::of);
-        let row = |point: &&Point| row(point, &knots, known.as_ref(), deployment);
-        let rows: Vec<Vec<f64>> = points.iter().map(row).collect();
-        // A step at the floor of launches says only that its kernels are not above it.
-        for ((row, point), weight) in rows.iter().zip(points).zip(&mut weights) {
-            let is_near = point.timing.seconds <= NEAR_FLOOR * launch;
-            let is_above = solved.as_ref().is_some_and(|solved| dot(row, solved) * point.timing.seconds > launch);
-            if is_near && !is_above {
-                *weight = 0.0;
+/// What is fitted to, the same in every round.
+struct Steps<'a> {
+    points: &'a [&'a Point],
+    launch: f64,
+    deployment: &'a Deployment,
+}
+
+impl Steps<'_> {
+    /// The constants with these knots and this tile, and the mean relative error that is left.
+    fn solve(&self, knots: &[u32], chunk_tile: u32) -> (Constants, f64) {
+        let mut known: Option<Constants> = None;
+        let mut weights = vec![1.0; self.points.len()];
+        let mut before = vec![0.0; self.points.len()];
+        for _ in 0..ROUNDS {
+            let row = |point: &&Point| row(point, knots, chunk_tile, known.as_ref(), self.deployment);
+            let rows: Vec<Vec<f64>> = self.points.iter().map(row).collect();
+            for ((point, weight), before) in self.points.iter().zip(&mut weights).zip(&before) {
+                if self.is_floor(point, *before) {
+                    *weight = 0.0;
+                }
+            }
+            let solved = nearest_to_one(&rows, &weights);
+            let residuals = residuals(&rows, &solved);
+            weights = forgiving(&residuals);
+            let is_settled = residuals.iter().zip(&before).all(|(residual, before)| (residual + 1.0 - before).abs() < 1e-9);
+            before = residuals.iter().map(|residual| residual + 1.0).collect();
+            let (rises, rest) = solved.split_at(knots.len());
+            known = Some(Constants {
+                knots: knots.to_vec(),
+                weight: heights(rises),
+                rest: std::array::from_fn(|index| rest[index]),
+                chunk_tile,
+            });
+            if is_settled {
+                break;
             }
         }
-        let next = nearest_to_one(&rows, &weights);
-        weights = forgiving(&residuals(&rows, &next));
-        let is_settled = solved.as_ref().is_some_and(|old| {
-            rows.iter().all(|row| (dot(row, old) - dot(row, &next)).abs() < 1e-9)
-        });
-        solved = Some(next);
-        if is_settled {
-            break;
-        }
+        let off = |(point, share): (&&Point, &f64)| if self.is_floor(point, *share) { 0.0 } else { (share - 1.0).abs() };
+        let error = self.points.iter().zip(&before).map(off).sum::<f64>() / self.points.len() as f64;
+        (known.expect("there are rounds"), error)
     }
-    Constants::of(&solved.expect("there are rounds"))
+
+    /// Whether all that `point` says is that its kernels take no longer than launching them, and they do not where they
+    /// are predicted to take `share` of the time measured.
+    fn is_floor(&self, point: &Point, share: f64) -> bool {
+        point.timing.seconds <= NEAR_FLOOR * self.launch && share * point.timing.seconds <= self.launch
+    }
+}
+
+fn heights(rises: &[f64]) -> Vec<f64> {
+    let climb = |height: &mut f64, rise: &f64| {
+        *height += rise;
+        Some(*height)
+    };
+    rises.iter().scan(0.0, climb).collect()
 }
 
 /// How a point's time depends on what is sought, as shares of the time measured.
-fn row(point: &Point, knots: &[f64], known: Option<&Constants>, deployment: &Deployment) -> Vec<f64> {
+fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deployment: &Deployment) -> Vec<f64> {
     let model = &deployment.model;
     let load = point.shape.load();
+    let positions: Vec<f64> = knots.iter().copied().map(f64::from).collect();
     let mut row = vec![0.0; knots.len() + CONSTANTS];
     for (count, params) in [(load.tokens(), model.layer_params), (load.sequences(), model.head_params)] {
-        for (knot, weight) in between(knots, count as f64) {
+        for (knot, weight) in between(&positions, count as f64) {
             row[..=knot].iter_mut().for_each(|rise| *rise += weight * params);
         }
     }
@@ -394,21 +420,17 @@ fn row(point: &Point, knots: &[f64], known: Option<&Constants>, deployment: &Dep
     rest[SEQUENCE] = f64::from(load.decodes);
     rest[FIXED] = f64::from(u8::from(load.decodes > 0) + u8::from(load.chunks.len() > 0));
     for chunk in load.chunks {
-        if known.is_some_and(|known| is_reading(chunk, known)) {
+        let is_reading = |known: &Constants| {
+            chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR]
+        };
+        if known.is_some_and(is_reading) {
             rest[CONTEXT_TOKEN] += chunk.end();
         } else {
-            rest[PAIR] += chunk.pairs();
-            rest[PAIR_HALF] += chunk.mean_context();
+            rest[PAIR] += chunk.tiled_pairs(tile);
         }
     }
     row.iter_mut().for_each(|value| *value /= point.timing.seconds);
     row
-}
-
-/// Whether reading keys and values takes longer than the arithmetic of a chunk's attention.
-fn is_reading(chunk: Chunk, known: &Constants) -> bool {
-    let arithmetic = chunk.pairs() * known.rest[PAIR] + chunk.mean_context() * known.rest[PAIR_HALF];
-    chunk.end() * known.rest[CONTEXT_TOKEN] > arithmetic
 }
 
 /// The knots without which the curve would be another: those are left out, the most straight first, that a line between

@@ -15,7 +15,7 @@ pub(super) struct KernelCost {
     sequence: f64,
     /// A pair of a token and one it attends to, in a chunk.
     pub(super) attention_pair: f64,
-    chunk_half: f64,
+    chunk_tile: u32,
     fixed: f64,
     launch: f64,
     /// Share of the shorter of computing and copying that is hidden.
@@ -39,7 +39,7 @@ impl KernelCost {
                 / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
             sequence: layers * kernels.decode_sequence,
             attention_pair: model.attention_flops_per_pair() / (hardware.peak_flops * kernels.chunk_compute * devices),
-            chunk_half: kernels.chunk_half,
+            chunk_tile: kernels.chunk_tile,
             fixed: layers * kernels.attention_fixed,
             launch: kernels.launch,
             overlap: kernels.swap_overlap,
@@ -65,10 +65,9 @@ impl KernelCost {
         (products + decodes + chunks).max(self.launch)
     }
 
-    /// Attention of a chunk: `k` queries at the price of `k + chunk_half`, which attend to as many tokens on average.
+    /// Attention of a chunk: its tokens, in whole tiles, attend to as many others as they do on average.
     fn chunk(&self, chunk: Chunk) -> f64 {
-        let pairs = chunk.pairs() + self.chunk_half * chunk.mean_context();
-        (pairs * self.attention_pair).max(chunk.end() * self.context_token)
+        (chunk.tiled_pairs(self.chunk_tile) * self.attention_pair).max(chunk.end() * self.context_token)
     }
 
     /// Time of a token in the layers' matrix products of the largest batch measured.

@@ -27,10 +27,10 @@ pub struct Kernels {
     pub decode_bandwidth: f64,
     /// Time in each layer for each sequence that decodes: scheduling and merging of its parts. Seconds, from 0 to 1.
     pub decode_sequence: f64,
-    /// Share of `peak_flops` that attention of long chunks comes near to, from 0.001 to 1.5.
+    /// Share of `peak_flops` that attention of chunks reaches, from 0.001 to 1.5.
     pub chunk_compute: f64,
-    /// Tokens of a chunk without context that reach half of that share, from 0 to 65,536.
-    pub chunk_half: f64,
+    /// Tokens of a chunk that attention takes at a time, so that fewer cost as many, from 1 to 1024.
+    pub chunk_tile: u32,
     /// Time in each layer, whatever their size, for attention of decodes, and again for attention of chunks, where a step
     /// has any. Seconds, from 0 to 1.
     pub attention_fixed: f64,
@@ -52,7 +52,7 @@ impl Kernels {
             ("decode_bandwidth", self.decode_bandwidth, 0.01..=1.5, "a share from 0.01 to 1.5"),
             ("decode_sequence", self.decode_sequence, 0.0..=1.0, "seconds, from 0 to 1"),
             ("chunk_compute", self.chunk_compute, 0.001..=1.5, "a share from 0.001 to 1.5"),
-            ("chunk_half", self.chunk_half, 0.0..=65_536.0, "tokens, from 0 to 65536"),
+            ("chunk_tile", f64::from(self.chunk_tile), 1.0..=1024.0, "tokens, from 1 to 1024"),
             ("attention_fixed", self.attention_fixed, 0.0..=1.0, "seconds, from 0 to 1"),
             ("launch", self.launch, 0.0..=10.0, "seconds, from 0 to 10"),
             ("swap_overlap", self.swap_overlap, 0.0..=1.0, "a share from 0 to 1"),
@@ -121,7 +121,7 @@ mod tests {
             decode_bandwidth: 0.8,
             decode_sequence: 1e-7,
             chunk_compute: 0.6,
-            chunk_half: 32.0,
+            chunk_tile: 64,
             attention_fixed: 4e-6,
             launch: 1e-3,
             swap_overlap: 0.5,
@@ -163,6 +163,6 @@ mod tests {
         }
         assert_eq!(error(|kernels| kernels.swap_overlap = 1.5), "swap_overlap=\"1.5\": expected a share from 0 to 1");
         assert!(error(|kernels| kernels.launch = f64::NAN).starts_with("launch=\"NaN\""));
-        assert!(error(|kernels| kernels.chunk_half = -1.0).starts_with("chunk_half=\"-1\""));
+        assert!(error(|kernels| kernels.chunk_tile = 0).starts_with("chunk_tile=\"0\""));
     }
 }

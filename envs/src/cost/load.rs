@@ -21,9 +21,11 @@ impl Chunk {
         tokens * context + tokens * (tokens + 1.0) / 2.0
     }
 
-    /// Tokens each of the chunk's attends to, on average; 0 for a chunk without tokens.
-    pub fn mean_context(self) -> f64 {
-        if self.tokens == 0 { 0.0 } else { f64::from(self.context) + (f64::from(self.tokens) + 1.0) / 2.0 }
+    /// Pairs where tokens are computed `tile` at a time, each attending to as many as the chunk's do on average; 0 for a
+    /// chunk without tokens.
+    pub(super) fn tiled_pairs(self, tile: u32) -> f64 {
+        let tiles = u64::from(self.tokens).next_multiple_of(u64::from(tile));
+        tiles as f64 * (f64::from(self.context) + (f64::from(self.tokens) + 1.0) / 2.0)
     }
 
     /// Tokens attended to by the chunk's last token.

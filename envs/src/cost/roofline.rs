@@ -19,7 +19,8 @@
 //!
 //! - layers and head: `layer_params · w(n) / d + head_params · w(s) / d`, with `w` the measured time per weight
 //! - attention of decodes: `kv_bytes · context / (share · peak_bandwidth · d)`, and `layers · decode_sequence` for each
-//! - attention of a chunk: the same `max`, with its own share of the peak, and `k` queries at the price of `k + chunk_half`
+//! - attention of a chunk: the same `max`, with its own share of the peak, and `k` rounded up to tiles of
+//!   `chunk_tile` in `pairs = k · (c + (k + 1) / 2)`
 //! - `layers · attention_fixed` for decodes, where there are any, and for chunks
 //! - altogether never less than `launch`
 //! - swaps: with `C` the time of all this and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
