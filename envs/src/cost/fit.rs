@@ -200,8 +200,7 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
         kind: Kind::Overlap,
         what: during(point),
         measured_s: point.overlap.together_s,
-        predicted_s: cost
-            .device_seconds(&StepLoad { blocks: point.blocks as usize, ..point.shape.load() }),
+        predicted_s: cost.device_seconds(&StepLoad { blocks: point.blocks as usize, ..point.shape.load() }),
     });
     steps.chain(transfers).chain(overlaps).collect()
 }
@@ -261,9 +260,7 @@ fn fit_copies(
     if points.len() < 2 {
         return Err(FitError::TooFew { what: "copies to fit", found: points.len(), least: 2 });
     }
-    let row = |point: &&TransferPoint| {
-        vec![1.0 / point.timing.seconds, f64::from(point.blocks) / point.timing.seconds]
-    };
+    let row = |point: &&TransferPoint| vec![1.0 / point.timing.seconds, f64::from(point.blocks) / point.timing.seconds];
     let rows: Vec<Vec<f64>> = points.iter().map(row).collect();
     let mut weights = vec![1.0; rows.len()];
     let mut constants = Vec::new();
@@ -327,15 +324,17 @@ impl Constants {
 
 /// Fits on every size that was timed, leaves out the knots that lie on a straight line, and fits again.
 fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<Constants, FitError> {
-    let tells = |point: &&&Point| {
-        point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed
-    };
+    let tells = |point: &&&Point| point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed;
     let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens() as u32);
     let mut sizes: Vec<u32> = sizes.collect();
     sizes.sort_unstable();
     sizes.dedup();
     if sizes.len() < LEAST {
-        return Err(FitError::TooFew { what: "different sizes above the launch floor", found: sizes.len(), least: LEAST });
+        return Err(FitError::TooFew {
+            what: "different sizes above the launch floor",
+            found: sizes.len(),
+            least: LEAST,
+        });
     }
     let steps = Steps { points, launch, deployment };
     let of_tile = |tile: u32| {
@@ -371,7 +370,8 @@ impl Steps<'_> {
             let solved = nearest_to_one(&rows, &weights);
             let residuals = residuals(&rows, &solved);
             weights = forgiving(&residuals);
-            let is_settled = residuals.iter().zip(&before).all(|(residual, before)| (residual + 1.0 - before).abs() < 1e-9);
+            let is_settled =
+                residuals.iter().zip(&before).all(|(residual, before)| (residual + 1.0 - before).abs() < 1e-9);
             before = residuals.iter().map(|residual| residual + 1.0).collect();
             let (rises, rest) = solved.split_at(knots.len());
             known = Some(Constants {
@@ -384,7 +384,8 @@ impl Steps<'_> {
                 break;
             }
         }
-        let off = |(point, share): (&&Point, &f64)| if self.is_floor(point, *share) { 0.0 } else { (share - 1.0).abs() };
+        let off =
+            |(point, share): (&&Point, &f64)| if self.is_floor(point, *share) { 0.0 } else { (share - 1.0).abs() };
         let error = self.points.iter().zip(&before).map(off).sum::<f64>() / self.points.len() as f64;
         (known.expect("there are rounds"), error)
     }
@@ -420,9 +421,8 @@ fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deplo
     rest[SEQUENCE] = f64::from(load.decodes);
     rest[FIXED] = f64::from(u8::from(load.decodes > 0) + u8::from(load.chunks.len() > 0));
     for chunk in load.chunks {
-        let is_reading = |known: &Constants| {
-            chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR]
-        };
+        let is_reading =
+            |known: &Constants| chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR];
         if known.is_some_and(is_reading) {
             rest[CONTEXT_TOKEN] += chunk.end();
         } else {

@@ -35,8 +35,7 @@ impl KernelCost {
             weight: kernels.ps_per_weight.iter().map(|ps| ps * 1e-12 / devices).collect(),
             layer_params: model.layer_params,
             head_params: model.head_params,
-            context_token: model.kv_bytes_per_token()
-                / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
+            context_token: model.kv_bytes_per_token() / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
             sequence: layers * kernels.decode_sequence,
             attention_pair: model.attention_flops_per_pair() / (hardware.peak_flops * kernels.chunk_compute * devices),
             chunk_tile: kernels.chunk_tile,

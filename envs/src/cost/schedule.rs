@@ -23,9 +23,8 @@ const BATCHES_BETWEEN: [u32; 9] = [3, 6, 12, 24, 48, 96, 192, 384, 768];
 const BEFORE: [u32; 4] = [512, 2048, 8192, 24_000];
 const BEFORE_BETWEEN: [u32; 3] = [1024, 4096, 16_384];
 const CHUNKS: [u32; 9] = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-const CHUNKS_BETWEEN: [u32; 22] = [
-    24, 40, 80, 112, 160, 224, 300, 360, 416, 480, 576, 700, 832, 960, 1100, 1300, 1500, 1700, 2500, 3500, 5000, 7000,
-];
+const CHUNKS_BETWEEN: [u32; 22] =
+    [24, 40, 80, 112, 160, 224, 300, 360, 416, 480, 576, 700, 832, 960, 1100, 1300, 1500, 1700, 2500, 3500, 5000, 7000];
 /// Contexts of a batch of mixed ones, in quarters of their mean.
 const MIXTURE: [u32; 4] = [1, 9, 2, 4];
 /// Blocks of a copy.
@@ -165,7 +164,8 @@ impl Limits {
     /// Those of `shapes` that are allowed, and of the held-out ones those within what is fitted.
     fn split(&self, [mut fit, mut held_out]: Shapes) -> Shapes {
         fit.retain(|shape| self.allow(shape));
-        let most = fit.iter().map(extent).fold([0; 4], |most, one| std::array::from_fn(|axis| most[axis].max(one[axis])));
+        let most =
+            fit.iter().map(extent).fold([0; 4], |most, one| std::array::from_fn(|axis| most[axis].max(one[axis])));
         held_out.retain(|shape| self.allow(shape) && extent(shape).iter().zip(most).all(|(one, most)| *one <= most));
         [fit, held_out]
     }
@@ -179,7 +179,8 @@ impl Limits {
 
     fn decodes(&self) -> Shapes {
         let batches = self.batches();
-        let mut fit: Vec<StepShape> = pairs(&batches, &CONTEXTS).map(|(batch, context)| decodes(batch, context)).collect();
+        let mut fit: Vec<StepShape> =
+            pairs(&batches, &CONTEXTS).map(|(batch, context)| decodes(batch, context)).collect();
         fit.extend(white(&batches, &CONTEXTS_BETWEEN, 0).map(|(batch, context)| decodes(batch, context)));
         fit.extend(pairs(&[4, 16, 64, 256], &[512, 4096]).map(|(batch, mean)| mixture(batch, mean)));
         let mut held_out: Vec<StepShape> =
@@ -208,7 +209,8 @@ impl Limits {
         let mut held_out: Vec<StepShape> =
             CHUNKS_BETWEEN.into_iter().map(|tokens| chunks(vec![chunk(0, tokens)])).collect();
         let every_third: Vec<u32> = CHUNKS_BETWEEN.into_iter().step_by(3).collect();
-        held_out.extend(pairs(&every_third, &BEFORE_BETWEEN).map(|(tokens, context)| chunks(vec![chunk(context, tokens)])));
+        held_out
+            .extend(pairs(&every_third, &BEFORE_BETWEEN).map(|(tokens, context)| chunks(vec![chunk(context, tokens)])));
         held_out.extend([(2, 400), (3, 200), (5, 300), (6, 100), (12, 50)].map(several));
         [fit, held_out]
     }

@@ -1,6 +1,8 @@
 //! Devices whose truth is known: formulas with the ways in which real kernels leave a roofline, and noise.
 
-use kvtide_envs::cost::{Chunk, Deployment, DeviceAbout, Direction, Hardware, Model, Overlap, StepShape, Timed, Timing};
+use kvtide_envs::cost::{
+    Chunk, Deployment, DeviceAbout, Direction, Hardware, Model, Overlap, StepShape, Timed, Timing,
+};
 use kvtide_envs::seed::{Stream, stream};
 use rand_distr::{Distribution, StandardNormal};
 
