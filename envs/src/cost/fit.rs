@@ -30,7 +30,7 @@ const NEAR_FLOOR: f64 = 1.05;
 const LEAST: usize = 4;
 /// Most points.
 const MOST: usize = 100_000;
-/// Longest time of a point, seconds, and most tokens of a sequence.
+/// Longest time of a point, seconds, and most tokens of a step or before it.
 const LONGEST: f64 = 1e4;
 const MOST_TOKENS: u32 = 1 << 24;
 
@@ -80,7 +80,7 @@ pub enum FitError {
         seconds: f64,
     },
     /// A step or a copy of nothing, or of too much.
-    #[error("{0}: a point needs sequences with 1 to {MOST_TOKENS} tokens, or blocks")]
+    #[error("{0}: a point needs 1 to {MOST_TOKENS} tokens, or blocks")]
     Load(String),
 }
 
@@ -141,10 +141,11 @@ fn check(measured: &Measured, deployment: &Deployment) -> Result<(), FitError> {
         if is_time { Ok(()) } else { Err(FitError::Time { what: what(), seconds }) }
     };
     let shape = |shape: &super::StepShape| {
-        let has_tokens = |tokens: u32| (1..=MOST_TOKENS).contains(&tokens);
-        let is_load = shape.decodes.iter().all(|context| *context < MOST_TOKENS)
-            && shape.chunks.iter().all(|chunk| has_tokens(chunk.tokens) && chunk.context < MOST_TOKENS)
-            && shape.load().sequences() > 0;
+        let decodes = shape.decodes.iter().map(|context| (*context, 1));
+        let sequences = decodes.chain(shape.chunks.iter().map(|chunk| (chunk.context, chunk.tokens)));
+        let tokens: u64 = sequences.clone().map(|(_, tokens)| u64::from(tokens)).sum();
+        let is_load = sequences.clone().all(|(context, tokens)| tokens > 0 && context < MOST_TOKENS)
+            && (1..=u64::from(MOST_TOKENS)).contains(&tokens);
         if is_load { Ok(()) } else { Err(FitError::Load(Brief(shape).to_string())) }
     };
     time(&|| "launching a step".to_owned(), measured.launch.seconds)?;
@@ -325,7 +326,7 @@ impl Constants {
 /// Fits on every size that was timed, leaves out the knots that lie on a straight line, and fits again.
 fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<Constants, FitError> {
     let tells = |point: &&&Point| point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed;
-    let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens() as u32);
+    let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens());
     let mut sizes: Vec<u32> = sizes.collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -412,7 +413,7 @@ fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deplo
     let positions: Vec<f64> = knots.iter().copied().map(f64::from).collect();
     let mut row = vec![0.0; knots.len() + CONSTANTS];
     for (count, params) in [(load.tokens(), model.layer_params), (load.sequences(), model.head_params)] {
-        for (knot, weight) in between(&positions, count as f64) {
+        for (knot, weight) in between(&positions, f64::from(count)) {
             row[..=knot].iter_mut().for_each(|rise| *rise += weight * params);
         }
     }
@@ -429,8 +430,7 @@ fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deplo
             rest[PAIR] += chunk.tiled_pairs(tile);
         }
     }
-    row.iter_mut().for_each(|value| *value /= point.timing.seconds);
-    row
+    row.into_iter().map(|value| value / point.timing.seconds).collect()
 }
 
 /// The knots without which the curve would be another: those are left out, the most straight first, that a line between

@@ -75,14 +75,14 @@ impl Kernels {
         if let Some(count) = tokens.iter().find(|count| !(1..=MAX_TOKENS).contains(*count)) {
             return wrong("tokens", count.to_string(), "numbers from 1 to 1048576");
         }
-        if let Some(pair) = tokens.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return wrong("tokens", format!("{}, {}", pair[0], pair[1]), "ascending numbers");
+        if let Some([left, right]) = tokens.array_windows().find(|[left, right]| left >= right) {
+            return wrong("tokens", format!("{left}, {right}"), "ascending numbers");
         }
         if let Some(time) = times.iter().find(|time| !(1e-6..=1e6).contains(*time)) {
             return wrong("ps_per_weight", time.to_string(), "picoseconds, from 1e-6 to 1e6");
         }
-        if let Some(pair) = times.windows(2).find(|pair| pair[0] > pair[1]) {
-            return wrong("ps_per_weight", format!("{}, {}", pair[0], pair[1]), "values that never fall");
+        if let Some([left, right]) = times.array_windows().find(|[left, right]| left > right) {
+            return wrong("ps_per_weight", format!("{left}, {right}"), "values that never fall");
         }
         Ok(())
     }

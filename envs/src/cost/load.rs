@@ -24,8 +24,8 @@ impl Chunk {
     /// Pairs where tokens are computed `tile` at a time, each attending to as many as the chunk's do on average; 0 for a
     /// chunk without tokens.
     pub(super) fn tiled_pairs(self, tile: u32) -> f64 {
-        let tiles = u64::from(self.tokens).next_multiple_of(u64::from(tile));
-        tiles as f64 * (f64::from(self.context) + (f64::from(self.tokens) + 1.0) / 2.0)
+        let tiles = i64::from(self.tokens.div_ceil(tile)) * i64::from(tile);
+        tiles as f64 * (f64::from(self.context) + f64::midpoint(f64::from(self.tokens), 1.0))
     }
 
     /// Tokens attended to by the chunk's last token.
@@ -50,18 +50,21 @@ pub struct StepLoad<C> {
 
 impl<C: ExactSizeIterator<Item = Chunk> + Clone> StepLoad<C> {
     /// Tokens computed.
-    pub fn tokens(&self) -> u64 {
-        self.chunks.clone().map(|chunk| u64::from(chunk.tokens)).sum::<u64>() + u64::from(self.decodes)
+    #[inline]
+    pub fn tokens(&self) -> u32 {
+        self.chunks.clone().map(|chunk| chunk.tokens).sum::<u32>() + self.decodes
     }
 
     /// Sequences of which tokens are computed.
-    pub fn sequences(&self) -> u64 {
-        self.chunks.len() as u64 + u64::from(self.decodes)
+    #[inline]
+    pub fn sequences(&self) -> u32 {
+        self.chunks.len() as u32 + self.decodes
     }
 }
 
 impl StepPlan {
     /// What the step has to do.
+    #[inline]
     pub fn load(&self) -> StepLoad<impl ExactSizeIterator<Item = Chunk> + Clone> {
         StepLoad {
             decodes: self.cohort,

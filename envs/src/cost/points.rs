@@ -52,6 +52,15 @@ pub enum Direction {
     Out,
 }
 
+impl std::fmt::Display for Direction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        })
+    }
+}
+
 /// How long something took, over its repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
@@ -224,7 +233,7 @@ pub fn measure(
     }
     for &(role, direction, blocks) in &schedule.transfers {
         next();
-        let what = format!("{blocks} blocks copied {direction:?}");
+        let what = format!("{blocks} blocks copied {direction}");
         let timing = device.transfer(direction, blocks, repeats).map_err(failed(what))?;
         measured.transfers.push(TransferPoint { role, direction, blocks, timing });
     }

@@ -23,7 +23,7 @@
 //!   `chunk_tile` in `pairs = k · (c + (k + 1) / 2)`
 //! - `layers · attention_fixed` for decodes, where there are any, and for chunks
 //! - altogether never less than `launch`
-//! - swaps: with `C` the time of all this and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
+//! - swaps: with `C` the time of all this, all-reduces included, and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
 
 use super::kernel_cost::KernelCost;
 use super::{Chunk, Deployment, StepLoad};
@@ -84,45 +84,57 @@ impl CostModel {
     }
 
     /// How long a step with `load` takes, host and accelerator together. Seconds.
+    #[inline]
     pub fn step_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        let (compute, swap) = (self.compute(load), self.swap(load.blocks));
-        // In this order of additions, which committed simulations depend on to the last bit.
-        let host = load.sequences() as f64 * self.sequence_fixed;
-        self.step_fixed + (compute + host) + swap - self.hidden(compute, swap)
+        let host = f64::from(load.sequences()) * self.sequence_fixed;
+        match &self.kernels {
+            // In this order of additions, which committed simulations depend on to the last bit.
+            None => self.step_fixed + (self.roofline(load) + host) + self.swap(load.blocks),
+            Some(kernels) => self.step_fixed + host + self.measured(kernels, load),
+        }
     }
 
     /// The same without the host's time, which is what a [`Timed`](super::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        let (compute, swap) = (self.compute(load), self.swap(load.blocks));
-        compute + swap - self.hidden(compute, swap)
+        match &self.kernels {
+            None => self.roofline(load) + self.swap(load.blocks),
+            Some(kernels) => self.measured(kernels, load),
+        }
     }
 
     fn swap(&self, blocks: usize) -> f64 {
         if blocks == 0 { 0.0 } else { self.swap_fixed + blocks as f64 * self.swap_per_block }
     }
 
-    /// Time saved by computing and copying at once.
-    fn hidden(&self, compute: f64, swap: f64) -> f64 {
-        self.kernels.as_ref().map_or(0.0, |kernels| kernels.overlap * compute.min(swap))
+    /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
+    #[inline(never)]
+    fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
+        let (sequences, swap) = (load.sequences(), self.swap(load.blocks));
+        if sequences == 0 {
+            return swap;
+        }
+        let tokens = f64::from(load.tokens());
+        let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
+        compute + swap - kernels.overlap * compute.min(swap)
     }
 
-    /// Time on the accelerator without copies. Seconds.
-    fn compute<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        if load.sequences() == 0 {
+    /// Time on the accelerator by its roofline, without copies. Seconds.
+    #[inline]
+    fn roofline<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
+        let sequences = load.sequences();
+        if sequences == 0 {
             return 0.0;
         }
-        let (tokens, sequences) = (load.tokens() as f64, load.sequences() as f64);
-        if let Some(kernels) = &self.kernels {
-            return kernels.seconds(load, tokens, sequences) + tokens * self.reduce_per_token;
-        }
+        let tokens = f64::from(load.tokens());
         let chunks: f64 = load.chunks.clone().map(|chunk| self.chunk_attention(chunk)).sum();
         (tokens * self.layers_per_token).max(self.layers_at_least)
-            + (sequences * self.head_per_sample).max(self.head_at_least)
+            + (f64::from(sequences) * self.head_per_sample).max(self.head_at_least)
             + load.decode_context as f64 * self.context_token
             + chunks
             + tokens * self.reduce_per_token
     }
 
+    #[inline]
     fn chunk_attention(&self, chunk: Chunk) -> f64 {
         (chunk.pairs() * self.attention_pair).max(chunk.end() * self.context_token)
     }

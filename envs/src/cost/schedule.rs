@@ -53,7 +53,7 @@ impl Schedule {
     /// expected to work; all there are need about 400.
     pub fn new(engine: &EngineConfig, budget: u32, repeats: u32) -> Schedule {
         let limits = Limits::of(engine);
-        let kinds = [limits.decodes(), limits.prefills(), limits.mixed()].map(|shapes| limits.split(shapes));
+        let kinds = [limits.decodes(), limits.prefills(), Limits::mixed()].map(|shapes| limits.split(shapes));
         let transfers: Vec<(Role, Direction, u32)> = [Direction::In, Direction::Out]
             .into_iter()
             .flat_map(|direction| limits.blocks().map(move |(role, blocks)| (role, direction, blocks)))
@@ -155,8 +155,8 @@ impl Limits {
         let lengths = lengths.chain(shape.chunks.iter().map(|chunk| chunk.context + chunk.tokens));
         let blocks: u64 = lengths.clone().map(|length| u64::from(length.div_ceil(self.block_size))).sum();
         let load = shape.load();
-        load.sequences() <= u64::from(self.seqs)
-            && load.tokens() <= u64::from(self.tokens)
+        load.sequences() <= self.seqs
+            && load.tokens() <= self.tokens
             && blocks <= u64::from(self.blocks)
             && lengths.max().is_some_and(|length| length <= self.length)
     }
@@ -215,7 +215,7 @@ impl Limits {
         [fit, held_out]
     }
 
-    fn mixed(&self) -> Shapes {
+    fn mixed() -> Shapes {
         let with = |((batch, context), (before, tokens)): ((u32, u32), (u32, u32))| StepShape {
             chunks: vec![chunk(before, tokens)],
             ..decodes(batch, context)
@@ -260,7 +260,7 @@ fn several((count, tokens): (usize, u32)) -> StepShape {
 fn extent(shape: &StepShape) -> [u64; 4] {
     let load = shape.load();
     let pairs: f64 = shape.chunks.iter().map(|chunk| chunk.pairs()).sum();
-    [load.tokens(), load.sequences(), load.decode_context, pairs as u64]
+    [load.tokens().into(), load.sequences().into(), load.decode_context, pairs as u64]
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ mod profile;
 mod synthetic;
 
 use kvtide_envs::cost::{
-    CostModel, Deployment, FitError, Fitted, Kernels, Measured, Role, Schedule, StepShape, fit, measure, render,
+    Chunk, CostModel, Deployment, DeviceAbout, Direction, FitError, Fitted, Kernels, Measured, Overlap, Point, Role,
+    Schedule, StepShape, Timed, Timing, fit, measure, render,
 };
 use kvtide_envs::sched::EngineKind;
 use synthetic::Synthetic;
@@ -111,6 +112,42 @@ fn held_out_points_are_judges_and_nothing_else() {
     assert_eq!((alone.hardware, alone.held_out.count), (before.hardware, 1));
 }
 
+/// A device that fails at its first copy.
+struct Failing(Synthetic);
+
+impl Timed for Failing {
+    fn about(&self) -> DeviceAbout {
+        self.0.about()
+    }
+
+    fn step(&mut self, shape: &StepShape, repeats: u32) -> Result<Timing, String> {
+        self.0.step(shape, repeats)
+    }
+
+    fn transfer(&mut self, _: Direction, _: u32, _: u32) -> Result<Timing, String> {
+        Err("out of pinned memory".to_owned())
+    }
+
+    fn overlap(&mut self, shape: &StepShape, blocks: u32, repeats: u32) -> Result<Overlap, String> {
+        self.0.overlap(shape, blocks, repeats)
+    }
+
+    fn launch(&mut self, repeats: u32) -> Result<Timing, String> {
+        self.0.launch(repeats)
+    }
+}
+
+#[test]
+fn a_device_that_fails_is_told_with_what_was_asked_of_it() {
+    let device = tiles(1);
+    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 1000, 20);
+    let mut watched = Vec::new();
+    let error = measure(&schedule, &mut Failing(device), &mut |done| watched.push(done)).unwrap_err();
+    assert_eq!(error.to_string(), "cannot time 1 blocks copied in: out of pinned memory");
+    // Launches, every step, and the copy that failed.
+    assert_eq!(watched, (0..schedule.steps.len() + 2).collect::<Vec<usize>>());
+}
+
 #[test]
 fn the_same_points_give_the_same_fit() {
     let device = tiles(1);
@@ -150,12 +187,12 @@ fn however_many_sizes_are_timed_the_curve_stays_small() {
     let mut measured = measured(&mut device, 1000);
     let point = measured.steps.iter().find(|point| point.role == Role::Fit).unwrap().clone();
     for tokens in 1..600 {
-        let chunk = kvtide_envs::cost::Chunk { context: 0, tokens };
+        let chunk = Chunk { context: 0, tokens };
         let shape = StepShape { decodes: Vec::new(), chunks: vec![chunk] };
         // A curve that bends everywhere.
         let mut timing = point.timing;
         timing.seconds = 4e-3 + 1e-8 * f64::from(tokens).powi(3);
-        measured.steps.push(kvtide_envs::cost::Point { role: Role::Fit, shape, timing });
+        measured.steps.push(Point { role: Role::Fit, shape, timing });
     }
     let kernels = kernels(&measured, &device);
     assert_eq!((kernels.validate(), kernels.tokens.len() <= 64), (Ok(()), true));
@@ -178,8 +215,13 @@ fn points_that_cannot_be_are_refused() {
         );
         assert!(error(&|measured| measured.launch.seconds = seconds).starts_with("launching a step took"));
     }
-    assert!(error(&|measured| measured.steps[3].shape = StepShape::default()).contains("a point needs sequences"));
-    assert!(error(&|measured| measured.transfers[0].blocks = 0).contains("a point needs sequences"));
+    assert!(
+        error(&|measured| measured.steps[3].shape = StepShape::default())
+            .contains("a point needs 1 to 16777216 tokens")
+    );
+    let endless = vec![Chunk { context: 0, tokens: u32::MAX }; 3];
+    assert!(error(&|measured| measured.steps[3].shape.chunks.clone_from(&endless)).contains("a point needs 1 to"));
+    assert!(error(&|measured| measured.transfers[0].blocks = 0).contains("a point needs 1 to 16777216 tokens"));
     let few = error(&|measured| measured.steps.retain(|point| !point.shape.chunks.is_empty()));
     assert_eq!(few, "0 points of decodes to fit, and at least 4 are needed");
     let judges = error(&|measured| {

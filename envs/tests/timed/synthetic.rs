@@ -202,7 +202,7 @@ impl Synthetic {
         let token = 2.0 * f64::from(model.num_kv_heads * model.head_dim) * model.kv_bytes;
         let one = |chunk: &Chunk| {
             let queries = f64::from(chunk.tokens.next_multiple_of(self.query_tile));
-            let pairs = queries * (f64::from(chunk.context) + (f64::from(chunk.tokens) + 1.0) / 2.0);
+            let pairs = queries * (f64::from(chunk.context) + f64::midpoint(f64::from(chunk.tokens), 1.0));
             let computing = 4.0 * f64::from(model.num_heads * model.head_dim) * pairs / (self.flops * self.chunk_share);
             let reading = f64::from(chunk.context + chunk.tokens) * token / self.bandwidth;
             computing.max(reading)
