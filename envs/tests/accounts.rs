@@ -34,6 +34,7 @@ fn metronome() -> CostModel {
         step_overhead: 0.01,
         sequence_overhead: 0.0,
         swap_overhead: 0.0,
+        kernels: None,
     };
     CostModel::new(&Deployment { model: Model::named("llama-3-8b").unwrap(), hardware, devices: 1 }, 4)
 }

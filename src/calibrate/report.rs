@@ -1,6 +1,6 @@
 //! What a calibration has to say: constants, the range they were seen in, errors, and where not to trust them.
 
-use kvtide_envs::cost::{Hardware, Profile, Provenance};
+use kvtide_envs::cost::{Hardware, Profile, Provenance, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
@@ -151,7 +151,7 @@ impl Calibration {
         let hardware = self.fit.constants.apply(&self.setup.deployment.hardware);
         Profile {
             hardware: Hardware { name: name.to_owned(), ..hardware },
-            provenance: Some(Provenance {
+            provenance: Some(Provenance::Run(ServedRun {
                 command: command.to_owned(),
                 version: format!("kvtide {}", env!("CARGO_PKG_VERSION")),
                 data: run.name.clone(),
@@ -164,7 +164,7 @@ impl Calibration {
                 running: range.running,
                 kv_usage: range.kv_usage,
                 cold_start_s: self.fit.constants.cold_start,
-            }),
+            })),
         }
     }
 

@@ -49,13 +49,14 @@ impl Constants {
         }
     }
 
-    /// `hardware` with these.
+    /// `hardware` with these, which stand for any kernels it has.
     pub fn apply(&self, hardware: &Hardware) -> Hardware {
         Hardware {
             compute_efficiency: self.compute_efficiency,
             bandwidth_efficiency: self.bandwidth_efficiency,
             step_overhead: self.step_overhead,
             sequence_overhead: self.sequence_overhead,
+            kernels: None,
             ..hardware.clone()
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Profile;
+use super::{Kernels, Profile};
 use crate::sched::{Setting, SettingError};
 
 /// One accelerator.
@@ -35,6 +35,9 @@ pub struct Hardware {
     pub sequence_overhead: f64,
     /// Fixed time of a swap, whatever its size. Seconds.
     pub swap_overhead: f64,
+    /// Measured times of its kernels, which then stand for the two efficiencies; `None` for the plain roofline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<Kernels>,
 }
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -84,6 +87,9 @@ const FIELDS: [Field; 10] = [
     Field::new("swap_overhead", |hardware| &mut hardware.swap_overhead, SECONDS.0, SECONDS.1),
 ];
 
+/// What measured kernels stand for.
+const ROOFS: [&str; 4] = ["peak_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
+
 impl Hardware {
     /// Names of the built-in profiles.
     pub const NAMES: [&'static str; 6] = ["rtx-4090", "rtx-4090-measured", "a10", "a100-80g", "h100", "h200"];
@@ -115,6 +121,7 @@ impl Hardware {
             step_overhead: 3e-3,
             sequence_overhead: 15e-6,
             swap_overhead: 100e-6,
+            kernels: None,
         })
     }
 
@@ -123,7 +130,8 @@ impl Hardware {
         FIELDS.iter().map(|field| field.name)
     }
 
-    /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over.
+    /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
+    /// efficiency turns measured kernels off, which would not follow it.
     ///
     /// # Errors
     /// A value that is no number or out of its range.
@@ -132,6 +140,9 @@ impl Hardware {
             let Some(field) = FIELDS.iter().find(|field| field.name == setting.key()) else { continue };
             let value = setting.value().parse().ok().filter(|value| field.takes(*value));
             *(field.of)(&mut self) = value.ok_or_else(|| setting.wrong(field.expected))?;
+            if ROOFS.contains(&field.name) {
+                self.kernels = None;
+            }
         }
         Ok(self)
     }
@@ -148,7 +159,7 @@ impl Hardware {
                 return Err(SettingError::value(field.name, &value.to_string(), field.expected));
             }
         }
-        Ok(())
+        self.kernels.as_ref().map_or(Ok(()), Kernels::validate)
     }
 }
 

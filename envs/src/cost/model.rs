@@ -71,6 +71,11 @@ impl Model {
         2.0 * f64::from(self.num_layers * self.num_kv_heads * self.head_dim) * self.kv_bytes
     }
 
+    /// Arithmetic of attention over all layers for a token and one it attends to, FLOP: `4 · layers · heads · head width`.
+    pub fn attention_flops_per_pair(&self) -> f64 {
+        4.0 * f64::from(self.num_layers * self.num_heads * self.head_dim)
+    }
+
     /// All weights, bytes.
     pub fn total_weight_bytes(&self) -> f64 {
         let embeddings = if self.tied_embeddings { 1.0 } else { 2.0 };

@@ -13,19 +13,85 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// An accelerator, and where its numbers come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Tables", into = "Tables")]
 pub struct Profile {
     /// The accelerator.
     pub hardware: Hardware,
     /// How the numbers were found, if they were fitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
 }
 
-/// What a profile was fitted to, and how.
+/// What a profile was fitted to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Provenance {
+    /// A run that an engine served; the table `[provenance]`.
+    Run(ServedRun),
+    /// Steps and copies timed one by one; the table `[timings]`.
+    Timings(DeviceTimings),
+}
+
+/// A profile as a file: each kind of provenance has its own table, so that a mistake is told with its line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    hardware: Hardware,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provenance: Option<ServedRun>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timings: Option<DeviceTimings>,
+}
+
+impl TryFrom<Tables> for Profile {
+    type Error = &'static str;
+
+    fn try_from(Tables { hardware, provenance, timings }: Tables) -> Result<Profile, &'static str> {
+        let provenance = match (provenance, timings) {
+            (Some(_), Some(_)) => return Err("both [provenance] and [timings]: a profile is fitted to one of them"),
+            (run, timings) => run.map(Provenance::Run).or(timings.map(Provenance::Timings)),
+        };
+        Ok(Profile { hardware, provenance })
+    }
+}
+
+impl From<Profile> for Tables {
+    fn from(Profile { hardware, provenance }: Profile) -> Tables {
+        let (provenance, timings) = match provenance {
+            Some(Provenance::Run(run)) => (Some(run), None),
+            Some(Provenance::Timings(timings)) => (None, Some(timings)),
+            None => (None, None),
+        };
+        Tables { hardware, provenance, timings }
+    }
+}
+
+/// The timings a profile was fitted to, and how well it predicts those held out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Provenance {
+pub struct DeviceTimings {
+    /// The device, as its driver names it.
+    pub device: String,
+    /// The driver's version.
+    pub driver: String,
+    /// When it was measured, as whoever measured it says.
+    pub date: String,
+    /// The commit of what was measured.
+    pub commit: String,
+    /// Model and accelerator whose steps were timed.
+    pub env: String,
+    /// Points the constants were found from.
+    pub points_fitted: u64,
+    /// Points the errors were found from, none of them fitted.
+    pub points_held_out: u64,
+    /// Median relative error on those; 0.01 is one per cent.
+    pub median_error: f64,
+    /// Its 95th percentile.
+    pub p95_error: f64,
+}
+
+/// The run a profile was fitted to, and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedRun {
     /// The command that wrote it.
     pub command: String,
     /// What wrote it: `kvtide 0.1.0`.
@@ -119,7 +185,7 @@ mod tests {
     fn what_is_written_is_read_again() {
         let mut fitted = profile();
         fitted.hardware.bandwidth_efficiency = 0.1 + 0.2;
-        fitted.provenance = Some(Provenance {
+        fitted.provenance = Some(Provenance::Run(ServedRun {
             command: "kvtide calibrate --measured \"a b\"".to_owned(),
             version: "kvtide 0.1.0".to_owned(),
             data: "a b".to_owned(),
@@ -132,7 +198,7 @@ mod tests {
             running: [2.0, 48.0],
             kv_usage: [0.1, 1.0],
             cold_start_s: 0.35,
-        });
+        }));
         for profile in [profile(), fitted] {
             assert_eq!(Profile::parse(&profile.to_toml()), Ok(profile));
         }

@@ -14,8 +14,19 @@
 //! `F` and `B` are peak FLOP/s and bytes/s times the share reached, times `d`. To this come the host's fixed time, its
 //! time per sequence, and swaps: `blocks · block_bytes / PCIe`, not overlapped with compute, as in vLLM's V0. The
 //! arithmetic is that of Pope et al. 2022, "Efficiently Scaling Transformer Inference", section 2 and appendix.
+//!
+//! Where the hardware has measured [`Kernels`](super::Kernels), they replace the two shares:
+//!
+//! - layers and head: `layer_params · w(n) / d + head_params · w(s) / d`, with `w` the measured time per weight
+//! - attention of decodes: `kv_bytes · context / (share · peak_bandwidth · d)`, and `layers · decode_sequence` for each
+//! - attention of a chunk: the same `max`, with its own share of the peak, and `k` rounded up to tiles of
+//!   `chunk_tile` in `pairs = k · (c + (k + 1) / 2)`
+//! - `layers · attention_fixed` for decodes, where there are any, and for chunks
+//! - altogether never less than `launch`
+//! - swaps: with `C` the time of all this, all-reduces included, and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
 
-use super::Deployment;
+use super::kernel_cost::KernelCost;
+use super::{Chunk, Deployment, StepLoad};
 use crate::sched::{Pricing, StepPlan};
 use crate::time::Micros;
 
@@ -33,6 +44,8 @@ pub struct CostModel {
     swap_fixed: f64,
     step_fixed: f64,
     sequence_fixed: f64,
+    /// Boxed, so that a model without kernels stays as small as it is.
+    kernels: Option<Box<KernelCost>>,
 }
 
 impl CostModel {
@@ -55,57 +68,100 @@ impl CostModel {
             head_per_sample: 2.0 * model.head_params / flops,
             head_at_least: model.head_params * model.weight_bytes / bandwidth,
             context_token: kv_bytes / bandwidth,
-            attention_pair: 4.0 * f64::from(model.num_layers * model.num_heads * model.head_dim) / flops,
+            attention_pair: model.attention_flops_per_pair() / flops,
             reduce_per_token: reduce_bytes / hardware.link_bandwidth,
             swap_per_block: kv_bytes * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
             swap_fixed: hardware.swap_overhead,
             step_fixed: hardware.step_overhead,
             sequence_fixed: hardware.sequence_overhead,
+            kernels: hardware.kernels.as_ref().map(|kernels| Box::new(KernelCost::new(kernels, deployment))),
         }
     }
 
     /// How long `plan` takes, in whole microseconds, at least one.
     pub fn step_time(&self, plan: &StepPlan) -> Micros {
-        let copies = plan.copies_in.len() + plan.copies_out.len();
-        let swap = if copies == 0 { 0.0 } else { self.swap_fixed + copies as f64 * self.swap_per_block };
-        Micros::from_secs_f64(self.step_fixed + self.compute(plan) + swap).max(Micros(1))
+        Micros::from_secs_f64(self.step_seconds(&plan.load())).max(Micros(1))
     }
 
-    /// Time on the accelerator, and the host's time per sequence. Seconds.
-    fn compute(&self, plan: &StepPlan) -> f64 {
-        let sequences = plan.prefills.len() as u32 + plan.cohort;
+    /// How long a step with `load` takes, host and accelerator together. Seconds.
+    #[inline]
+    pub fn step_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
+        let host = f64::from(load.sequences()) * self.sequence_fixed;
+        match &self.kernels {
+            // In this order of additions, which committed simulations depend on to the last bit.
+            None => self.step_fixed + (self.roofline(load) + host) + self.swap(load.blocks),
+            Some(kernels) => self.step_fixed + host + self.measured(kernels, load),
+        }
+    }
+
+    /// The same without the host's time, which is what a [`Timed`](super::Timed) device measures. Seconds.
+    pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
+        match &self.kernels {
+            None => self.roofline(load) + self.swap(load.blocks),
+            Some(kernels) => self.measured(kernels, load),
+        }
+    }
+
+    fn swap(&self, blocks: usize) -> f64 {
+        if blocks == 0 { 0.0 } else { self.swap_fixed + blocks as f64 * self.swap_per_block }
+    }
+
+    /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
+    #[inline(never)]
+    fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
+        let (sequences, swap) = (load.sequences(), self.swap(load.blocks));
+        if sequences == 0 {
+            return swap;
+        }
+        let tokens = f64::from(load.tokens());
+        let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
+        compute + swap - kernels.overlap * compute.min(swap)
+    }
+
+    /// Time on the accelerator by its roofline, without copies. Seconds.
+    #[inline]
+    fn roofline<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
+        let sequences = load.sequences();
         if sequences == 0 {
             return 0.0;
         }
-        let tokens = f64::from(plan.batched_tokens());
-        let chunks: f64 =
-            plan.prefills.iter().map(|prefill| self.chunk_attention(prefill.context, prefill.tokens)).sum();
+        let tokens = f64::from(load.tokens());
+        let chunks: f64 = load.chunks.clone().map(|chunk| self.chunk_attention(chunk)).sum();
         (tokens * self.layers_per_token).max(self.layers_at_least)
             + (f64::from(sequences) * self.head_per_sample).max(self.head_at_least)
-            + plan.decode_context as f64 * self.context_token
+            + load.decode_context as f64 * self.context_token
             + chunks
             + tokens * self.reduce_per_token
-            + f64::from(sequences) * self.sequence_fixed
     }
 
-    fn chunk_attention(&self, context: u32, tokens: u32) -> f64 {
-        let (context, tokens) = (f64::from(context), f64::from(tokens));
-        let pairs = tokens * context + tokens * (tokens + 1.0) / 2.0;
-        (pairs * self.attention_pair).max((context + tokens) * self.context_token)
+    #[inline]
+    fn chunk_attention(&self, chunk: Chunk) -> f64 {
+        (chunk.pairs() * self.attention_pair).max(chunk.end() * self.context_token)
     }
 
-    /// The price list a scheduler compares preemptions by.
+    /// The price list a scheduler compares preemptions by. Of measured kernels the price of a token is that of the largest
+    /// batch measured, where recomputing ends up.
     pub fn pricing(&self) -> Pricing {
+        let (per_token, pair) = match &self.kernels {
+            Some(kernels) => (kernels.seconds_per_token(), kernels.attention_pair),
+            None => (self.layers_per_token, self.attention_pair),
+        };
         Pricing {
             swap_ns_per_block: self.swap_per_block * 1e9,
-            prefill_ns_per_token: (self.layers_per_token + self.reduce_per_token) * 1e9,
-            attention_ns_per_token_pair: self.attention_pair * 1e9,
+            prefill_ns_per_token: (per_token + self.reduce_per_token) * 1e9,
+            attention_ns_per_token_pair: pair * 1e9,
         }
     }
 
     /// Decode throughput with `sequences` requests of `context` tokens each, tokens/s: the yardstick of rewards.
     pub fn decode_tokens_per_s(&self, sequences: u32, context: u32) -> f64 {
-        let sequences = f64::from(sequences.max(1));
+        let count = sequences.max(1);
+        if self.kernels.is_some() {
+            let decode_context = u64::from(count) * u64::from(context);
+            let load = StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: 0 };
+            return f64::from(count) / self.step_seconds(&load);
+        }
+        let sequences = f64::from(count);
         let step = self.step_fixed
             + (sequences * self.layers_per_token).max(self.layers_at_least)
             + (sequences * self.head_per_sample).max(self.head_at_least)
