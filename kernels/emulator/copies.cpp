@@ -134,6 +134,10 @@ int fill(Address begin, std::uint32_t value, std::size_t value_bytes, std::size_
     operation.counts = true;
     operation.spans = {{begin, bytes}};
     operation.work = [begin, value, value_bytes, count] {
+      if (value_bytes == 1) {
+        std::memset(reinterpret_cast<void*>(begin), static_cast<int>(value), count);
+        return SUCCESS;
+      }
       for (std::size_t i = 0; i < count; ++i) {
         std::memcpy(reinterpret_cast<void*>(begin + i * value_bytes), &value, value_bytes);  // little endian
       }
