@@ -34,19 +34,23 @@ namespace {
 
 constexpr int REGISTERS_PER_THREAD = 32;
 
-Entry find_emulated(const std::string& name) {
-  const std::string symbol = "emulated_" + name;
-  // This library first, whichever way it was loaded.
+// An exported symbol of the kernels, which are in this library or else anywhere in the process.
+void* find_symbol(const std::string& symbol) {
   Dl_info self{};
   void* found = nullptr;
-  if (dladdr(reinterpret_cast<void*>(&find_emulated), &self) != 0) {
+  if (dladdr(reinterpret_cast<void*>(&find_symbol), &self) != 0) {
     if (void* library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
       found = dlsym(library, symbol.c_str());
       dlclose(library);
     }
   }
-  if (found == nullptr) found = dlsym(RTLD_DEFAULT, symbol.c_str());
-  return reinterpret_cast<Entry>(found);
+  return found != nullptr ? found : dlsym(RTLD_DEFAULT, symbol.c_str());
+}
+
+// Which rule the last launch broke, or null; kernels need not be able to say so.
+const char* find_fault() {
+  static const auto fault = reinterpret_cast<const char* (*)()>(find_symbol("emulated_fault"));
+  return fault == nullptr ? nullptr : fault();
 }
 
 int load(Device& d, Module** out, const void* image) {
@@ -101,7 +105,8 @@ bool has_shape(const LaunchConfig& config, const Function& function) {
          config.shared_bytes <= static_cast<unsigned>(function.max_dynamic_shared_bytes);
 }
 
-Result guards_intact(Device& d, const std::string& name, const std::vector<emulator::Span>& spans) {
+Result check_launch(Device& d, const std::string& name, const std::vector<emulator::Span>& spans) {
+  if (const char* const fault = find_fault(); fault != nullptr) return d.lose(LAUNCH_FAILED, name + ": " + fault);
   for (const emulator::Span& span : spans) {
     const Block* block = d.memory.find(span.begin);
     if (block != nullptr && !Memory::guards_intact(*block)) {
@@ -132,7 +137,7 @@ int launch(Device& d, Function* function, const LaunchConfig& config, void** par
   operation.work = [&d, shape, arguments, entry = function->entry, name = function->name, spans = operation.spans]() mutable {
     shape.seed = d.schedule.draw(~std::uint64_t{0});
     entry(&shape, arguments->pointers.data());
-    return guards_intact(d, name, spans);
+    return check_launch(d, name, spans);
   };
   const std::int64_t ctas = std::int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
   const Nanoseconds cost_ns = KERNEL_NS + (CTA_NS * ctas + d.multiprocessors - 1) / d.multiprocessors;
@@ -194,7 +199,7 @@ EXPORT int cuModuleGetFunction(Function** out, Module* module, const char* name)
     if (!function) {
       std::optional<std::vector<std::size_t>> sizes = find_entry(module->image, name);
       if (!sizes) return d.fail(NOT_FOUND, std::string("the module has no entry ") + name);
-      const Entry entry = find_emulated(name);
+      const auto entry = reinterpret_cast<Entry>(find_symbol(std::string("emulated_") + name));
       if (entry == nullptr) return d.fail(NOT_FOUND, std::string("there is no emulated_") + name);
       function = std::make_unique<Function>();
       function->name = name;

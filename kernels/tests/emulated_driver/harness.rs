@@ -54,6 +54,7 @@ const TOYS: &str = "
 {
 	ret;
 }
+.visible .entry toy_fault(.param .u32 toy_fault_param_0) { ret; }
 .visible .entry toy_unknown() { ret; }
 ";
 

@@ -139,3 +139,19 @@ fn writes_beside_an_allocation_are_found() {
     assert_eq!(code(poke(-1)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     assert!(device.message().contains("toy_poke writes outside"), "{}", device.message());
 }
+
+#[test]
+fn a_kernel_that_breaks_a_rule_ends_the_device() {
+    let device = device_or_skip!();
+    let launch = |fault: u32| {
+        let context = device.context(0);
+        let stream = context.new_stream().unwrap();
+        let function = toys(&context).load_function("toy_fault").unwrap();
+        // SAFETY: touches no memory.
+        unsafe { stream.launch_builder(&function).arg(&fault).launch(LaunchConfig::for_num_elems(1)) }.unwrap();
+        stream.synchronize()
+    };
+    assert_eq!(code(launch(1)), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    assert_eq!(device.message(), "toy_fault: a barrier that half of the block never reaches");
+    launch(0).unwrap();
+}

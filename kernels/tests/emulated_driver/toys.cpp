@@ -8,7 +8,11 @@ T argument(void** arguments, int index) {
   return *static_cast<T*>(arguments[index]);
 }
 
+const char* fault = nullptr;
+
 }  // namespace
+
+extern "C" const char* emulated_fault() { return fault; }
 
 #define TOY(name) extern "C" void emulated_##name(const emulator::Launch* launch, void** arguments)
 
@@ -20,6 +24,12 @@ TOY(toy_scale) {
   const auto count = argument<unsigned long long>(arguments, 3);
   const unsigned long long threads = 1ULL * launch->grid[0] * launch->block[0];
   for (unsigned long long i = 0; i < count && i < threads; ++i) values[i] = values[i] * factor + offset;
+}
+
+// Breaks a rule, if told so.
+TOY(toy_fault) {
+  (void)launch;
+  fault = argument<unsigned>(arguments, 0) == 0 ? nullptr : "a barrier that half of the block never reaches";
 }
 
 // bytes[at] = 1
