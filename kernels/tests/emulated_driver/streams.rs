@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::thread;
 
 use cudarc::driver::result;
 use cudarc::driver::sys;
@@ -106,6 +107,32 @@ fn blocking_streams_keep_step_with_the_default_stream() {
         }
     }
     assert!(raced > 0);
+}
+
+#[test]
+fn threads_share_the_device() {
+    let device = device_or_skip!();
+    let context = device.context(7);
+    let module = toys(&context);
+    thread::scope(|scope| {
+        for number in 0..4u8 {
+            let (context, module) = (&context, &module);
+            scope.spawn(move || {
+                let stream = context.new_stream().unwrap();
+                let function = module.load_function("toy_scale").unwrap();
+                for round in 0..20u8 {
+                    let mut values = stream.clone_htod(&[f32::from(number); 64]).unwrap();
+                    let address = values.device_ptr_mut(&stream).0;
+                    scale(&stream, &function, address, 2.0, f32::from(round), 64).unwrap();
+                    let expected = [f32::from(number * 2 + round); 64];
+                    assert_eq!(stream.clone_dtoh(&values).unwrap(), expected);
+                }
+            });
+        }
+    });
+    context.synchronize().unwrap();
+    assert_eq!(device.counters().executed, 4 * 20 * 3);
+    assert_eq!(device.counters().allocations, 0);
 }
 
 /// Milliseconds of: a copy of 25 MB; a kernel; the same copies on two streams; a copy beside a kernel.
