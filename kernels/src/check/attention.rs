@@ -5,7 +5,7 @@ use super::layer::{Want, compare, near};
 use super::random::Random;
 use super::{Arg, Check, Launcher};
 use crate::launch::{self, BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL};
-use crate::reference::{Attended, Element, KvLayer, attend};
+use crate::reference::{Attended, Element, KvLayer, KvSequence, attend};
 
 pub(super) const CHECKS: &[(&str, Check)] =
     &[("paged_decode", paged_decode), ("paged_decode_split", paged_decode_split), ("paged_prefill", paged_prefill)];
@@ -79,7 +79,8 @@ impl Cache {
         let table = &self.tables[self.table_starts[sequence] as usize..];
         let (query, tokens) = (&query[head * width..][..width], tokens.start as usize..tokens.end as usize);
         let kv_head = head / self.group;
-        attend(self.element, query, &self.pool, &self.layer, table, kv_head, tokens, self.scale)
+        let sequence = KvSequence { element: self.element, pool: &self.pool, layer: &self.layer, table };
+        attend(&sequence, query, kv_head, tokens, self.scale)
     }
 
     /// The normalised result: weights are rounded to the element before they meet the values.
