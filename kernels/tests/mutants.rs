@@ -34,7 +34,7 @@ const MOVES_AND_LAYERS: &[Mutant] = &[
     mutant(EMBED, "a vector short", "i < vectors;", "i + 1 < vectors;"),
     mutant(RMS_NORM, "sums read before they are there", "= squares;\n    __syncthreads();", "= squares;"),
     mutant(RMS_NORM, "sums overwritten", "    __syncthreads();\n  }\n}", "  }\n}"),
-    mutant(RMS_NORM, "no epsilon", "+ epsilon", ""),
+    mutant(RMS_NORM, "no epsilon", "(float)width + epsilon", "(float)width"),
     mutant(SILU_MUL, "no gate", "gate[j] / (1.0f + expf(-gate[j])) * up[j]", "gate[j] * up[j]"),
     mutant(
         ROPE,
@@ -50,13 +50,12 @@ const MOVES_AND_LAYERS: &[Mutant] = &[
 
 const DECODE: &[Mutant] = &[
     mutant(PAGED_DECODE, "a wait for one stage too few", "cp_async_wait<kDepth - 2>", "cp_async_wait<kDepth - 1>"),
-    mutant(PAGED_DECODE, "lanes that do not wait for each other", "    __syncwarp();\n    start(", "    start("),
     mutant(PAGED_DECODE, "a stage refilled while it is read", "start(i + kDepth - 1, ", "start(i + kDepth, "),
     mutant(PAGED_DECODE, "warps that do not wait for each other", "  __syncthreads();\n", ""),
     mutant(PAGED_DECODE, "a token too many", "token < valid", "token <= valid"),
     mutant(PAGED_DECODE, "what lies behind the end", "= vector / kVectors < valid;", "= true;"),
     mutant(PAGED_DECODE, "sums that never decay", "sum[h] * decay[h]", "sum[h]"),
-    mutant(PAGED_DECODE, "values that never decay", "values[m][c] *= decay[c % 2];", ""),
+    mutant(PAGED_DECODE, "values that never decay", "values[m][c] *= decay[c % 2];", ";"),
     mutant(
         PAGED_DECODE,
         "a block number too early",
@@ -80,7 +79,6 @@ const PREFILL: &[Mutant] = &[
     mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
     mutant(PAGED_PREFILL, "what lies behind the end", "= tile * kTile + token < end;", "= true;"),
     mutant(PAGED_PREFILL, "blocks of the tile before", "look_up(tile + 2)", "look_up(tile + 1)"),
-    mutant(PAGED_PREFILL, "rows of padding that are written", "if (r >= rows) continue;", ""),
     mutant(PAGED_PREFILL, "values that never decay", "values[n][2 * half] *= decay;", ""),
 ];
 

@@ -174,14 +174,16 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
 /// Sequences cut at random, groups of more heads than a CTA serves.
 fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
-    let lengths = vec![random.range(0, 200), random.range(1, 100)];
+    // Pieces long enough that each warp's stages are filled anew several times, or pieces of all sizes.
+    let most_blocks = random.one_of(&[7, 7, 60]);
+    let lengths = vec![random.range(0, 16 * most_blocks), random.range(1, 100)];
     let cache = Cache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
         let mut begin = 0;
         while begin < length {
-            let end = length.min(begin + BLOCK_SIZE * random.range(1, 7));
+            let end = length.min(begin + BLOCK_SIZE * random.range(if most_blocks > 7 { 40 } else { 1 }, most_blocks));
             items.push(DecodeItem { row, table, begin, end, partial });
             (begin, partial) = (end, partial + 1);
         }

@@ -194,7 +194,7 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
 }
 
 #define KVTIDE_PAGED_PREFILL(name, element, head_dim)                                                                  \
-  extern "C" __global__ void __launch_bounds__(128)                                                                    \
+  extern "C" __global__ void __launch_bounds__(128, 3)                                                                   \
       name(const unsigned short* query, unsigned long long query_stride, const unsigned short* pool,                  \
            unsigned long long block_stride, unsigned long long key_offset, unsigned long long value_offset,           \
            const unsigned* tables, const PrefillItem* items, unsigned short* out, unsigned long long out_stride,      \
