@@ -78,7 +78,7 @@ const PREFILL: &[Mutant] = &[
     ),
     mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
     mutant(PAGED_PREFILL, "what lies behind the end", "= tile * kTile + token < end;", "= true;"),
-    mutant(PAGED_PREFILL, "blocks of the tile before", "look_up(tile + 2)", "look_up(tile + 1)"),
+    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + tile * kTileBlocks + v", "__ldg(table + v"),
     mutant(PAGED_PREFILL, "values that never decay", "values[n][2 * half] *= decay;", ""),
 ];
 
