@@ -7,7 +7,8 @@
 //   - Shared memory is poisoned when a CTA starts.
 //   - An asynchronous copy poisons its target when it is issued and is made when the thread waits for it: a missing wait
 //     shows, and so does a stage that is refilled while others still read it.
-//   - Lanes that meet in different collective operations, or that never meet, end the launch with `emulator::fault`.
+//   - Lanes that meet in different collective operations, or that never meet (even where one has returned), end the
+//     launch with `emulator::fault`.
 // CTAs run one after the other. Matrix operations follow the fragment layouts of the PTX ISA, section 9.7.14.
 #pragma once
 
@@ -79,7 +80,8 @@ struct Fiber {
 };
 
 struct Warp {
-  unsigned lanes = 0, ready = 0, arrived = 0, mask = 0;
+  // `present`: lanes that the launch gave it; `lanes`: those that have not returned yet.
+  unsigned present = 0, lanes = 0, ready = 0, arrived = 0, mask = 0;
   const char* operation = nullptr;
   void* slots[32] = {};
 };
@@ -154,7 +156,7 @@ inline void collective(const char* operation, unsigned mask, Slot& mine, Perform
   }
   warp.slots[fiber.lane] = &mine;
   warp.arrived |= 1u << fiber.lane;
-  if (warp.arrived == (mask & warp.lanes)) {
+  if (warp.arrived == (mask & warp.present)) {
     Slot* slots[32] = {};
     for (unsigned lane = 0; lane < 32; ++lane) {
       if (warp.arrived >> lane & 1) slots[lane] = static_cast<Slot*>(warp.slots[lane]);
@@ -237,7 +239,7 @@ inline void run_cta(unsigned threads) {
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter, 0);
   }
-  for (Warp& warp : machine.warps) warp.ready = warp.lanes;
+  for (Warp& warp : machine.warps) warp.present = warp.ready = warp.lanes;
   if (__start_kvtide_shared != nullptr) {
     std::memset(__start_kvtide_shared, kPoison, __stop_kvtide_shared - __start_kvtide_shared);
   }

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{ALL, Kernel};
 
@@ -73,7 +74,7 @@ pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &st
     if library.is_file() {
         return Ok(library);
     }
-    let scratch = folder.join(format!("build-{}", std::process::id()));
+    let scratch = folder.join(format!("build-{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed)));
     let said = |error: io::Error| format!("{}: {error}", scratch.display());
     fs::create_dir_all(&scratch).map_err(said)?;
     fs::write(scratch.join("device.h"), DEVICE_HEADER).map_err(said)?;
@@ -85,6 +86,9 @@ pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &st
     }
     built.map(|()| library)
 }
+
+/// Builds that this process has begun: threads may build the same at once.
+static BUILDS: AtomicU64 = AtomicU64::new(0);
 
 /// How the message starts when there is no C++ compiler.
 pub const MISSING_COMPILER: &str = "no C++ compiler";

@@ -5,7 +5,7 @@ mod element;
 mod layer;
 mod memory;
 
-pub use attention::{Attended, attend};
+pub use attention::{Attended, KvSequence, attend};
 pub use element::Element;
 pub use layer::{argmax, embed, rms_norm, rope, silu_mul};
 pub use memory::{KvLayer, block_checksum, kv_fill, kv_scatter, mix32, mix64};

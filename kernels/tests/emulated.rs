@@ -1,36 +1,16 @@
-//! Every kernel computes what the reference says, on the CPU and in many orders of its threads, and a kernel with a
-//! defect does not.
+//! Every kernel computes what the reference says, on the CPU and in many orders of its threads.
 #![expect(unsafe_code, reason = "runs compiled kernels")]
 
 mod common;
 
-use std::io::{self, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 
-use common::Emulator;
+use common::{Emulator, compiled, folder};
 use kvtide_kernels::{check, emulator};
-
-/// Scratch of this crate's tests: compiled kernels are kept from one run to the next.
-fn folder() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// The library, or none, with a word, where there is no C++ compiler.
-fn compiled(library: Result<PathBuf, String>) -> Option<PathBuf> {
-    match library {
-        Ok(path) => Some(path),
-        Err(message) if message.starts_with(emulator::MISSING_COMPILER) => {
-            let _ = writeln!(io::stderr(), "skipped: kernels are not run: {message}");
-            None
-        }
-        Err(message) => panic!("{message}"),
-    }
-}
 
 /// Seeds to run: `KVTIDE_KERNEL_SEEDS=7..8`, or a first few.
 fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("KVTIDE_KERNEL_SEEDS") else { return 0..40 };
+    let Ok(text) = std::env::var("KVTIDE_KERNEL_SEEDS") else { return 0..300 };
     let range = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     range.unwrap_or_else(|| panic!("KVTIDE_KERNEL_SEEDS={text} is no range like 7..8"))
 }

@@ -5,7 +5,7 @@ use super::layer::{Want, compare, near};
 use super::random::Random;
 use super::{Arg, Check, Launcher};
 use crate::launch::{self, BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL};
-use crate::reference::{Attended, Element, KvLayer, attend};
+use crate::reference::{Attended, Element, KvLayer, KvSequence, attend};
 
 pub(super) const CHECKS: &[(&str, Check)] =
     &[("paged_decode", paged_decode), ("paged_decode_split", paged_decode_split), ("paged_prefill", paged_prefill)];
@@ -79,7 +79,8 @@ impl Cache {
         let table = &self.tables[self.table_starts[sequence] as usize..];
         let (query, tokens) = (&query[head * width..][..width], tokens.start as usize..tokens.end as usize);
         let kv_head = head / self.group;
-        attend(self.element, query, &self.pool, &self.layer, table, kv_head, tokens, self.scale)
+        let sequence = KvSequence { element: self.element, pool: &self.pool, layer: &self.layer, table };
+        attend(&sequence, query, kv_head, tokens, self.scale)
     }
 
     /// The normalised result: weights are rounded to the element before they meet the values.
@@ -173,14 +174,16 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
 /// Sequences cut at random, groups of more heads than a CTA serves.
 fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
-    let lengths = vec![random.range(0, 200), random.range(1, 100)];
+    // Pieces long enough that each warp's stages are filled anew several times, or pieces of all sizes.
+    let most_blocks = random.one_of(&[7, 7, 60]);
+    let lengths = vec![random.range(0, 16 * most_blocks), random.range(1, 100)];
     let cache = Cache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
         let mut begin = 0;
         while begin < length {
-            let end = length.min(begin + BLOCK_SIZE * random.range(1, 7));
+            let end = length.min(begin + BLOCK_SIZE * random.range(if most_blocks > 7 { 40 } else { 1 }, most_blocks));
             items.push(DecodeItem { row, table, begin, end, partial });
             (begin, partial) = (end, partial + 1);
         }

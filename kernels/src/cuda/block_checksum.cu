@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) sum += hash_vector((unsigned)first + i * blockDim.x, held[i]);
       } else {
-#pragma unroll
+        // Two divisions a vector: not worth the room that eight copies of them take.
+#pragma unroll 1
         for (int i = 0; i < kInFlight; ++i) {
           const unsigned long long vector = first + i * blockDim.x;
           if (vector < vectors_per_block && ((unsigned)vector / vectors_per_row) % block_size < block.y) {

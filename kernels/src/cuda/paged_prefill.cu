@@ -39,29 +39,21 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
   const unsigned* table = tables + item.table;
   uint4* stages = dynamic_shared();
 
-  unsigned blocks[kTileBlocks];
-  const auto look_up = [&](unsigned tile) {
-#pragma unroll
-    for (int i = 0; i < kTileBlocks; ++i) {
-      const unsigned index = tile * kTileBlocks + i;
-      blocks[i] = index * kBlockSize < end ? __ldg(table + index) : 0;
-    }
-  };
-  // Starts the copy of a tile whose blocks have been looked up. Rows behind the end become zeros: whatever lies there,
-  // 0 * V must be 0.
+  // Starts the copy of a tile. Rows behind the end become zeros: whatever lies there, 0 * V must be 0.
   const auto start = [&](unsigned tile) {
     if (tile < tiles) {
       uint4* stage = stages + tile % 2 * (2 * kPiece);
 #pragma unroll
       for (int v = 0; v < kCopies; ++v) {
         const unsigned vector = threadIdx.x + kThreads * v, token = vector / kVectors, column = vector % kVectors;
-        // `token / kBlockSize`, as a constant.
-        const unsigned block = blocks[v * kTileBlocks / kCopies];
+        const bool present = tile * kTile + token < end;
+        // A line of the table serves eight tiles: it is in the L1 nearly always. The index is `token / kBlockSize`,
+        // known to the compiler.
+        const unsigned block = present ? __ldg(table + tile * kTileBlocks + v * kTileBlocks / kCopies) : 0;
         const unsigned short* from = pool + block * block_stride +
                                      ((unsigned long long)kv_head * kBlockSize + token % kBlockSize) * kHeadDim +
                                      column * 8;
         const unsigned at = swizzled<kVectors>(token, column);
-        const bool present = tile * kTile + token < end;
         cp_async16(stage + at, from + key_offset, present);
         cp_async16(stage + kPiece + at, from + value_offset, present);
       }
@@ -69,9 +61,7 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
     // Also when empty: waiting counts groups.
     cp_async_commit();
   };
-  look_up(0);
   start(0);
-  look_up(1);
 
   // Of this lane's rows, `row` and `row + 8` of the warp. Rows of padding repeat the last token's position.
   unsigned position[2];
@@ -97,7 +87,6 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
 
   for (unsigned tile = 0; tile < tiles; ++tile) {
     start(tile + 1);
-    look_up(tile + 2);
     cp_async_wait<1>();
     // The tile has arrived for all threads.
     __syncthreads();
@@ -194,7 +183,7 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
 }
 
 #define KVTIDE_PAGED_PREFILL(name, element, head_dim)                                                                  \
-  extern "C" __global__ void __launch_bounds__(128)                                                                    \
+  extern "C" __global__ void __launch_bounds__(128, 3)                                                                   \
       name(const unsigned short* query, unsigned long long query_stride, const unsigned short* pool,                  \
            unsigned long long block_stride, unsigned long long key_offset, unsigned long long value_offset,           \
            const unsigned* tables, const PrefillItem* items, unsigned short* out, unsigned long long out_stride,      \

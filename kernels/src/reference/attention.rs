@@ -17,19 +17,24 @@ pub struct Attended {
     pub magnitudes: Vec<f64>,
 }
 
-/// Attention of `query[head_dim]` over `tokens` of the sequence whose blocks are `table`, in `kv_head` of a layer.
+/// The keys and values of a sequence in one layer of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct KvSequence<'a> {
+    /// Type of the pool's elements and of queries.
+    pub element: Element,
+    /// The pool.
+    pub pool: &'a [u16],
+    /// Where the layer lies in it.
+    pub layer: &'a KvLayer,
+    /// The sequence's blocks.
+    pub table: &'a [u32],
+}
+
+/// Attention of `query[head_dim]` over `tokens` of a sequence in `kv_head`.
 ///
 /// The result of attention is `values / sum`: softmax of the scores (in base 2, which is the same), times values.
-pub fn attend(
-    element: Element,
-    query: &[u16],
-    pool: &[u16],
-    layer: &KvLayer,
-    table: &[u32],
-    kv_head: usize,
-    tokens: Range<usize>,
-    scale: f32,
-) -> Attended {
+pub fn attend(sequence: &KvSequence<'_>, query: &[u16], kv_head: usize, tokens: Range<usize>, scale: f32) -> Attended {
+    let KvSequence { element, pool, layer, table } = *sequence;
     let number = |bits: u16| f64::from(element.widen(bits));
     let rows = |token: usize| {
         let slot = table[token / layer.block_size] as usize * layer.block_size + token % layer.block_size;

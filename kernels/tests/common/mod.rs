@@ -1,12 +1,31 @@
-//! A launcher over the emulator's shared library.
+//! The emulator: its shared library, and a launcher over it.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 use kvtide_kernels::check::{Arg, Launcher};
+use kvtide_kernels::emulator;
 use kvtide_kernels::launch::Geometry;
 use libloading::Library;
+
+/// Scratch of this crate's tests: compiled kernels are kept from one run to the next.
+pub fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// The library, or none, with a word, where there is no C++ compiler.
+pub fn compiled(library: Result<PathBuf, String>) -> Option<PathBuf> {
+    match library {
+        Ok(path) => Some(path),
+        Err(message) if message.starts_with(emulator::MISSING_COMPILER) => {
+            let _ = writeln!(io::stderr(), "skipped: kernels are not run: {message}");
+            None
+        }
+        Err(message) => panic!("{message}"),
+    }
+}
 
 /// `emulator::Launch` of `device.h`.
 #[repr(C)]

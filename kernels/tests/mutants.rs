@@ -1,0 +1,131 @@
+//! A kernel with a defect does not pass the checks: each is one that a change could bring, and that compiles.
+#![expect(unsafe_code, reason = "runs compiled kernels")]
+
+mod common;
+
+use common::{Emulator, compiled, folder};
+use kvtide_kernels::{
+    ARGMAX, BLOCK_CHECKSUM, BLOCK_COPY, EMBED, KV_FILL, KV_SCATTER, Kernel, PAGED_DECODE, PAGED_PREFILL, RMS_NORM,
+    ROPE, SILU_MUL, check, emulator,
+};
+
+/// What to replace, once, and by what.
+struct Mutant {
+    kernel: Kernel,
+    what: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const fn mutant(kernel: Kernel, what: &'static str, from: &'static str, to: &'static str) -> Mutant {
+    Mutant { kernel, what, from, to }
+}
+
+const MOVES_AND_LAYERS: &[Mutant] = &[
+    mutant(BLOCK_COPY, "a vector too many", "; vector < vectors_per_block;", "; vector <= vectors_per_block;"),
+    mutant(BLOCK_COPY, "a short pair", "+ chunk - 1) / chunk", ") / chunk"),
+    mutant(BLOCK_CHECKSUM, "sums read before they are there", "= sum;\n    __syncthreads();", "= sum;"),
+    mutant(BLOCK_CHECKSUM, "sums overwritten", "    __syncthreads();\n  }\n}", "  }\n}"),
+    mutant(BLOCK_CHECKSUM, "a token too many", "% block_size < block.y", "% block_size <= block.y"),
+    mutant(BLOCK_CHECKSUM, "keys of another vector", "mix32(vector)", "mix32(vector + 1)"),
+    mutant(KV_FILL, "words by place in the row", "seed + word * kGolden", "seed + column * kGolden"),
+    mutant(KV_SCATTER, "values over keys", "is_key ? key_offset : value_offset", "key_offset"),
+    mutant(KV_SCATTER, "always the first slot", "slot % block_size)", "0)"),
+    mutant(EMBED, "a vector short", "i < vectors;", "i + 1 < vectors;"),
+    mutant(RMS_NORM, "sums read before they are there", "= squares;\n    __syncthreads();", "= squares;"),
+    mutant(RMS_NORM, "sums overwritten", "    __syncthreads();\n  }\n}", "  }\n}"),
+    mutant(RMS_NORM, "no epsilon", "(float)width + epsilon", "(float)width"),
+    mutant(SILU_MUL, "no gate", "gate[j] / (1.0f + expf(-gate[j])) * up[j]", "gate[j] * up[j]"),
+    mutant(
+        ROPE,
+        "turns read before they are there",
+        "    __syncthreads();\n    unsigned short* row",
+        "    unsigned short* row",
+    ),
+    mutant(ROPE, "turns overwritten", "    __syncthreads();\n  }\n}", "  }\n}"),
+    mutant(ROPE, "turned the other way", "x * turn.x - y * turn.y", "x * turn.x + y * turn.y"),
+    mutant(ARGMAX, "the last of equals", "index < best.index", "index > best.index"),
+    mutant(ARGMAX, "bests read before they are there", "= best;\n    __syncthreads();", "= best;"),
+];
+
+const DECODE: &[Mutant] = &[
+    mutant(PAGED_DECODE, "a wait for one stage too few", "cp_async_wait<kDepth - 2>", "cp_async_wait<kDepth - 1>"),
+    mutant(PAGED_DECODE, "a stage refilled while it is read", "start(i + kDepth - 1, ", "start(i + kDepth, "),
+    mutant(PAGED_DECODE, "warps that do not wait for each other", "  __syncthreads();\n", ""),
+    mutant(PAGED_DECODE, "a token too many", "token < valid", "token <= valid"),
+    mutant(PAGED_DECODE, "what lies behind the end", "= vector / kVectors < valid;", "= true;"),
+    mutant(PAGED_DECODE, "sums that never decay", "sum[h] * decay[h]", "sum[h]"),
+    mutant(PAGED_DECODE, "values that never decay", "values[m][c] *= decay[c % 2];", ";"),
+    mutant(
+        PAGED_DECODE,
+        "a block number too early",
+        "next_block = block_at(i + kDepth)",
+        "next_block = block_at(i + kDepth - 1)",
+    ),
+    mutant(PAGED_DECODE, "keys of the first head", "(unsigned long long)kv_head * kBlockSize * kHeadDim", "0"),
+    mutant(PAGED_DECODE, "pieces of equal weight", "value += weight * partial", "value += partial"),
+];
+
+const PREFILL: &[Mutant] = &[
+    mutant(PAGED_PREFILL, "a token that does not see itself", "> position[c / 2]", ">= position[c / 2]"),
+    mutant(PAGED_PREFILL, "a mask that comes a tile too late", "+ kTile - 1 > warp_first", "> warp_first"),
+    mutant(PAGED_PREFILL, "a wait for one stage too few", "cp_async_wait<1>", "cp_async_wait<2>"),
+    mutant(
+        PAGED_PREFILL,
+        "a tile read before it is there",
+        "    __syncthreads();\n    const uint4* keys",
+        "    const uint4* keys",
+    ),
+    mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
+    mutant(PAGED_PREFILL, "what lies behind the end", "= tile * kTile + token < end;", "= true;"),
+    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + tile * kTileBlocks + v", "__ldg(table + v"),
+    mutant(PAGED_PREFILL, "values that never decay", "values[n][2 * half] *= decay;", ""),
+];
+
+/// Seeds tried on a mutant before it counts as missed.
+const SEEDS: u64 = 60;
+
+/// Runs the kernel's checks until one fails; true if none does.
+fn survives(mutant: &Mutant) -> Option<bool> {
+    let Kernel { name, source, entries } = mutant.kernel;
+    assert_eq!(source.matches(mutant.from).count(), 1, "{name}: {:?} is not there once", mutant.from);
+    let unit = emulator::unit_of(name, &source.replace(mutant.from, mutant.to), entries);
+    let library = compiled(emulator::compile_units(folder(), &[unit], "mutant.so"))?;
+    let mut device = Emulator::open(&library);
+    let kernel = name.trim_end_matches(".cu");
+    for seed in 0..SEEDS {
+        device.seed = seed;
+        let mut checks = check::all().filter(|(check, _)| check.starts_with(kernel));
+        if checks.any(|(_, check)| check(&mut device, seed).is_err()) {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+fn none_survives(mutants: &[Mutant]) {
+    let mut missed = Vec::new();
+    for mutant in mutants {
+        match survives(mutant) {
+            None => return,
+            Some(true) => missed.push(format!("{}: {}", mutant.kernel.name, mutant.what)),
+            Some(false) => {}
+        }
+    }
+    assert!(missed.is_empty(), "no check notices: {missed:#?}");
+}
+
+#[test]
+fn defects_in_moves_and_layers_are_noticed() {
+    none_survives(MOVES_AND_LAYERS);
+}
+
+#[test]
+fn defects_in_decode_are_noticed() {
+    none_survives(DECODE);
+}
+
+#[test]
+fn defects_in_prefill_are_noticed() {
+    none_survives(PREFILL);
+}
