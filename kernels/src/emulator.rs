@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod libraries;
+
+pub use libraries::{Libraries, libraries};
+
 use crate::{ALL, Kernel};
 
 /// CUDA's language on the CPU; `compile` puts it beside the units as `device.h`.
@@ -63,7 +67,7 @@ pub fn compile(folder: &Path, extra: &[(String, String)], output_name: &str) -> 
 /// # Errors
 /// [`MISSING_COMPILER`] at the start of the message if there is no compiler; otherwise what it said.
 pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &str) -> Result<PathBuf, String> {
-    let compiler = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "g++".to_owned());
+    let compiler = compiler();
     let mut all = units.to_vec();
     all.push(fault_unit());
     let mut words = vec![compiler.as_str(), output_name, DEVICE_HEADER];
@@ -87,6 +91,11 @@ pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &st
     built.map(|()| library)
 }
 
+/// The C++ compiler: what `CXX` names, or `g++`.
+fn compiler() -> String {
+    std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "g++".to_owned())
+}
+
 /// Builds that this process has begun: threads may build the same at once.
 static BUILDS: AtomicU64 = AtomicU64::new(0);
 
@@ -98,6 +107,12 @@ const FLAGS: [&str; 8] =
     ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-fwrapv", "-ffp-contract=off"];
 
 fn build(compiler: &str, folder: &Path, units: &[(String, String)], output_name: &str) -> Result<(), String> {
+    let objects = objects(compiler, folder, units)?;
+    run(Command::new(compiler).current_dir(folder).arg("-shared").args(&objects).args(["-o", output_name]))
+}
+
+/// Compiles each unit in `folder`; the names of the object files.
+fn objects(compiler: &str, folder: &Path, units: &[(String, String)]) -> Result<Vec<String>, String> {
     let mut objects = Vec::new();
     for (name, text) in units {
         fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))?;
@@ -105,7 +120,7 @@ fn build(compiler: &str, folder: &Path, units: &[(String, String)], output_name:
         run(Command::new(compiler).current_dir(folder).args(FLAGS).args(["-c", name, "-o", &object]))?;
         objects.push(object);
     }
-    run(Command::new(compiler).current_dir(folder).arg("-shared").args(&objects).args(["-o", output_name]))
+    Ok(objects)
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

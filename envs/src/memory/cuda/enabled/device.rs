@@ -16,8 +16,8 @@ use crate::memory::MemoryError;
 #[derive(Debug)]
 pub struct Device {
     name: String,
+    /// CUDA version of the driver, as in 13000.
     driver: u32,
-    capability: (u32, u32),
     multiprocessors: u32,
     memory_bytes: u64,
     functions: BTreeMap<&'static str, Function>,
@@ -93,7 +93,6 @@ impl Device {
         Ok(Device {
             name: context.name()?,
             driver: Context::driver_version()?,
-            capability,
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             memory_bytes: Context::memory()?.1,
             functions: functions(capability)?,
@@ -108,19 +107,9 @@ impl Device {
         &self.name
     }
 
-    /// CUDA version of the driver, as in 13000.
-    pub fn driver(&self) -> u32 {
-        self.driver
-    }
-
     /// Multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
-    }
-
-    /// Compute capability: major, minor.
-    pub fn capability(&self) -> (u32, u32) {
-        self.capability
     }
 
     /// All of its memory, bytes.

@@ -324,3 +324,6 @@ impl MemoryBackend for CudaMemory {
         self.pools.poison()
     }
 }
+
+#[cfg(test)]
+mod tests;

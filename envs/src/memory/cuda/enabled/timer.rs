@@ -170,7 +170,7 @@ impl Timed for Timer {
     }
 
     fn overlap(&mut self, shape: &StepShape, blocks: u32, repeats: u32) -> Result<Overlap, String> {
-        let timed = || {
+        let mut timed = || {
             let (made, taken) = self.made(shape)?;
             let copies = self.copies(Direction::Out, blocks, taken)?;
             Ok(Overlap {
