@@ -1,5 +1,7 @@
 // Modules, functions, launches and occupancy.
 #include <dlfcn.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -105,6 +107,33 @@ bool has_shape(const LaunchConfig& config, const Function& function) {
          config.shared_bytes <= static_cast<unsigned>(function.max_dynamic_shared_bytes);
 }
 
+// The kernel that runs, for whoever has to read a core dump.
+const char* volatile running = nullptr;
+struct sigaction previous_action;
+
+// Says which kernel it was that touched what is not there, and leaves the rest to whoever was asked before.
+void on_segmentation_fault(int, siginfo_t*, void*) {
+  if (const char* const name = running; name != nullptr) {
+    for (const char* text : {"kvtide emulated device: ", name, " touches memory that is not mapped\n"}) {
+      if (write(STDERR_FILENO, text, std::strlen(text)) < 0) break;
+    }
+  }
+  sigaction(SIGSEGV, &previous_action, nullptr);
+}
+
+void run_entry(const Function& function, const emulator::Launch& shape, Arguments& arguments) {
+  static const int installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_segmentation_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    return sigaction(SIGSEGV, &action, &previous_action);
+  }();
+  (void)installed;
+  running = function.name.c_str();
+  function.entry(&shape, arguments.pointers.data());
+  running = nullptr;
+}
+
 Result check_launch(Device& d, const std::string& name, const std::vector<emulator::Span>& spans) {
   if (const char* const fault = find_fault(); fault != nullptr) return d.lose(LAUNCH_FAILED, name + ": " + fault);
   for (const emulator::Span& span : spans) {
@@ -134,10 +163,11 @@ int launch(Device& d, Function* function, const LaunchConfig& config, void** par
   std::memcpy(shape.grid, config.grid, sizeof shape.grid);
   std::memcpy(shape.block, config.block, sizeof shape.block);
   shape.shared_bytes = config.shared_bytes;
-  operation.work = [&d, shape, arguments, entry = function->entry, name = function->name, spans = operation.spans]() mutable {
+  // A copy of the function: its module may be gone when it runs.
+  operation.work = [&d, shape, arguments, kernel = *function, spans = operation.spans]() mutable {
     shape.seed = d.schedule.draw(~std::uint64_t{0});
-    entry(&shape, arguments->pointers.data());
-    return check_launch(d, name, spans);
+    run_entry(kernel, shape, *arguments);
+    return check_launch(d, kernel.name, spans);
   };
   const std::int64_t ctas = std::int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
   const Nanoseconds cost_ns = KERNEL_NS + (CTA_NS * ctas + d.multiprocessors - 1) / d.multiprocessors;
