@@ -21,8 +21,8 @@ const Block* allocate(Device& d, Kind kind, std::size_t bytes) {
 
 // What a program can hit on purpose is no message on stderr.
 Result out_of_memory(Device& d, std::size_t bytes) {
-  d.message = "out of memory for " + std::to_string(bytes) + " bytes; " + std::to_string(d.memory.device_bytes()) + " of " +
-              std::to_string(d.memory.capacity_bytes) + " are in use";
+  d.message = "out of memory for " + std::to_string(bytes) + " bytes; " + std::to_string(d.memory.device_bytes()) +
+              " of " + std::to_string(d.memory.capacity_bytes) + " are in use";
   return OUT_OF_MEMORY;
 }
 

@@ -81,17 +81,26 @@ bool is_known(int type) { return type == F32 || type == F16 || type == BF16; }
 
 float load(const void* data, int type, std::size_t index) {
   switch (type) {
-    case F16: return half_to_float(static_cast<const std::uint16_t*>(data)[index]);
-    case BF16: return brain_to_float(static_cast<const std::uint16_t*>(data)[index]);
-    default: return static_cast<const float*>(data)[index];
+    case F16:
+      return half_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    case BF16:
+      return brain_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    default:
+      return static_cast<const float*>(data)[index];
   }
 }
 
 void store(void* data, int type, std::size_t index, float value) {
   switch (type) {
-    case F16: static_cast<std::uint16_t*>(data)[index] = float_to_half(value); break;
-    case BF16: static_cast<std::uint16_t*>(data)[index] = float_to_brain(value); break;
-    default: static_cast<float*>(data)[index] = value; break;
+    case F16:
+      static_cast<std::uint16_t*>(data)[index] = float_to_half(value);
+      break;
+    case BF16:
+      static_cast<std::uint16_t*>(data)[index] = float_to_brain(value);
+      break;
+    default:
+      static_cast<float*>(data)[index] = value;
+      break;
   }
 }
 
@@ -193,19 +202,21 @@ void run(void* data) {
 
 void drop(void* data) { delete static_cast<Gemm*>(data); }
 
-emulator::Span span(const void* data, int type, std::size_t leading, std::size_t rows, std::size_t columns, std::size_t stride,
-                    std::size_t batch) {
+emulator::Span span(const void* data, int type, std::size_t leading, std::size_t rows, std::size_t columns,
+                    std::size_t stride, std::size_t batch) {
   const std::size_t elements = (batch - 1) * stride + (columns - 1) * leading + rows;
   return {reinterpret_cast<unsigned long long>(data), elements * bytes_of(type)};
 }
 
 Status enqueue(const Handle* handle, const Gemm& g) {
   if (handle == nullptr) return NOT_INITIALIZED;
-  if (handle->pointer_mode != 0 || !is_known(g.a.type) || !is_known(g.b.type) || !is_known(g.c_type)) return NOT_SUPPORTED;
+  if (handle->pointer_mode != 0 || !is_known(g.a.type) || !is_known(g.b.type) || !is_known(g.c_type))
+    return NOT_SUPPORTED;
   if (g.m == 0 || g.n == 0 || g.batch == 0) return SUCCESS;
   const std::size_t a_rows = g.a.transposed ? g.k : g.m;
   const std::size_t b_rows = g.b.transposed ? g.n : g.k;
-  if (g.a.leading < std::max<std::size_t>(1, a_rows) || g.b.leading < std::max<std::size_t>(1, b_rows) || g.c_leading < g.m) {
+  if (g.a.leading < std::max<std::size_t>(1, a_rows) || g.b.leading < std::max<std::size_t>(1, b_rows) ||
+      g.c_leading < g.m) {
     return INVALID_VALUE;
   }
   std::vector<emulator::Span> spans{span(g.c, g.c_type, g.c_leading, g.m, g.n, g.stride_c, g.batch)};
@@ -272,12 +283,14 @@ EXPORT int cublasGetVersion_v2(Handle*, int* version) {
   return SUCCESS;
 }
 
-EXPORT const char* cublasGetStatusString(int status) { return status == SUCCESS ? "success" : "failure of the emulated cuBLAS"; }
+EXPORT const char* cublasGetStatusString(int status) {
+  return status == SUCCESS ? "success" : "failure of the emulated cuBLAS";
+}
 
-EXPORT int cublasGemmStridedBatchedEx(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha,
-                                      const void* a, int a_type, int lda, long long stride_a, const void* b, int b_type,
-                                      int ldb, long long stride_b, const void* beta, void* c, int c_type, int ldc,
-                                      long long stride_c, int batch, int compute, int) {
+EXPORT int cublasGemmStridedBatchedEx(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k,
+                                      const void* alpha, const void* a, int a_type, int lda, long long stride_a,
+                                      const void* b, int b_type, int ldb, long long stride_b, const void* beta, void* c,
+                                      int c_type, int ldc, long long stride_c, int batch, int compute, int) {
   if (std::find(std::begin(COMPUTE_F32), std::end(COMPUTE_F32), compute) == std::end(COMPUTE_F32)) return NOT_SUPPORTED;
   if (m < 0 || n < 0 || k < 0 || batch < 0 || lda < 1 || ldb < 1 || ldc < 1 || alpha == nullptr || beta == nullptr ||
       stride_a < 0 || stride_b < 0 || stride_c < 0) {
@@ -301,14 +314,15 @@ EXPORT int cublasGemmStridedBatchedEx(Handle* handle, int transpose_a, int trans
   return enqueue(handle, gemm);
 }
 
-EXPORT int cublasGemmEx(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a,
-                        int a_type, int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
-                        int compute, int algorithm) {
-  return cublasGemmStridedBatchedEx(handle, transpose_a, transpose_b, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb, 0, beta,
-                                    c, c_type, ldc, 0, 1, compute, algorithm);
+EXPORT int cublasGemmEx(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha,
+                        const void* a, int a_type, int lda, const void* b, int b_type, int ldb, const void* beta,
+                        void* c, int c_type, int ldc, int compute, int algorithm) {
+  return cublasGemmStridedBatchedEx(handle, transpose_a, transpose_b, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb,
+                                    0, beta, c, c_type, ldc, 0, 1, compute, algorithm);
 }
 
 EXPORT int cublasSgemm_v2(Handle* handle, int transpose_a, int transpose_b, int m, int n, int k, const float* alpha,
                           const float* a, int lda, const float* b, int ldb, const float* beta, float* c, int ldc) {
-  return cublasGemmEx(handle, transpose_a, transpose_b, m, n, k, alpha, a, F32, lda, b, F32, ldb, beta, c, F32, ldc, 68, 0);
+  return cublasGemmEx(handle, transpose_a, transpose_b, m, n, k, alpha, a, F32, lda, b, F32, ldb, beta, c, F32, ldc, 68,
+                      0);
 }

@@ -70,8 +70,8 @@ const std::map<int, int> ATTRIBUTES = {
     {33, 0},          // PCI bus, device
     {34, 0},
     {35, 0},
-    {36, 3'201'000},  // memory clock, kHz
-    {37, 6'144},      // bus width, bits
+    {36, 3'201'000},   // memory clock, kHz
+    {37, 6'144},       // bus width, bits
     {38, 62'914'560},  // L2
     {39, THREADS_PER_MULTIPROCESSOR},
     {40, 3},  // copy engines

@@ -40,7 +40,8 @@ Place locate(Device& d, Address begin, std::size_t bytes, Side side) {
 
 void copy_rows(const Copy& copy) {
   for (std::size_t row = 0; row < copy.height; ++row) {
-    std::memmove(reinterpret_cast<void*>(copy.to.row(row)), reinterpret_cast<const void*>(copy.from.row(row)), copy.width);
+    std::memmove(reinterpret_cast<void*>(copy.to.row(row)), reinterpret_cast<const void*>(copy.from.row(row)),
+                 copy.width);
   }
 }
 
@@ -105,7 +106,8 @@ Address address(const void* pointer) { return reinterpret_cast<Address>(pointer)
 int copy_2d(const Copy2d* c, Stream* stream, bool wait) {
   return call([&](Device& d) -> int {
     const auto side = [](unsigned type) { return type == MEMORY_DEVICE ? Side::Known : Side::Any; };
-    const auto rows = [](unsigned type, const void* host, Address device, std::size_t pitch, std::size_t x, std::size_t y) {
+    const auto rows = [](unsigned type, const void* host, Address device, std::size_t pitch, std::size_t x,
+                         std::size_t y) {
       return Rows{(type == MEMORY_HOST ? address(host) : device) + y * pitch + x, pitch};
     };
     for (const unsigned type : {c->src_type, c->dst_type}) {
@@ -128,7 +130,8 @@ int fill(Address begin, std::uint32_t value, std::size_t value_bytes, std::size_
     if (stream == nullptr) return d.fail(INVALID_HANDLE, "a fill on an unknown stream");
     if (count == 0) return SUCCESS;
     const std::size_t bytes = count * value_bytes;
-    if (begin % value_bytes != 0 || !locate(d, begin, bytes, Side::Known).valid) return invalid(d, "a fill of", begin, bytes);
+    if (begin % value_bytes != 0 || !locate(d, begin, bytes, Side::Known).valid)
+      return invalid(d, "a fill of", begin, bytes);
     Operation operation;
     operation.what = "a fill of " + std::to_string(bytes) + " bytes";
     operation.counts = true;
@@ -203,5 +206,9 @@ EXPORT int cuMemsetD32Async(Address begin, unsigned value, std::size_t count, St
 }
 
 // These do not wait either.
-EXPORT int cuMemsetD8_v2(Address begin, unsigned char value, std::size_t count) { return fill(begin, value, 1, count, nullptr); }
-EXPORT int cuMemsetD32_v2(Address begin, unsigned value, std::size_t count) { return fill(begin, value, 4, count, nullptr); }
+EXPORT int cuMemsetD8_v2(Address begin, unsigned char value, std::size_t count) {
+  return fill(begin, value, 1, count, nullptr);
+}
+EXPORT int cuMemsetD32_v2(Address begin, unsigned value, std::size_t count) {
+  return fill(begin, value, 4, count, nullptr);
+}

@@ -64,8 +64,8 @@ void Device::reset() {
 Result Device::release(const Block& block) {
   Result result = SUCCESS;
   if (!Memory::guards_intact(block)) {
-    result = lose(ILLEGAL_ADDRESS, "writes outside the allocation of " + std::to_string(block.bytes) + " bytes at " +
-                                       hex(block.begin));
+    result = lose(ILLEGAL_ADDRESS,
+                  "writes outside the allocation of " + std::to_string(block.bytes) + " bytes at " + hex(block.begin));
   }
   memory.release(block);
   return result;

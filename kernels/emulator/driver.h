@@ -30,9 +30,9 @@ struct Device {
   unsigned context_flags = 0;
   int multiprocessors = 132;
   std::uint64_t seed = 0;
-  long long fail_after = -1;       // operations, from `executed_before` on
+  long long fail_after = -1;  // operations, from `executed_before` on
   std::uint64_t executed_before = 0;
-  Result lost = SUCCESS;           // what every call returns once an operation has failed
+  Result lost = SUCCESS;  // what every call returns once an operation has failed
   std::string message;
   emulator::Counters counters{};
 

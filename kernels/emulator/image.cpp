@@ -42,7 +42,8 @@ std::vector<Section> sections(const std::string& elf) {
     if (read<std::uint32_t>(elf, header + 4) == NO_BITS) continue;
     const std::uint64_t name = names_at + read<std::uint32_t>(elf, header);
     if (name >= elf.size()) continue;
-    found.push_back({elf.c_str() + name, read<std::uint64_t>(elf, header + 0x18), read<std::uint64_t>(elf, header + 0x20)});
+    found.push_back(
+        {elf.c_str() + name, read<std::uint64_t>(elf, header + 0x18), read<std::uint64_t>(elf, header + 0x20)});
   }
   return found;
 }
@@ -54,12 +55,13 @@ std::size_t elf_bytes(const char* image) {
   const std::size_t table_bytes = std::size_t{read<std::uint16_t>(header, 0x3a)} * read<std::uint16_t>(header, 0x3c);
   std::size_t end = table + table_bytes;
   if (end > LARGEST_IMAGE_BYTES) return 0;
-  for (const Section& section : sections(std::string(image, end))) end = std::max<std::size_t>(end, section.offset + section.bytes);
+  for (const Section& section : sections(std::string(image, end)))
+    end = std::max<std::size_t>(end, section.offset + section.bytes);
   return end;
 }
 
-// Parameters stand in `.nv.info.<entry>` as attributes of kind 0x17: index, ordinal, offset and, from bit 18 of the last
-// word, size.
+// Parameters stand in `.nv.info.<entry>` as attributes of kind 0x17: index, ordinal, offset and, from bit 18 of the
+// last word, size.
 std::optional<std::vector<std::size_t>> find_in_elf(const std::string& elf, const std::string& entry) {
   constexpr unsigned char FORMAT_SIZED = 4;
   constexpr unsigned char PARAMETER_INFO = 0x17;

@@ -3,9 +3,9 @@
 
 namespace emulator {
 
-// One launch as a kernel entry sees it. `extern "C" void emulated_<entry>(const Launch*, void** arguments)` runs the whole
-// grid before it returns; `arguments` points at the values, as cuLaunchKernel gets them. If there is an `extern "C" const
-// char* emulated_fault()`, it says which rule the last launch broke, or null, and that ends the device.
+// One launch as a kernel entry sees it. `extern "C" void emulated_<entry>(const Launch*, void** arguments)` runs the
+// whole grid before it returns; `arguments` points at the values, as cuLaunchKernel gets them. If there is an `extern
+// "C" const char* emulated_fault()`, it says which rule the last launch broke, or null, and that ends the device.
 struct Launch {
   unsigned grid[3];
   unsigned block[3];

@@ -10,9 +10,9 @@ constexpr int MAX_GRID_YZ = 65'535;
 constexpr int THREADS_PER_MULTIPROCESSOR = 2'048;
 constexpr int BLOCKS_PER_MULTIPROCESSOR = 32;
 constexpr int REGISTERS_PER_MULTIPROCESSOR = 65'536;
-constexpr int DEFAULT_SHARED_BYTES = 49'152;       // a block, without asking
-constexpr int MAX_SHARED_BYTES = 232'448;          // a block, when asked for
-constexpr int RESERVED_SHARED_BYTES = 1'024;       // a block, by the system
+constexpr int DEFAULT_SHARED_BYTES = 49'152;  // a block, without asking
+constexpr int MAX_SHARED_BYTES = 232'448;     // a block, when asked for
+constexpr int RESERVED_SHARED_BYTES = 1'024;  // a block, by the system
 constexpr int SHARED_BYTES_PER_MULTIPROCESSOR = 233'472;
 
 }  // namespace driver

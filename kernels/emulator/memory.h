@@ -7,8 +7,8 @@
 
 namespace driver {
 
-constexpr unsigned char POISON = 0xA5;       // what fresh memory holds
-constexpr unsigned char GUARD = 0xFD;        // what lies before and behind an allocation
+constexpr unsigned char POISON = 0xA5;        // what fresh memory holds
+constexpr unsigned char GUARD = 0xFD;         // what lies before and behind an allocation
 constexpr std::size_t ALIGNMENT_BYTES = 256;  // also the least width of a guard zone
 
 enum class Kind { Device, Pinned, Registered };

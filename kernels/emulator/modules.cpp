@@ -1,5 +1,7 @@
 // Modules, functions, launches and occupancy.
 #include <dlfcn.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -100,9 +102,37 @@ bool has_shape(const LaunchConfig& config, const Function& function) {
   const auto& grid = config.grid;
   const auto& block = config.block;
   const std::uint64_t threads = std::uint64_t{block[0]} * block[1] * block[2];
-  return grid[0] > 0 && grid[1] > 0 && grid[2] > 0 && grid[0] <= unsigned{MAX_GRID_X} && grid[1] <= unsigned{MAX_GRID_YZ} &&
-         grid[2] <= unsigned{MAX_GRID_YZ} && threads > 0 && threads <= MAX_THREADS_PER_BLOCK && block[2] <= 64 &&
+  return grid[0] > 0 && grid[1] > 0 && grid[2] > 0 && grid[0] <= unsigned{MAX_GRID_X} &&
+         grid[1] <= unsigned{MAX_GRID_YZ} && grid[2] <= unsigned{MAX_GRID_YZ} && threads > 0 &&
+         threads <= MAX_THREADS_PER_BLOCK && block[2] <= 64 &&
          config.shared_bytes <= static_cast<unsigned>(function.max_dynamic_shared_bytes);
+}
+
+// The kernel that runs, for whoever has to read a core dump.
+const char* volatile running = nullptr;
+struct sigaction previous_action;
+
+// Says which kernel it was that touched what is not there, and leaves the rest to whoever was asked before.
+void on_segmentation_fault(int, siginfo_t*, void*) {
+  if (const char* const name = running; name != nullptr) {
+    for (const char* text : {"kvtide emulated device: ", name, " touches memory that is not mapped\n"}) {
+      if (write(STDERR_FILENO, text, std::strlen(text)) < 0) break;
+    }
+  }
+  sigaction(SIGSEGV, &previous_action, nullptr);
+}
+
+void run_entry(const Function& function, const emulator::Launch& shape, Arguments& arguments) {
+  static const int installed = [] {
+    struct sigaction action{};
+    action.sa_sigaction = on_segmentation_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    return sigaction(SIGSEGV, &action, &previous_action);
+  }();
+  (void)installed;
+  running = function.name.c_str();
+  function.entry(&shape, arguments.pointers.data());
+  running = nullptr;
 }
 
 Result check_launch(Device& d, const std::string& name, const std::vector<emulator::Span>& spans) {
@@ -118,9 +148,11 @@ Result check_launch(Device& d, const std::string& name, const std::vector<emulat
 
 int launch(Device& d, Function* function, const LaunchConfig& config, void** parameters, void** extra) {
   Stream* stream = d.schedule.resolve(config.stream);
-  if (stream == nullptr || d.functions.count(function) == 0) return d.fail(INVALID_HANDLE, "a launch of or on nothing known");
+  if (stream == nullptr || d.functions.count(function) == 0)
+    return d.fail(INVALID_HANDLE, "a launch of or on nothing known");
   if (extra != nullptr) return d.fail(NOT_SUPPORTED, "packed kernel arguments are not emulated");
-  if (!has_shape(config, *function)) return d.fail(INVALID_VALUE, "a launch of " + function->name + " beyond the limits");
+  if (!has_shape(config, *function))
+    return d.fail(INVALID_VALUE, "a launch of " + function->name + " beyond the limits");
   if (parameters == nullptr && !function->parameter_bytes.empty()) {
     return d.fail(INVALID_VALUE, "a launch of " + function->name + " without its arguments");
   }
@@ -134,10 +166,11 @@ int launch(Device& d, Function* function, const LaunchConfig& config, void** par
   std::memcpy(shape.grid, config.grid, sizeof shape.grid);
   std::memcpy(shape.block, config.block, sizeof shape.block);
   shape.shared_bytes = config.shared_bytes;
-  operation.work = [&d, shape, arguments, entry = function->entry, name = function->name, spans = operation.spans]() mutable {
+  // A copy of the function: its module may be gone when it runs.
+  operation.work = [&d, shape, arguments, kernel = *function, spans = operation.spans]() mutable {
     shape.seed = d.schedule.draw(~std::uint64_t{0});
-    entry(&shape, arguments->pointers.data());
-    return check_launch(d, name, spans);
+    run_entry(kernel, shape, *arguments);
+    return check_launch(d, kernel.name, spans);
   };
   const std::int64_t ctas = std::int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
   const Nanoseconds cost_ns = KERNEL_NS + (CTA_NS * ctas + d.multiprocessors - 1) / d.multiprocessors;
@@ -218,9 +251,11 @@ EXPORT int cuModuleGetGlobal_v2(Address*, std::size_t*, Module*, const char* nam
 
 EXPORT int cuFuncGetAttribute(int* value, int attribute, Function* function) {
   return with_function(function, [&](Device&) -> int {
-    // By number: threads a block, shared, constant, local, registers, PTX, binary, cache mode, dynamic shared, carveout.
-    const int values[] = {MAX_THREADS_PER_BLOCK, 0, 0, 0, REGISTERS_PER_THREAD, 90, 90, 0,
-                          function->max_dynamic_shared_bytes, function->carveout};
+    // By number: threads a block, shared, constant, local, registers, PTX, binary, cache mode, dynamic shared,
+    // carveout.
+    const int values[] = {
+        MAX_THREADS_PER_BLOCK, 0, 0, 0, REGISTERS_PER_THREAD, 90, 90, 0, function->max_dynamic_shared_bytes,
+        function->carveout};
     if (attribute < 0 || attribute >= static_cast<int>(std::size(values))) return INVALID_VALUE;
     *value = values[attribute];
     return SUCCESS;
@@ -258,9 +293,9 @@ EXPORT int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void
   return call([&](Device& d) -> int { return launch(d, function, *config, parameters, extra); });
 }
 
-EXPORT int cuLaunchCooperativeKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream* stream,
-                                     void** parameters) {
+EXPORT int cuLaunchCooperativeKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                     Stream* stream, void** parameters) {
   const LaunchConfig config{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, nullptr, 0};
   return call([&](Device& d) -> int {
     const std::int64_t fit = std::int64_t{d.multiprocessors} *
@@ -285,7 +320,8 @@ EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* fu
 
 EXPORT int cuOccupancyAvailableDynamicSMemPerBlock(std::size_t* bytes, Function* function, int blocks, int threads) {
   return with_function(function, [&](Device& d) -> int {
-    if (blocks <= 0 || blocks > blocks_per_multiprocessor(threads, 0)) return d.fail(INVALID_VALUE, "blocks do not fit");
+    if (blocks <= 0 || blocks > blocks_per_multiprocessor(threads, 0))
+      return d.fail(INVALID_VALUE, "blocks do not fit");
     *bytes = static_cast<std::size_t>(
         std::min(SHARED_BYTES_PER_MULTIPROCESSOR / blocks - RESERVED_SHARED_BYTES, function->max_dynamic_shared_bytes));
     return SUCCESS;
@@ -314,6 +350,8 @@ EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* block, 
 }
 
 EXPORT int cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, Function* function,
-                                            std::size_t (*dynamic_bytes_of)(int), std::size_t dynamic_bytes, int limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block, function, dynamic_bytes_of, dynamic_bytes, limit, 0);
+                                            std::size_t (*dynamic_bytes_of)(int), std::size_t dynamic_bytes,
+                                            int limit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block, function, dynamic_bytes_of, dynamic_bytes, limit,
+                                                   0);
 }

@@ -94,7 +94,8 @@ bool Schedule::step(const Needed* needed) {
       continue;
     }
     const Operation& head = *stream->queue.front();
-    const bool blocked = std::any_of(head.after.begin(), head.after.end(), [](const Ticket& other) { return !other->done; });
+    const bool blocked =
+        std::any_of(head.after.begin(), head.after.end(), [](const Ticket& other) { return !other->done; });
     if (!blocked && (needed == nullptr || needed->count(&head) > 0)) {
       ready.push_back(&*stream);
       total += std::max(1U, weights_[&*stream]);

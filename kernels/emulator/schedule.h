@@ -102,9 +102,9 @@ class Schedule {
   Stream* legacy_ = nullptr;
   std::map<const Stream*, unsigned> weights_;
   std::map<Nanoseconds, Nanoseconds> busy_[4];  // [engine]: begin to end, disjoint
-  Nanoseconds now_ns_ = 0;      // the host's time: the latest end it has waited for
-  Nanoseconds latest_ns_ = 0;   // of all ends
-  Nanoseconds retired_ns_ = 0;  // of the ends of retired streams that the legacy stream waits for
+  Nanoseconds now_ns_ = 0;                      // the host's time: the latest end it has waited for
+  Nanoseconds latest_ns_ = 0;                   // of all ends
+  Nanoseconds retired_ns_ = 0;                  // of the ends of retired streams that the legacy stream waits for
   std::uint64_t state_ = 0;
 };
 

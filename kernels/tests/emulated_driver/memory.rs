@@ -14,7 +14,7 @@ fn copies_in_every_direction_keep_their_bytes() {
     let device = device_or_skip!();
     for seed in 0..SEEDS {
         let context = device.context(seed);
-        // SAFETY: nothing is allocated yet. Without its events cudarc neither waits for a pinned slice nor orders its use.
+        // SAFETY: nothing is allocated yet. Without events cudarc neither waits for a pinned slice nor orders its use.
         unsafe { context.enable_event_tracking() };
         let stream = context.new_stream().unwrap();
         let values = numbers(1000);
