@@ -81,10 +81,6 @@ impl Audit {
         }
     }
 
-    pub(super) fn is_drawn(&self) -> bool {
-        self.contents == Contents::Drawn
-    }
-
     pub(super) fn arrived(&mut self, id: RequestId, content: Content) {
         self.requests.insert(id, Held { text: Text::new(content), written: 0, recorded: Vec::new(), tail: None });
     }

@@ -125,9 +125,7 @@ impl Memory {
             let samples = !unfinished.contains(&id);
             self.spans.push(Span { id, context, tokens: scheduled.tokens, samples, table, seeds });
             self.tables.extend_from_slice(&scheduler.table(id)[..blocks_for(end, self.block_size) as usize]);
-            if self.audit.is_drawn() {
-                self.seeds.extend_from_slice(&self.audit.seeds(id, end)[context as usize..]);
-            }
+            self.seeds.extend_from_slice(&self.audit.seeds(id, end)[context as usize..]);
         }
     }
 

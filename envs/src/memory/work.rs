@@ -38,8 +38,7 @@ pub struct Work<'a> {
     pub spans: &'a [Span],
     /// Block tables of all spans, end to end.
     pub tables: &'a [BlockId],
-    /// A seed for each token of each span, which binds it and every token before it; empty where contents are
-    /// [computed](super::Contents::Computed).
+    /// A seed for each token of each span, which binds it and every token before it.
     pub seeds: &'a [u64],
     /// Tokens of a block.
     pub block_size: u32,

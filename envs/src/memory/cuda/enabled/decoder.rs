@@ -143,6 +143,17 @@ impl Decoder {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// Where the logits of the last step are.
+    #[cfg(test)]
+    pub(super) fn logits(&self) -> u64 {
+        self.activations.logits.address()
+    }
+
     pub(super) fn vocabulary(&self) -> u32 {
         self.widths.vocabulary
     }

@@ -9,7 +9,10 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kvtide_kernels::emulator;
+use kvtide_kernels::reference::Element;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::kv::BlockId;
 
 /// The emulated device, for one test at a time, and what tests set about it (`kernels/emulator/launch.h`).
 pub(super) struct Emulated {
@@ -114,5 +117,29 @@ fn load() -> Option<Setters> {
         };
         std::mem::forget(driver);
         Some(setters)
+    }
+}
+
+impl super::Device {
+    /// Elements at a device address.
+    fn read(&self, address: u64, elements: usize) -> Vec<u16> {
+        let mut bits = vec![0_u16; elements];
+        self.enter().expect("the device is there");
+        // SAFETY: the tests read what the backend has allocated, and wait for it.
+        unsafe { cudarc::driver::result::memcpy_dtoh_sync(&mut bits, address) }.expect("the range is allocated");
+        bits
+    }
+}
+
+impl super::CudaMemory {
+    /// A token's keys or values of all heads, which start `offset` elements into its block.
+    fn slot(&self, block: BlockId, slot: u32, offset: u64, element: Element) -> Vec<f64> {
+        let shape = self.shape();
+        let width = shape.head_dim as usize;
+        let start = self.pools.address() + u64::from(block.0) * shape.block_bytes() + offset * 2;
+        let rows = self.device.read(start, shape.layer_elements() as usize);
+        let heads = rows.chunks_exact(width * shape.block_size as usize);
+        let row = heads.flat_map(|head| head[slot as usize * width..][..width].to_vec());
+        row.map(|bits| f64::from(element.widen(bits))).collect()
     }
 }
