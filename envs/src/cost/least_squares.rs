@@ -99,6 +99,11 @@ fn solve(gram: &[Vec<f64>], target: &[f64], free: &[usize]) -> Vec<f64> {
     solved
 }
 
+/// By how much the product of each row with `x` exceeds 1.
+pub(super) fn residuals(rows: &[Vec<f64>], x: &[f64]) -> Vec<f64> {
+    rows.iter().map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum::<f64>() - 1.0).collect()
+}
+
 /// Weights under which squares count as Huber's loss does (Huber 1964, "Robust Estimation of a Location Parameter"): the
 /// more a residual exceeds 1.345 times the usual one, the less it pulls. The usual one is at least a thousandth.
 pub(super) fn forgiving(residuals: &[f64]) -> Vec<f64> {

@@ -2,7 +2,7 @@
 //!
 //! A device runs the forward pass of a step without a scheduler above it: matrix products of the layers, attention over
 //! paged keys and values, and the head for one token of each sequence. What the host does for each step in an engine
-//! is not part of it. The order is: a [`Schedule`](super::Schedule) says what, a [`Timed`] device how long, and
+//! is not part of it. The order is: a [`Schedule`] says what, a [`Timed`] device how long, and
 //! [`fit`](super::fit()) which [`Hardware`](super::Hardware) that is.
 
 use serde::{Deserialize, Serialize};

@@ -86,18 +86,21 @@ impl CostModel {
     /// How long a step with `load` takes, host and accelerator together. Seconds.
     #[inline]
     pub fn step_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        let host = f64::from(load.sequences()) * self.sequence_fixed;
-        match &self.kernels {
-            // In this order of additions, which committed simulations depend on to the last bit.
-            None => self.step_fixed + (self.roofline(load) + host) + self.swap(load.blocks),
-            Some(kernels) => self.step_fixed + host + self.measured(kernels, load),
+        let sequences = load.sequences();
+        let host = f64::from(sequences) * self.sequence_fixed;
+        if let Some(kernels) = &self.kernels {
+            return self.step_fixed + host + self.measured(kernels, load);
         }
+        let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
+        // In this order of additions, which committed simulations depend on to the last bit.
+        self.step_fixed + compute + self.swap(load.blocks)
     }
 
     /// The same without the host's time, which is what a [`Timed`](super::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
-            None => self.roofline(load) + self.swap(load.blocks),
+            None if load.sequences() == 0 => self.swap(load.blocks),
+            None => self.roofline(load, f64::from(load.sequences())) + self.swap(load.blocks),
             Some(kernels) => self.measured(kernels, load),
         }
     }
@@ -118,17 +121,16 @@ impl CostModel {
         compute + swap - kernels.overlap * compute.min(swap)
     }
 
-    /// Time on the accelerator by its roofline, without copies. Seconds.
+    /// Time on the accelerator by its roofline, without copies, of at least one sequence. Seconds.
     #[inline]
-    fn roofline<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        let sequences = load.sequences();
-        if sequences == 0 {
-            return 0.0;
-        }
+    fn roofline<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>, sequences: f64) -> f64 {
         let tokens = f64::from(load.tokens());
-        let chunks: f64 = load.chunks.clone().map(|chunk| self.chunk_attention(chunk)).sum();
+        let mut chunks = 0.0;
+        for chunk in load.chunks.clone() {
+            chunks += self.chunk_attention(chunk);
+        }
         (tokens * self.layers_per_token).max(self.layers_at_least)
-            + (f64::from(sequences) * self.head_per_sample).max(self.head_at_least)
+            + (sequences * self.head_per_sample).max(self.head_at_least)
             + load.decode_context as f64 * self.context_token
             + chunks
             + tokens * self.reduce_per_token

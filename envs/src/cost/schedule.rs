@@ -49,8 +49,9 @@ pub struct Schedule {
 impl Schedule {
     /// Points that `engine` allows, at most about `budget` of them, each with `repeats` repeats.
     ///
-    /// A smaller budget thins every kind of point alike and keeps the ends of its range. From 100 points on a fit can be
-    /// expected to work; all there are need about 400.
+    /// A smaller budget thins every kind of point alike and keeps the ends of its range. All there are is about 400. A third
+    /// of them still finds half of all steps within 2 %, but misses tiles of matrix products, and with them up to 15 %
+    /// at some sizes.
     pub fn new(engine: &EngineConfig, budget: u32, repeats: u32) -> Schedule {
         let limits = Limits::of(engine);
         let kinds = [limits.decodes(), limits.prefills(), Limits::mixed()].map(|shapes| limits.split(shapes));

@@ -216,12 +216,11 @@ fn points_that_cannot_be_are_refused() {
         assert!(error(&|measured| measured.launch.seconds = seconds).starts_with("launching a step took"));
     }
     assert!(
-        error(&|measured| measured.steps[3].shape = StepShape::default())
-            .contains("a point needs 1 to 16777216 tokens")
+        error(&|measured| measured.steps[3].shape = StepShape::default()).contains("a point needs 1 to 1048576 tokens")
     );
     let endless = vec![Chunk { context: 0, tokens: u32::MAX }; 3];
     assert!(error(&|measured| measured.steps[3].shape.chunks.clone_from(&endless)).contains("a point needs 1 to"));
-    assert!(error(&|measured| measured.transfers[0].blocks = 0).contains("a point needs 1 to 16777216 tokens"));
+    assert!(error(&|measured| measured.transfers[0].blocks = 0).contains("a point needs 1 to 1048576 tokens"));
     let few = error(&|measured| measured.steps.retain(|point| !point.shape.chunks.is_empty()));
     assert_eq!(few, "0 points of decodes to fit, and at least 4 are needed");
     let judges = error(&|measured| {
