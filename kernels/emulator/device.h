@@ -9,7 +9,7 @@
 //     shows, and so does a stage that is refilled while others still read it.
 //   - Lanes that meet in different collective operations, or that never meet (even where one has returned), end the
 //     launch with `emulator::fault`.
-// CTAs run one after the other. Matrix operations follow the fragment layouts of the PTX ISA, section 9.7.14.
+// CTAs run one after the other. Matrix operations follow the fragment layouts of the PTX ISA.
 #pragma once
 
 #include <csetjmp>
