@@ -100,7 +100,7 @@ impl Cache {
 
     /// A batch of query rows, a stride apart, with a result of each that is untouched so far.
     fn queries(&self, random: &mut Random, rows: usize) -> (usize, Vec<u16>) {
-        let stride = self.width() + 2 * random.range(0, 3) as usize;
+        let stride = self.width() + 8 * random.range(0, 3) as usize;
         (stride, random.normals(self.element, rows * stride, 1.0))
     }
 }
@@ -260,7 +260,7 @@ fn run_decode(
 fn paged_prefill(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
     let chunks: Vec<[u32; 2]> = (0..random.range(1, 2))
-        .map(|_| [random.one_of(&[0, 0, 1, 16, 63, 70, 128]), random.one_of(&[1, 7, 16, 33])])
+        .map(|_| [random.one_of(&[0, 0, 1, 16, 63, 70, 128]), random.one_of(&[1, 7, 16, 33, 60, 130])])
         .collect();
     let lengths = chunks.iter().map(|[context, tokens]| context + tokens).collect();
     let cache = Cache::draw(random, lengths, 8);
