@@ -77,8 +77,8 @@ const PREFILL: &[Mutant] = &[
         "    const uint4* keys",
     ),
     mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
-    mutant(PAGED_PREFILL, "what lies behind the end", "= tile * kTile + token < end;", "= true;"),
-    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + tile * kTileBlocks + v", "__ldg(table + v"),
+    mutant(PAGED_PREFILL, "what lies behind the end", "* (kThreads / kVectors) < end;", ">= 0;"),
+    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + index)", "__ldg(table + index % kTileBlocks)"),
     mutant(PAGED_PREFILL, "values that never decay", "values[m][n][2 * half] *= decay;", ""),
 ];
 

@@ -45,23 +45,28 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
   uint4* stages = dynamic_shared();
   uint4* queries = stages + 4 * kPiece;
 
+  // A piece, one block of one head, is contiguous: this thread copies its vectors `threadIdx.x + i * kThreads`. They are
+  // whole groups of 8 rows apart, so that all have the same place in a swizzled row.
+  constexpr int kPieceCopies = kCopies / kTileBlocks;
+  static_assert(kThreads / kVectors % 8 == 0, "steps of whole groups of rows");
+  const unsigned long long from_piece = (unsigned long long)kv_head * kBlockSize * kHeadDim + threadIdx.x * 8;
+  const unsigned to_piece = swizzled<kVectors>(threadIdx.x / kVectors, threadIdx.x % kVectors);
   // Starts the copy of a tile. Rows behind the end become zeros: whatever lies there, 0 * V must be 0.
   const auto start = [&](unsigned tile) {
     if (tile < tiles) {
-      uint4* stage = stages + tile % 2 * (2 * kPiece);
 #pragma unroll
-      for (int v = 0; v < kCopies; ++v) {
-        const unsigned vector = threadIdx.x + kThreads * v, token = vector / kVectors, column = vector % kVectors;
-        const bool present = tile * kTile + token < end;
-        // A line of the table serves eight tiles: it is in the L1 nearly always. The index is `token / kBlockSize`,
-        // known to the compiler.
-        const unsigned block = present ? __ldg(table + tile * kTileBlocks + v * kTileBlocks / kCopies) : 0;
-        const unsigned short* from = pool + block * block_stride +
-                                     ((unsigned long long)kv_head * kBlockSize + token % kBlockSize) * kHeadDim +
-                                     column * 8;
-        const unsigned at = swizzled<kVectors>(token, column);
-        cp_async16(stage + at, from + key_offset, present);
-        cp_async16(stage + kPiece + at, from + value_offset, present);
+      for (int i = 0; i < kTileBlocks; ++i) {
+        const unsigned index = tile * kTileBlocks + i;
+        // A line of the table serves eight tiles: it is in the L1 nearly always.
+        const unsigned block = index * kBlockSize < end ? __ldg(table + index) : 0;
+        const unsigned short* from = pool + block * block_stride + from_piece;
+        uint4* to = stages + tile % 2 * (2 * kPiece) + i * (kPiece / kTileBlocks) + to_piece;
+#pragma unroll
+        for (int j = 0; j < kPieceCopies; ++j) {
+          const bool present = index * kBlockSize + threadIdx.x / kVectors + j * (kThreads / kVectors) < end;
+          cp_async16(to + j * kThreads, from + key_offset + j * kThreads * 8, present);
+          cp_async16(to + kPiece + j * kThreads, from + value_offset + j * kThreads * 8, present);
+        }
       }
     }
     // Also when empty: waiting counts groups.
