@@ -9,7 +9,7 @@
 //     shows, and so does a stage that is refilled while others still read it.
 //   - Lanes that meet in different collective operations, or that never meet (even where one has returned), end the
 //     launch with `emulator::fault`.
-// CTAs run one after the other. Matrix operations follow the fragment layouts of the PTX ISA, section 9.7.14.
+// CTAs run one after the other. Matrix operations follow the fragment layouts of the PTX ISA.
 #pragma once
 
 #include <csetjmp>
@@ -34,6 +34,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
+// What runs a launch is each library's own, also where one process loads several.
+#define KVTIDE_HIDDEN __attribute__((visibility("hidden")))
 // Static shared memory of all kernels of the library lies together, so that it can be poisoned.
 #define __shared__ static __attribute__((section("kvtide_shared"), aligned(16)))
 
@@ -46,12 +48,13 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-extern "C" char __start_kvtide_shared[] __attribute__((weak, visibility("hidden")));
-extern "C" char __stop_kvtide_shared[] __attribute__((weak, visibility("hidden")));
+extern "C" KVTIDE_HIDDEN char __start_kvtide_shared[] __attribute__((weak));
+extern "C" KVTIDE_HIDDEN char __stop_kvtide_shared[] __attribute__((weak));
 
-namespace emulator {
+namespace emulator KVTIDE_HIDDEN {
 
-struct Launch {
+// Visible: functions that take one are exported.
+struct __attribute__((visibility("default"))) Launch {
   unsigned grid[3], block[3], shared_bytes;
   unsigned long long seed;
 };
@@ -105,7 +108,7 @@ struct Machine {
 };
 
 inline Machine machine;
-// What went wrong in the last launch, or null: the kernel broke a rule of the language.
+// What went wrong in the last launch, or null: the kernel broke a rule of the language. To be read before another starts.
 inline const char* fault = nullptr;
 inline char fault_text[256];
 
@@ -183,9 +186,9 @@ inline void enter() {
 
 }  // namespace emulator
 
-inline emulator::Dim3 threadIdx, blockIdx, blockDim, gridDim;
+KVTIDE_HIDDEN inline emulator::Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-namespace emulator {
+namespace emulator KVTIDE_HIDDEN {
 
 // The next fiber: the first warp in the current order with a ready lane, any of its lanes.
 inline Fiber* pick() {
@@ -377,7 +380,7 @@ inline float fp16_to_f32(unsigned short bits) {
   return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-namespace emulator {
+namespace emulator KVTIDE_HIDDEN {
 
 inline unsigned short f32_to_bf16(float value) {
   const unsigned bits = __float_as_uint(value);
@@ -438,7 +441,7 @@ template <int kPending> void cp_async_wait() {
   }
 }
 
-namespace emulator {
+namespace emulator KVTIDE_HIDDEN {
 
 // Lane `8 i + r` gives the address of row `r` of matrix `i`; register `i` of lane `l` gets elements `2 (l % 4)` and the
 // next of row `l / 4` of matrix `i`, or of its column when transposed.

@@ -14,7 +14,8 @@ use crate::launch::Geometry;
 
 /// Something that launches kernels by the name of their entry and waits for them.
 pub trait Launcher {
-    /// Runs `entry` to its end. Slices start at an address that is a multiple of 16.
+    /// Runs `entry` to its end. Slices start at an address that is a multiple of 16 and are never empty; what the kernel
+    /// gets for each must start so, too.
     ///
     /// # Errors
     /// Why it could not be launched, or how it failed.

@@ -10,7 +10,7 @@ use kvtide_kernels::{check, emulator};
 
 /// Seeds to run: `KVTIDE_KERNEL_SEEDS=7..8`, or a first few.
 fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("KVTIDE_KERNEL_SEEDS") else { return 0..300 };
+    let Ok(text) = std::env::var("KVTIDE_KERNEL_SEEDS") else { return 0..150 };
     let range = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     range.unwrap_or_else(|| panic!("KVTIDE_KERNEL_SEEDS={text} is no range like 7..8"))
 }

@@ -67,7 +67,7 @@ const DECODE: &[Mutant] = &[
 ];
 
 const PREFILL: &[Mutant] = &[
-    mutant(PAGED_PREFILL, "a token that does not see itself", "> position[c / 2]", ">= position[c / 2]"),
+    mutant(PAGED_PREFILL, "a token that does not see itself", "> position)", ">= position)"),
     mutant(PAGED_PREFILL, "a mask that comes a tile too late", "+ kTile - 1 > warp_first", "> warp_first"),
     mutant(PAGED_PREFILL, "a wait for one stage too few", "cp_async_wait<1>", "cp_async_wait<2>"),
     mutant(
@@ -77,9 +77,9 @@ const PREFILL: &[Mutant] = &[
         "    const uint4* keys",
     ),
     mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
-    mutant(PAGED_PREFILL, "what lies behind the end", "= tile * kTile + token < end;", "= true;"),
-    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + tile * kTileBlocks + v", "__ldg(table + v"),
-    mutant(PAGED_PREFILL, "values that never decay", "values[n][2 * half] *= decay;", ""),
+    mutant(PAGED_PREFILL, "what lies behind the end", "* (kThreads / kVectors) < end;", ">= 0;"),
+    mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + index)", "__ldg(table + index % kTileBlocks)"),
+    mutant(PAGED_PREFILL, "values that never decay", "values[m][n][2 * half] *= decay;", ""),
 ];
 
 /// Seeds tried on a mutant before it counts as missed.

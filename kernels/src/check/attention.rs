@@ -20,7 +20,8 @@ struct Cache {
     tables: Vec<u32>,
     pool: Vec<u16>,
     scale: f32,
-    /// Largest score times a rounding error of `f32` is noise in an exponent.
+    /// Absolute error of a score, which is the relative error of its weight: products summed in `f32`, in any order and
+    /// with the truncation of tensor cores.
     noise: f64,
 }
 
@@ -57,7 +58,7 @@ impl Cache {
         // From flat softmax to one that is nearly a maximum.
         let sharpness = random.one_of(&[0.1, 1.0, 4.0]);
         let scale = sharpness / (head_dim as f32).sqrt();
-        let noise = f64::from(sharpness) * 30.0 * 1e-6 + 4e-6;
+        let noise = f64::from(sharpness) * 6e-5 + 4e-6;
         Self { element, layer, group, lengths, table_starts, tables, pool, scale, noise }
     }
 
@@ -99,7 +100,7 @@ impl Cache {
 
     /// A batch of query rows, a stride apart, with a result of each that is untouched so far.
     fn queries(&self, random: &mut Random, rows: usize) -> (usize, Vec<u16>) {
-        let stride = self.width() + 2 * random.range(0, 3) as usize;
+        let stride = self.width() + 8 * random.range(0, 3) as usize;
         (stride, random.normals(self.element, rows * stride, 1.0))
     }
 }
@@ -215,7 +216,7 @@ fn run_decode(
             Arg::U64(cache.layer.block_stride as u64),
             Arg::U64(cache.layer.key_offset as u64),
             Arg::U64(cache.layer.value_offset as u64),
-            Arg::In(Buffer::of(&cache.tables).bytes()),
+            Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
             Arg::In(words(items.iter().map(DecodeItem::words)).bytes()),
             Arg::Out(partials.values.bytes_mut()),
             Arg::Out(partials.states.bytes_mut()),
@@ -259,7 +260,7 @@ fn run_decode(
 fn paged_prefill(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
     let chunks: Vec<[u32; 2]> = (0..random.range(1, 2))
-        .map(|_| [random.one_of(&[0, 0, 1, 16, 63, 70, 128]), random.one_of(&[1, 7, 16, 33])])
+        .map(|_| [random.one_of(&[0, 0, 1, 16, 63, 70, 128]), random.one_of(&[1, 7, 16, 33, 60, 130])])
         .collect();
     let lengths = chunks.iter().map(|[context, tokens]| context + tokens).collect();
     let cache = Cache::draw(random, lengths, 8);
@@ -282,7 +283,7 @@ fn paged_prefill(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
             Arg::U64(cache.layer.block_stride as u64),
             Arg::U64(cache.layer.key_offset as u64),
             Arg::U64(cache.layer.value_offset as u64),
-            Arg::In(Buffer::of(&cache.tables).bytes()),
+            Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
             Arg::In(words(items.iter().map(launch::PrefillItem::words)).bytes()),
             Arg::Out(out.bytes_mut()),
             Arg::U64(out_stride as u64),

@@ -1,7 +1,7 @@
 // Checksums of KV blocks as they lie in the pool: which bytes a block holds, without moving them.
 //
 // `blocks[i] = (block, valid tokens)`; `sums[i]`, which the caller has zeroed, gets the sum of NH (Black, Halevi,
-// Krawczyk, Krovetz, Rogaway: UMAC, CRYPTO 1999, section 5) over all 16-byte vectors of the block whose token slot is
+// Krawczyk, Krovetz, Rogaway: UMAC, CRYPTO 1999) over all 16-byte vectors of the block whose token slot is
 // valid. The keys come from the vector's index in its block, so that a swap of two rows shows. A vector's token slot is
 // `(vector / vectors_per_row) % block_size`. `sums` is a plain sum: any order of additions gives the same bits.
 //

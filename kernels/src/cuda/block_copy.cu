@@ -2,8 +2,9 @@
 //
 // `pairs[i] = (source block, destination block)`; both pools are `vectors_per_block` 16-byte vectors a block, 16-byte
 // aligned. Source and destination blocks of one launch must not overlap. A pool may be device memory or pinned host
-// memory mapped into the device's address space. Any one-dimensional grid; a
-// one-dimensional block of at most 256 threads.
+// memory mapped into the device's address space.
+//
+// Launch: any one-dimensional grid, a one-dimensional block of at most 256 threads.
 //
 // Each thread has four loads in flight before its first store, so that a few CTAs keep a PCIe link busy.
 extern "C" __global__ void __launch_bounds__(256)

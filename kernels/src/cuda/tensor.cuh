@@ -1,4 +1,4 @@
-// Tensor cores and what feeds them. Fragments are those of `mma.m16n8k16` (PTX ISA, section 9.7.14): with
+// Tensor cores and what feeds them. Fragments are those of `mma.m16n8k16` for 2-byte elements (PTX ISA): with
 // `row = lane / 4` and `pair = 2 * (lane % 4)`,
 //   a[0] holds A[row][pair..], a[1] A[row + 8][pair..], a[2] A[row][pair + 8..], a[3] A[row + 8][pair + 8..];
 //   b0 holds B[pair..][row], b1 B[pair + 8..][row];

@@ -21,7 +21,7 @@ const DECODE_FEWEST_BLOCKS: u64 = 8;
 /// Stages of `kvtide_paged_decode_*`, bytes, for either `head_dim`.
 const DECODE_SHARED_BYTES: u32 = 98_304;
 /// Rows of queries that one CTA of `kvtide_paged_prefill_*` holds.
-const PREFILL_ROWS: u32 = 64;
+const PREFILL_ROWS: u32 = 128;
 /// What `x` of a grid may be at most.
 const MAX_ITEMS: usize = 0x7FFF_FFFF;
 
@@ -167,9 +167,9 @@ pub fn paged_merge(items: usize, heads: u32, head_dim: u32) -> Geometry {
     attention(items, heads, 1, super::threads_for(head_dim), 0)
 }
 
-/// `kvtide_paged_prefill_*`: two stages of 64 tokens' keys and values. There must be an item.
+/// `kvtide_paged_prefill_*`: 128 rows of queries, and two stages of 64 tokens' keys and values. There must be an item.
 pub fn paged_prefill(items: usize, kv_heads: u32, head_dim: u32) -> Geometry {
-    attention(items, kv_heads, 1, 128, 512 * head_dim)
+    attention(items, kv_heads, 1, 128, 768 * head_dim)
 }
 
 #[cfg(test)]
