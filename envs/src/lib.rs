@@ -7,6 +7,7 @@
 
 pub mod baseline;
 pub mod cost;
+pub mod device;
 pub mod env;
 pub mod golden;
 pub mod kv;

@@ -6,7 +6,7 @@ use kvtide_runtime::Controls;
 
 use crate::cost::CostModel;
 use crate::kv::{Content, shared_prefixes};
-use crate::memory::{Memory, MemoryError};
+use crate::memory::{Memory, MemoryError, MemoryReport};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
 use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
@@ -351,7 +351,12 @@ impl Node {
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
         let summary = Summary::of(&self.collector, self.now, self.scheduler.num_gpu_blocks(), self.hash.value());
-        Ok(Summary { memory: self.memory.as_ref().map(Memory::report), ..summary })
+        Ok(Summary { memory: self.memory_report(), ..summary })
+    }
+
+    /// What memory did so far; `None` if blocks are only numbers.
+    pub fn memory_report(&self) -> Option<MemoryReport> {
+        self.memory.as_ref().map(Memory::report)
     }
 
     /// Gives memory back: the node takes no further step.

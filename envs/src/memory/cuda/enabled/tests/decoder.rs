@@ -96,7 +96,8 @@ fn attend(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>], head_dim: usize
         };
         let scores: Vec<f64> = keys.iter().map(score).collect();
         let sum: f64 = scores.iter().sum();
-        let mean = |place: usize| scores.iter().zip(values).map(|(score, value)| score / sum * value[at + place]).sum::<f64>();
+        let mean =
+            |place: usize| scores.iter().zip(values).map(|(score, value)| score / sum * value[at + place]).sum::<f64>();
         out.extend((0..head_dim).map(mean));
     }
     out
