@@ -112,6 +112,24 @@ fn held_out_points_are_judges_and_nothing_else() {
     assert_eq!((alone.hardware, alone.held_out.count), (before.hardware, 1));
 }
 
+#[test]
+fn the_report_tells_each_kind_and_what_was_missed() {
+    let fitted = fitted(&mut tiles(1));
+    let text = render(&fitted);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], format!("llama-3-8b@h200 on tiles: {} points fitted", fitted.points_fitted));
+    let heads: Vec<&str> = lines[1..].iter().filter(|line| !line.starts_with(' ')).map(|line| &line[..9]).collect();
+    let kinds = ["decode", "prefill", "mixed", "copy in", "copy out", "overlap", "all"];
+    assert_eq!(heads, kinds.map(|kind| format!("{kind:<9}")));
+    // Three misses under each, the furthest off first.
+    assert_eq!(lines.len(), 1 + 4 * kinds.len());
+    let worst = &fitted.held_out.worst;
+    assert_eq!(worst[0].error().abs(), fitted.held_out.max);
+    assert!(worst.is_sorted_by(|a, b| a.error().abs() >= b.error().abs()));
+    let count: usize = fitted.by_kind.iter().map(|kind| kind.held_out.count).sum();
+    assert_eq!(count, fitted.held_out.count);
+}
+
 /// A device that fails at its first copy.
 struct Failing(Synthetic);
 
