@@ -3,7 +3,7 @@
 PYTHON ?= python3
 CARGO ?= cargo
 
-.PHONY: help setup demo test python-test vllm-check learn-check lint bench clean
+.PHONY: help setup demo test python-test vllm-check learn-check device-binaries device-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
@@ -12,6 +12,8 @@ help:
 	@echo "make python-test  the Python wheel, built and tested (Python 3.11 or newer; no libtorch)"
 	@echo "make vllm-check   vLLM's own scheduler with and without kvtide (fetches about 3 GB; not part of the tests)"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
+	@echo "make device-check everything about this machine's GPU: kernels, blocks, speeds, a profile; skipped without one"
+	@echo "make device-binaries  what device-check needs on a machine without Rust, into target/device-binaries"
 	@echo "make lint         formatting, clippy and documentation, warnings are errors"
 	@echo "make bench        all benchmarks"
 	@echo "make clean        remove target/ (third_party/ and runs/ stay)"
@@ -39,6 +41,18 @@ vllm-check: setup
 # One ignored test, which prints a table; its short forms are in `make test`.
 learn-check: setup
 	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test learn_check -- --ignored --nocapture
+
+# Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
+device-binaries:
+	$(CARGO) build --release --locked -p kvtide-envs --bin kvtide-device
+	$(CARGO) test --release --locked --no-run -p kvtide-envs --test gpu --message-format=json > target/gpu-tests.json
+	mkdir -p target/device-binaries
+	install -s target/release/kvtide-device target/device-binaries/kvtide-device
+	install -s "$$(sed -n 's/.*"executable":"\([^"]*\/gpu-[^"]*\)".*/\1/p' target/gpu-tests.json)" target/device-binaries/gpu-tests
+	git rev-parse HEAD > target/device-binaries/commit
+
+device-check: device-binaries
+	scripts/device-check.sh target/device-report
 
 # RUSTDOCFLAGS replaces the rpath of .cargo/config.toml, which only documentation tests need.
 lint: setup

@@ -105,6 +105,12 @@ impl CostModel {
         }
     }
 
+    /// The host's part of a step: what comes on top where the accelerator's is measured.
+    pub fn host_time(&self, plan: &StepPlan) -> Micros {
+        let sequences = plan.load().sequences();
+        Micros::from_secs_f64(self.step_fixed + f64::from(sequences) * self.sequence_fixed)
+    }
+
     fn swap(&self, blocks: usize) -> f64 {
         if blocks == 0 { 0.0 } else { self.swap_fixed + blocks as f64 * self.swap_per_block }
     }

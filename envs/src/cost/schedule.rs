@@ -105,6 +105,8 @@ struct Limits {
     tokens: u32,
     length: u32,
     blocks: u32,
+    /// Blocks of a copy: what the host pool holds, or, where the engine has none, what the pool does.
+    copied: u32,
     block_size: u32,
 }
 
@@ -147,6 +149,10 @@ impl Limits {
             tokens: engine.max_num_batched_tokens.min(MAX_TOKENS),
             length: engine.max_model_len,
             blocks: engine.num_usable_blocks(),
+            copied: match engine.num_cpu_blocks {
+                0 => engine.num_usable_blocks(),
+                host => host.min(engine.num_usable_blocks()),
+            },
             block_size: engine.block_size,
         }
     }
@@ -154,12 +160,19 @@ impl Limits {
     fn allow(&self, shape: &StepShape) -> bool {
         let lengths = shape.decodes.iter().map(|context| context + 1);
         let lengths = lengths.chain(shape.chunks.iter().map(|chunk| chunk.context + chunk.tokens));
-        let blocks: u64 = lengths.clone().map(|length| u64::from(length.div_ceil(self.block_size))).sum();
+        let blocks = self.blocks_of(shape);
         let load = shape.load();
         load.sequences() <= self.seqs
             && load.tokens() <= self.tokens
             && blocks <= u64::from(self.blocks)
             && lengths.max().is_some_and(|length| length <= self.length)
+    }
+
+    /// Blocks that a shape takes.
+    fn blocks_of(&self, shape: &StepShape) -> u64 {
+        let lengths = shape.decodes.iter().map(|context| context + 1);
+        let lengths = lengths.chain(shape.chunks.iter().map(|chunk| chunk.context + chunk.tokens));
+        lengths.map(|length| u64::from(length.div_ceil(self.block_size))).sum()
     }
 
     /// Those of `shapes` that are allowed, and of the held-out ones those within what is fitted.
@@ -233,7 +246,7 @@ impl Limits {
     }
 
     fn blocks(&self) -> impl Iterator<Item = (Role, u32)> {
-        let most = self.blocks.min(MAX_BLOCKS);
+        let most = self.copied.min(MAX_BLOCKS);
         let fit = BLOCKS.map(|blocks| (Role::Fit, blocks));
         let held_out = BLOCKS_BETWEEN.map(|blocks| (Role::HeldOut, blocks));
         let largest = BLOCKS.into_iter().filter(move |blocks| *blocks <= most).max().unwrap_or(0);
@@ -248,7 +261,11 @@ impl Limits {
         let held_out = [decodes(16, 1024), prompt(700)]
             .into_iter()
             .flat_map(|shape| [128, 512].map(|blocks| (Role::HeldOut, shape.clone(), blocks)));
-        fit.chain(held_out).filter(|(_, shape, blocks)| self.allow(shape) && *blocks <= self.blocks).collect()
+        // What is copied is not what is computed.
+        let fits = |shape: &StepShape, blocks: u32| {
+            blocks <= self.copied && self.blocks_of(shape) + u64::from(blocks) <= u64::from(self.blocks)
+        };
+        fit.chain(held_out).filter(|(_, shape, blocks)| self.allow(shape) && fits(shape, *blocks)).collect()
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Section<T> {
     Skipped(String),
     /// It was tried, and failed.
     Failed(String),
+    /// Nobody asked for it.
+    Unasked,
 }
 
 /// A device, as far as it was looked at.
@@ -97,8 +99,12 @@ impl<T> Section<T> {
 
     /// The part as text, under its heading.
     fn render(&self, text: &mut String, heading: &str, body: impl FnOnce(&T) -> String) {
+        if matches!(self, Section::Unasked) {
+            return;
+        }
         let _ = write!(text, "\n## {heading}\n\n");
         let _ = match self {
+            Section::Unasked => Ok(()),
             Section::Done(done) => write!(text, "```\n{}\n```\n", body(done).trim_end()),
             Section::Skipped(why) => writeln!(text, "skipped: {why}"),
             Section::Failed(how) => writeln!(text, "FAILED: {how}"),

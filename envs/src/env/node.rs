@@ -122,7 +122,8 @@ impl Node {
     }
 
     /// The same node with its blocks in `memory`, before its first step. Where memory measures how long a step takes, that
-    /// is the node's time; otherwise it is the cost model's, and nothing the node does is changed.
+    /// is the accelerator's part of the node's time, and the cost model's overheads are the host's; otherwise all of it is
+    /// the cost model's, and nothing the node does is changed.
     #[must_use]
     pub fn with_memory(mut self, memory: Option<Memory>) -> Node {
         debug_assert_eq!(self.next_arrival, 0, "memory that comes later knows nothing of the blocks");
@@ -166,7 +167,9 @@ impl Node {
 
     /// Computes the planned step.
     fn compute(&mut self) -> Result<(), NodeError> {
-        let duration = self.measured()?.unwrap_or_else(|| self.cost.step_time(&self.plan));
+        let measured = self.measured()?;
+        let duration =
+            measured.map_or_else(|| self.cost.step_time(&self.plan), |device| device + self.cost.host_time(&self.plan));
         let used_blocks = self.used_blocks();
         self.now += duration;
         let plan = std::mem::take(&mut self.plan);
@@ -175,7 +178,7 @@ impl Node {
         accounted
     }
 
-    /// Waits for the step sent off first; its time, if that is measured.
+    /// Waits for the step sent off first; its time on the device, if that is measured.
     fn measured(&mut self) -> Result<Option<Micros>, MemoryError> {
         self.memory.as_mut().map_or(Ok(None), Memory::wait)
     }
@@ -186,7 +189,8 @@ impl Node {
         let planned = (!self.plan.is_idle()).then(|| (self.cost.step_time(&self.plan), self.used_blocks()));
         let mut ended = None;
         if let Some(InFlight { starts, modelled, used_blocks }) = previous {
-            let duration = self.measured()?.unwrap_or(modelled);
+            let host = self.cost.host_time(&self.previous);
+            let duration = self.measured()?.map_or(modelled, |device| device + host);
             ended = Some((starts + duration, duration, used_blocks));
         }
         if let Some((modelled, used_blocks)) = planned {

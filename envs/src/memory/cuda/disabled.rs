@@ -1,7 +1,7 @@
 //! Without the feature `cuda`: nothing to open.
 
 use super::{KernelCheck, Speed};
-use crate::cost::{Deployment, Timed};
+use crate::cost::{Deployment, DeviceAbout, Timed};
 use crate::memory::{KvShape, MemoryBackend, MemoryError};
 use crate::sched::EngineConfig;
 
@@ -12,6 +12,14 @@ fn refused() -> MemoryError {
 /// Devices the driver knows: none.
 pub fn devices() -> u32 {
     0
+}
+
+/// Refuses.
+///
+/// # Errors
+/// Always.
+pub fn about(_: u32) -> Result<DeviceAbout, MemoryError> {
+    Err(refused())
 }
 
 /// Refuses.

@@ -16,7 +16,7 @@ mod enabled;
 mod found;
 
 #[cfg(not(feature = "cuda"))]
-pub use disabled::{check_kernels, devices, open, open_drawn, speeds, timer};
+pub use disabled::{about, check_kernels, devices, open, open_drawn, speeds, timer};
 #[cfg(feature = "cuda")]
-pub use enabled::{check_kernels, devices, open, open_drawn, speeds, timer};
+pub use enabled::{about, check_kernels, devices, open, open_drawn, speeds, timer};
 pub use found::{Ceiling, KernelCheck, Speed};

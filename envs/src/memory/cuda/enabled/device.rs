@@ -10,6 +10,7 @@ use kvtide_kernels::launch::Geometry;
 
 use super::compile::{load_nvrtc, machine_code};
 use super::driver::{Context, Event, Stream, failed};
+use crate::cost::DeviceAbout;
 use crate::memory::MemoryError;
 
 /// An open device: what it is, its kernels, and its two streams.
@@ -64,19 +65,41 @@ pub fn devices() -> u32 {
     result::device::get_count().map_or(0, |count| count.max(0).cast_unsigned())
 }
 
+/// What device `ordinal` is, without its kernels.
+pub(super) fn about(ordinal: u32) -> Result<DeviceAbout, MemoryError> {
+    let context = open_context(ordinal)?;
+    let multiprocessors = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    Ok(DeviceAbout {
+        name: context.name()?,
+        driver: driver_text(Context::driver_version()?),
+        memory_bytes: Context::memory()?.1,
+        multiprocessors: context.attribute(multiprocessors)?,
+        commit: String::new(),
+    })
+}
+
+fn open_context(ordinal: u32) -> Result<Arc<Context>, MemoryError> {
+    // SAFETY: loading the driver runs its initialisers.
+    if !unsafe { sys::is_culib_present() } {
+        let wrong = "no CUDA driver (libcuda.so) on this machine: --memory host does without".to_owned();
+        return Err(MemoryError::Unavailable(wrong));
+    }
+    Context::new(ordinal)
+}
+
+/// The CUDA version of a driver, as in `CUDA 13.0`.
+fn driver_text(version: u32) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
 impl Device {
     /// Opens device `ordinal` and compiles the kernels for it.
     ///
     /// # Errors
     /// There is no driver, no such device, no NVRTC, or a kernel does not compile.
     pub fn open(ordinal: u32) -> Result<Device, MemoryError> {
-        // SAFETY: loading the driver runs its initialisers.
-        if !unsafe { sys::is_culib_present() } {
-            let wrong = "no CUDA driver (libcuda.so) on this machine: --memory host does without".to_owned();
-            return Err(MemoryError::Unavailable(wrong));
-        }
+        let context = open_context(ordinal)?;
         load_nvrtc()?;
-        let context = Context::new(ordinal)?;
         use sys::CUdevice_attribute_enum as Attribute;
         let attribute = |attribute| context.attribute(attribute);
         let capability = (
@@ -128,7 +151,7 @@ impl Device {
 
     /// The CUDA version of the driver, as in `CUDA 13.0`.
     pub(super) fn driver_text(&self) -> String {
-        format!("CUDA {}.{}", self.driver / 1000, self.driver % 1000 / 10)
+        driver_text(self.driver)
     }
 
     /// The kernel of that name.

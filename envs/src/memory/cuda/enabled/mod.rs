@@ -27,11 +27,12 @@ use self::decoder::{Decoder, Limits};
 use self::device::{Arg, Device};
 use self::driver::Event;
 use self::pools::Pools;
+use self::speed::Sizes;
 use self::step::{Builder, Inputs, Layout, Steps};
 use self::timer::Timer;
 use self::weights::Widths;
 use super::{KernelCheck, Speed};
-use crate::cost::{Deployment, Direction, Model, Timed};
+use crate::cost::{Deployment, DeviceAbout, Direction, Model, Timed};
 use crate::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work};
 use crate::sched::EngineConfig;
 use crate::time::Micros;
@@ -64,6 +65,14 @@ impl fmt::Debug for CudaMemory {
             .field("shape", &self.pools.shape())
             .finish_non_exhaustive()
     }
+}
+
+/// What device `ordinal` is.
+///
+/// # Errors
+/// There is no such device.
+pub fn about(ordinal: u32) -> Result<DeviceAbout, MemoryError> {
+    device::about(ordinal)
 }
 
 /// Device `ordinal` with the model of `deployment` on it, in bf16, and pools of `engine`.
@@ -114,7 +123,8 @@ pub fn timer(
 pub fn speeds(ordinal: u32, deployment: &Deployment, report: &mut dyn FnMut(&Speed)) -> Result<(), MemoryError> {
     let device = Arc::new(Device::open(ordinal)?);
     let shape = KvShape::of(&deployment.model, launch::BLOCK_SIZE)?;
-    speed::speeds(&device, shape, Widths::of(&deployment.model)?.group(), report)
+    let group = Widths::of(&deployment.model)?.group();
+    speed::speeds(&device, shape, group, Sizes::default(), report)
 }
 
 /// Every kernel against its reference on device `ordinal`. Each check is handed over as it is done.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use kvtide_kernels::launch::{self, DecodeItem, MergeItem, decode_items};
-use kvtide_kernels::reference::Element;
 use rand::seq::SliceRandom;
 
 use super::device::{Arg, Device};
@@ -16,24 +15,37 @@ use crate::memory::{Filled, KvShape, MemoryError};
 use crate::sched::BlockCopy;
 use crate::seed;
 
-/// How often everything is measured, after as many as settle clocks and caches.
-const REPEATS: u32 = 20;
+/// How often everything is done before it counts, so that clocks and caches settle.
 const WARM_UP: u32 = 3;
-/// Blocks swapped at once.
-const SWAPPED: u32 = 512;
-/// The attention that is measured: sequences, and tokens of each.
-const BATCH: u32 = 64;
-const CONTEXT: u32 = 4096;
 /// Shares of the ceilings that are aimed at.
 const SWAP_TARGET: f64 = 0.9;
 const ATTENTION_TARGET: f64 = 0.8;
 const BLOCK_TARGET: f64 = 0.85;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// How often each is repeated.
+    pub(super) repeats: u32,
+    /// Blocks swapped at once.
+    pub(super) swapped: u32,
+    /// The attention that is measured: sequences, and tokens of each.
+    pub(super) batch: u32,
+    pub(super) context: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { repeats: 20, swapped: 512, batch: 64, context: 4096 }
+    }
+}
 
 /// Everything needed to measure, on pools large enough for it.
 struct Bench<'a> {
     device: Arc<Device>,
     shape: KvShape,
     group: u32,
+    sizes: Sizes,
     num_blocks: u32,
     pools: Pools,
     started: Event,
@@ -50,25 +62,28 @@ pub(super) fn speeds(
     device: &Arc<Device>,
     shape: KvShape,
     group: u32,
+    sizes: Sizes,
     report: &mut dyn FnMut(&Speed),
 ) -> Result<(), MemoryError> {
     device.enter()?;
     // The batch, and as much again for copies of blocks to go to.
-    let batch = BATCH * CONTEXT / shape.block_size;
+    let batch = sizes.batch * sizes.context / shape.block_size;
+    let swapped = sizes.swapped;
     let free = super::driver::Context::memory()?.0 as f64 * 0.8;
     let num_blocks = ((free / shape.block_bytes() as f64) as u32).min(2 * batch);
-    if num_blocks < 2 * SWAPPED {
-        let wrong = format!("{num_blocks} blocks fit on the device; at least {} are measured", 2 * SWAPPED);
+    if num_blocks < 2 * swapped {
+        let wrong = format!("{num_blocks} blocks fit on the device; at least {} are measured", 2 * swapped);
         return Err(MemoryError::Unsupported(wrong));
     }
     let mut bench = Bench {
-        pools: Pools::new(device, shape, num_blocks, SWAPPED)?,
+        pools: Pools::new(device, shape, num_blocks, swapped)?,
         started: device.event()?,
         ended: device.event()?,
         device: Arc::clone(device),
         num_blocks,
         shape,
         group,
+        sizes,
         report,
     };
     // Zeros are fine numbers for every kernel; a poisoned pool would be read as such by attention.
@@ -95,7 +110,7 @@ impl Bench<'_> {
         let device = Arc::clone(&self.device);
         let stream: &Stream = if is_swap { &device.swap } else { &device.compute };
         let mut seconds = Vec::new();
-        for repeat in 0..WARM_UP + REPEATS {
+        for repeat in 0..WARM_UP + self.sizes.repeats {
             self.started.record(stream)?;
             send(&mut self.pools, repeat)?;
             self.ended.record(stream)?;
@@ -133,7 +148,7 @@ impl Bench<'_> {
 
     /// One large copy between device and pinned memory.
     fn host_ceiling(&mut self, direction: Direction) -> Result<f64, MemoryError> {
-        let bytes = u64::from(SWAPPED) * self.shape.block_bytes();
+        let bytes = u64::from(self.sizes.swapped) * self.shape.block_bytes();
         let device = Arc::clone(&self.device);
         let gpu = Buffer::new(&device.context, bytes, "one large copy")?;
         let host = Pinned::new(&device.context, bytes, "one large copy")?;
@@ -150,7 +165,7 @@ impl Bench<'_> {
     fn swap(&mut self, direction: Direction, method: CopyMethod, ceiling: f64) -> Result<(), MemoryError> {
         let mut stream = seed::stream(0, "speed.swap", 0);
         let mut gpu: Vec<BlockId> = (0..self.num_blocks).map(BlockId).collect();
-        let mut host: Vec<BlockId> = (0..SWAPPED).map(BlockId).collect();
+        let mut host: Vec<BlockId> = (0..self.sizes.swapped).map(BlockId).collect();
         (gpu.shuffle(&mut stream), host.shuffle(&mut stream));
         let copies: Vec<BlockCopy> = gpu
             .iter()
@@ -171,8 +186,8 @@ impl Bench<'_> {
         };
         // The target is that of the method in use.
         let target = target.filter(|_| method == usual);
-        let bytes = u64::from(SWAPPED) * self.shape.block_bytes();
-        let name = format!("{SWAPPED} scattered blocks {}, {what}", way(direction));
+        let bytes = u64::from(self.sizes.swapped) * self.shape.block_bytes();
+        let name = format!("{} scattered blocks {}, {what}", self.sizes.swapped, way(direction));
         let pinned = Ceiling { name: "one large pinned copy".to_owned(), bytes_per_s: ceiling, target };
         self.tell(&name, bytes, timing?, Some(pinned));
         Ok(())
@@ -229,12 +244,13 @@ impl Bench<'_> {
         if ![64, 128].contains(&shape.head_dim) || shape.block_size != launch::BLOCK_SIZE {
             return Ok(());
         }
-        let of_each = CONTEXT / shape.block_size;
-        let batch = BATCH.min(self.num_blocks / of_each).max(1);
+        let context = self.sizes.context;
+        let of_each = context / shape.block_size;
+        let batch = self.sizes.batch.min(self.num_blocks / of_each).max(1);
         let mut tables: Vec<u32> = (0..batch * of_each).collect();
         tables.shuffle(&mut seed::stream(0, "speed.tables", 0));
         let starts: Vec<u32> = (0..batch).map(|sequence| sequence * of_each).collect();
-        let lengths = vec![CONTEXT; batch as usize];
+        let lengths = vec![context; batch as usize];
         let (items, merges) = decode_items(&lengths, &starts, shape.kv_heads, device.multiprocessors());
         let partials: u32 = merges.iter().map(|merge| merge.count).sum();
         let heads = shape.kv_heads * group;
@@ -253,7 +269,6 @@ impl Bench<'_> {
         let partial = buffer(u64::from(partials) * row * 4)?;
         let state = buffer(u64::from(partials) * u64::from(heads) * 8)?;
         let decode = if shape.head_dim == 64 { "kvtide_paged_decode_bf16_64" } else { "kvtide_paged_decode_bf16_128" };
-        debug_assert_eq!(Element::Bf16.suffix(), "bf16");
         let pool = self.pools.address();
         let timing = self.time(false, |_, repeat| {
             let keys = shape.layer_offset(repeat % shape.layers);
@@ -299,8 +314,8 @@ impl Bench<'_> {
             // SAFETY: as above.
             unsafe { device.launch("kvtide_paged_merge_bf16", geometry, &device.compute, &args) }
         })?;
-        let bytes = u64::from(batch) * u64::from(CONTEXT) * shape.layer_elements() * 4 / u64::from(shape.block_size);
-        let name = format!("paged decode attention, {batch} sequences of {CONTEXT} tokens, keys and values read");
+        let bytes = u64::from(batch) * u64::from(context) * shape.layer_elements() * 4 / u64::from(shape.block_size);
+        let name = format!("paged decode attention, {batch} sequences of {context} tokens, keys and values read");
         self.tell(&name, bytes, timing, Some(on_device(ceiling, ATTENTION_TARGET)));
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::sched::{EngineConfig, EngineKind, RequestId};
 use crate::seed;
 
 /// Two layers, four heads of 64 over two key/value heads.
-fn model(head_dim: u32) -> Model {
+pub(super) fn model(head_dim: u32) -> Model {
     let (layers, heads, kv_heads, hidden, intermediate, vocabulary) = (2, 4, 2, 128, 192, 320);
     let width = f64::from(hidden);
     let attention = width * f64::from(head_dim * (2 * heads + 2 * kv_heads));
@@ -33,7 +33,7 @@ fn model(head_dim: u32) -> Model {
     }
 }
 
-fn deployment() -> Deployment {
+pub(super) fn deployment() -> Deployment {
     Deployment { model: model(64), hardware: Hardware::named("h200").unwrap(), devices: 1 }
 }
 
