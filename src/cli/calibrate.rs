@@ -11,14 +11,17 @@ use kvtide_envs::sched::{Setting, SettingError};
 
 use super::Exit;
 use super::output::Output;
+use super::timings::{self, TimingsArgs};
 use crate::calibrate::{Constant, Curves, Errors, MeasuredRun, Pair, Percentiles, Report, Setup, calibrate, picture};
 use crate::export;
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
     /// Measured run: a folder or a .tar, .tar.gz or .tar.zst with requests.jsonl, timeseries.csv and meta.json.
-    #[arg(long, value_name = "PATH")]
-    measured: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["device", "timings"])]
+    measured: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) timings: TimingsArgs,
     /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, allow_negative_numbers = true)]
     fit_fraction: f64,
@@ -29,26 +32,28 @@ pub(super) struct CalibrateArgs {
     load: Option<PathBuf>,
     /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names.
     #[arg(long, value_name = "MODEL@HARDWARE")]
-    env: Option<String>,
+    pub(super) env: Option<String>,
     /// Engine setting or number of the hardware, where the run's own is to be replaced. What is fitted starts there.
     /// Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub(super) set: Vec<String>,
     /// Write the fitted hardware, for --env MODEL@FILE. Not written by default.
     #[arg(long, value_name = "FILE.toml")]
-    profile: Option<PathBuf>,
+    pub(super) profile: Option<PathBuf>,
     /// Draw measured and simulated curves and distributions. Not drawn by default.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// One JSON line on stdout: {"type":"calibration","data":{…}}.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    let Some(measured) = &args.measured else { return timings::run(args) };
+    let measured_name = name(measured);
     let settings: Vec<Setting> =
         args.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")?;
-    let (measured, load) = args.read()?;
+    let (measured, load) = args.read(measured)?;
     let setup = Setup::of(&measured, args.env.as_deref(), &settings)?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{pos} simulations  {elapsed}").expect("a constant template is valid"));
@@ -58,7 +63,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let report = calibration.report(&measured);
     if let Some(path) = &args.profile {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        write(path, &calibration.profile(&measured, &name, &args.command(load.as_deref())).to_toml())?;
+        write(path, &calibration.profile(&measured, &name, &args.command(&measured_name, load.as_deref())).to_toml())?;
         let model = &setup.deployment.model.name;
         eprintln!("profile written to {}: use it with --env {model}@{}", path.display(), path.display());
     }
@@ -74,7 +79,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     written.and(Ok(Exit::Done))
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     export::save(path, text.as_bytes()).with_context(|| format!("{}: cannot write", path.display()))
 }
 
@@ -84,15 +89,15 @@ const MAX_CANDIDATE_BYTES: u64 = 16 << 20;
 
 impl CalibrateArgs {
     /// The run, and the load its prompts' tokens come from.
-    fn read(&self) -> anyhow::Result<(MeasuredRun, Option<PathBuf>)> {
+    fn read(&self, run: &Path) -> anyhow::Result<(MeasuredRun, Option<PathBuf>)> {
         match &self.load {
-            Some(none) if none.as_os_str() == "none" => Ok((MeasuredRun::read(&self.measured, None)?, None)),
-            Some(load) => Ok((MeasuredRun::read(&self.measured, Some(load))?, Some(load.clone()))),
+            Some(none) if none.as_os_str() == "none" => Ok((MeasuredRun::read(run, None)?, None)),
+            Some(load) => Ok((MeasuredRun::read(run, Some(load))?, Some(load.clone()))),
             None => {
-                let measured = MeasuredRun::read(&self.measured, None)?;
-                for path in beside(&self.measured) {
+                let measured = MeasuredRun::read(run, None)?;
+                for path in beside(run) {
                     // Any other file is refused, most at their first line.
-                    if let Ok(measured) = MeasuredRun::read(&self.measured, Some(&path)) {
+                    if let Ok(measured) = MeasuredRun::read(run, Some(&path)) {
                         eprintln!(
                             "taking {} for the load of the run: its {} prompts have the lengths measured (--load none to \
                              do without)",
@@ -108,8 +113,8 @@ impl CalibrateArgs {
     }
 
     /// The command that does the same again, without what it only writes.
-    fn command(&self, load: Option<&Path>) -> String {
-        let mut command = format!("kvtide calibrate --measured {}", name(&self.measured));
+    fn command(&self, measured: &str, load: Option<&Path>) -> String {
+        let mut command = format!("kvtide calibrate --measured {measured}");
         if let Some(load) = load {
             let _ = write!(command, " --load {}", name(load));
         }

@@ -17,6 +17,7 @@ mod replay;
 mod search;
 mod simulate;
 mod stop;
+mod timings;
 mod trace;
 mod train;
 

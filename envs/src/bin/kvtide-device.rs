@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use kvtide_envs::cost::{CostModel, Deployment, Fitted, Hardware, Profile, Provenance, render as render_fit};
+use kvtide_envs::cost::{
+    CostModel, Deployment, Fitted, Hardware, Profile, Provenance, Schedule, fit, measure, render as render_fit,
+};
 use kvtide_envs::device::{
-    Comparison, Report, ScheduleReport, Section, calibrate, check_schedules, compare, render, speed_line, traffic,
+    Comparison, Report, ScheduleReport, Section, check_schedules, compare, render, speed_line, traffic,
 };
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
@@ -25,7 +27,7 @@ commands
   speed       speeds of block copies, checksums and attention, beside ceilings measured in the same call
   calibrate   time steps and copies, fit a hardware profile, report errors on points held out
   compare     serve traffic on the device and in the model
-  all         all of these into --out: report.md, report.json, profile.toml; what is not possible is skipped
+  all         all of these into --out: report.md, report.json, profile.toml, timings.json; what cannot be done is skipped
 
 options
   --device N        which device (0)
@@ -214,19 +216,24 @@ fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Spee
     measured.map_or_else(|error| Section::Failed(error.to_string()), |()| Section::Done(speeds))
 }
 
-fn fitted(options: &Options, deployment: &Deployment) -> Section<Fitted> {
+/// The fit; what it was fitted to goes to `timings`, so that it can be fitted again without the device.
+fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let engine = deployment.engine(options.engine);
+    let engine = swapping(deployment.engine(options.engine));
     let timed = || -> Result<Fitted, String> {
-        let mut timer = cuda::timer(options.device, deployment, &swapping(engine.clone()), &options.commit)
-            .map_err(|error| error.to_string())?;
-        let mut watch = |done: usize, all: usize| progress(&format!("timed {done}/{all}"));
-        let budget = (options.points, options.repeats);
-        let calibrated = calibrate(timer.as_mut(), deployment, &swapping(engine.clone()), budget, &mut watch);
+        let mut timer =
+            cuda::timer(options.device, deployment, &engine, &options.commit).map_err(|error| error.to_string())?;
+        let schedule = Schedule::new(&engine, options.points, options.repeats);
+        let all = schedule.len();
+        let measured = measure(&schedule, timer.as_mut(), &mut |done| progress(&format!("timed {done}/{all}")));
         progress("");
-        calibrated.map(|(_, fitted)| fitted).map_err(|error| error.to_string())
+        let measured = measured.map_err(|error| error.to_string())?;
+        if let Some(path) = timings {
+            write(path, &serde_json::to_string(&measured).map_err(|error| error.to_string())?)?;
+        }
+        fit(&measured, deployment).map_err(|error| error.to_string())
     };
     timed().map_or_else(Section::Failed, Section::Done)
 }
@@ -285,7 +292,7 @@ fn speed(options: &Options) -> Result<bool, String> {
 
 fn calibrate_alone(options: &Options) -> Result<bool, String> {
     let deployment = options.deployment()?;
-    match fitted(options, &deployment) {
+    match fitted(options, &deployment, None) {
         Section::Done(fitted) => {
             print!("{}", render_fit(&fitted));
             if let Some(path) = &options.out {
@@ -328,7 +335,7 @@ fn all(options: &Options) -> Result<bool, String> {
     save(&report)?;
     report.speeds = speeds(options, &deployment, &mut |speed| eprintln!("{}", speed_line(speed)));
     save(&report)?;
-    report.fitted = fitted(options, &deployment);
+    report.fitted = fitted(options, &deployment, Some(&folder.join("timings.json")));
     save(&report)?;
     report.comparisons = match &report.fitted {
         Section::Done(fitted) => {

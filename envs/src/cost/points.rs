@@ -5,6 +5,8 @@
 //! is not part of it. The order is: a [`Schedule`] says what, a [`Timed`] device how long, and
 //! [`fit`](super::fit()) which [`Hardware`](super::Hardware) that is.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Chunk, Schedule, StepLoad};
@@ -203,47 +205,104 @@ pub struct MeasureError {
 /// of those done.
 ///
 /// # Errors
-/// The first measurement that fails; those before it are lost.
+/// The first measurement that fails; those before it are lost. [`Measured::complete`] keeps them.
 pub fn measure(
     schedule: &Schedule,
     device: &mut dyn Timed,
     watch: &mut dyn FnMut(usize),
 ) -> Result<Measured, MeasureError> {
-    let repeats = schedule.repeats;
-    let mut done = 0;
-    let mut next = || {
+    watch(0);
+    let mut measured = Measured::begin(schedule, device)?;
+    let mut go_on = |done| {
         watch(done);
-        done += 1;
+        ControlFlow::Continue(())
     };
-    let failed = |what: String| move |reason| MeasureError { what, reason };
-    next();
-    let launch = device.launch(repeats).map_err(failed("launches".to_owned()))?;
-    let mut measured = Measured {
-        about: device.about(),
-        block_size: schedule.block_size,
-        launch,
-        steps: Vec::with_capacity(schedule.steps.len()),
-        transfers: Vec::with_capacity(schedule.transfers.len()),
-        overlaps: Vec::with_capacity(schedule.overlaps.len()),
-    };
-    for (role, shape) in &schedule.steps {
-        next();
-        let timing = device.step(shape, repeats).map_err(failed(format!("a step of {}", Brief(shape))))?;
-        measured.steps.push(Point { role: *role, shape: shape.clone(), timing });
-    }
-    for &(role, direction, blocks) in &schedule.transfers {
-        next();
-        let what = format!("{blocks} blocks copied {direction}");
-        let timing = device.transfer(direction, blocks, repeats).map_err(failed(what))?;
-        measured.transfers.push(TransferPoint { role, direction, blocks, timing });
-    }
-    for (role, shape, blocks) in &schedule.overlaps {
-        next();
-        let what = format!("{blocks} blocks copied out during {}", Brief(shape));
-        let overlap = device.overlap(shape, *blocks, repeats).map_err(failed(what))?;
-        measured.overlaps.push(OverlapPoint { role: *role, shape: shape.clone(), blocks: *blocks, overlap });
-    }
+    // Nobody breaks off.
+    let _ = measured.complete(schedule, device, &mut go_on)?;
     Ok(measured)
+}
+
+impl Measured {
+    /// Nothing yet but launches.
+    ///
+    /// # Errors
+    /// They could not be timed.
+    pub fn begin(schedule: &Schedule, device: &mut dyn Timed) -> Result<Measured, MeasureError> {
+        let launch = device.launch(schedule.repeats).map_err(failed("launches".to_owned()))?;
+        Ok(Measured {
+            about: device.about(),
+            block_size: schedule.block_size,
+            launch,
+            steps: Vec::new(),
+            transfers: Vec::new(),
+            overlaps: Vec::new(),
+        })
+    }
+
+    /// Measurements so far, that of launches included.
+    pub fn len(&self) -> usize {
+        1 + self.steps.len() + self.transfers.len() + self.overlaps.len()
+    }
+
+    /// Launches are always there.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Measures on `device` what `schedule` says and is not here yet, in its order. `watch` is called before each
+    /// measurement with the number of those done, and may break off.
+    ///
+    /// # Errors
+    /// The first measurement that fails; those before it are here.
+    pub fn complete(
+        &mut self,
+        schedule: &Schedule,
+        device: &mut dyn Timed,
+        watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, MeasureError> {
+        let repeats = schedule.repeats;
+        for (role, shape) in &schedule.steps {
+            if self.steps.iter().any(|point| point.role == *role && point.shape == *shape) {
+                continue;
+            }
+            if watch(self.len()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let timing = device.step(shape, repeats).map_err(failed(format!("a step of {}", Brief(shape))))?;
+            self.steps.push(Point { role: *role, shape: shape.clone(), timing });
+        }
+        for &(role, direction, blocks) in &schedule.transfers {
+            let is_this =
+                |point: &TransferPoint| (point.role, point.direction, point.blocks) == (role, direction, blocks);
+            if self.transfers.iter().any(is_this) {
+                continue;
+            }
+            if watch(self.len()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let what = format!("{blocks} blocks copied {direction}");
+            let timing = device.transfer(direction, blocks, repeats).map_err(failed(what))?;
+            self.transfers.push(TransferPoint { role, direction, blocks, timing });
+        }
+        for (role, shape, blocks) in &schedule.overlaps {
+            let is_this =
+                |point: &OverlapPoint| point.role == *role && point.blocks == *blocks && point.shape == *shape;
+            if self.overlaps.iter().any(is_this) {
+                continue;
+            }
+            if watch(self.len()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let what = format!("{blocks} blocks copied out during {}", Brief(shape));
+            let overlap = device.overlap(shape, *blocks, repeats).map_err(failed(what))?;
+            self.overlaps.push(OverlapPoint { role: *role, shape: shape.clone(), blocks: *blocks, overlap });
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+fn failed(what: String) -> impl FnOnce(String) -> MeasureError {
+    move |reason| MeasureError { what, reason }
 }
 
 /// A shape in a few words: `32 decodes of 2048, 1 chunk of 512 after 0`.

@@ -4,12 +4,10 @@
 //! Everything here is asked of whatever [`cuda`](crate::memory::cuda) opens, and most of it also of host memory, so that it
 //! runs where there is no GPU. The program `kvtide-device` does it all and writes one report; it needs no libtorch.
 
-mod calibration;
 mod compare;
 mod report;
 mod schedules;
 
-pub use calibration::{CalibrationError, calibrate};
 pub use compare::{Agreement, Comparison, compare, traffic};
 pub use report::{Report, Section, render, speed_line};
 pub use schedules::{ScheduleError, ScheduleReport, check_schedules};

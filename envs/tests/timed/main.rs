@@ -4,6 +4,8 @@ mod prices;
 mod profile;
 mod synthetic;
 
+use std::ops::ControlFlow;
+
 use kvtide_envs::cost::{
     Chunk, CostModel, Deployment, DeviceAbout, Direction, FitError, Fitted, Kernels, Measured, Overlap, Point, Role,
     Schedule, StepShape, Timed, Timing, fit, measure, render,
@@ -250,4 +252,20 @@ fn points_that_cannot_be_are_refused() {
     assert!(error(&|measured| measured.launch.seconds = 1e3).contains("above the launch floor"));
     let several: Deployment = "llama-3-8b@2xh200".parse().unwrap();
     assert_eq!(fit(&honest, &several), Err(FitError::Devices(2)));
+}
+
+#[test]
+fn measuring_goes_on_where_it_was_broken_off() {
+    let quiet = || Synthetic { noise: 0.0, ..synthetic::all(1).remove(0) };
+    let mut device = quiet();
+    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 60, 3);
+    let whole = measure(&schedule, &mut quiet(), &mut |_| {}).unwrap();
+    let mut measured = Measured::begin(&schedule, &mut device).unwrap();
+    for most in [5, 30, usize::MAX] {
+        let mut until = |done| if done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        let ended = measured.complete(&schedule, &mut device, &mut until).unwrap();
+        assert_eq!(ended.is_break(), most < schedule.len());
+        assert_eq!(measured.len(), most.min(schedule.len()));
+    }
+    assert_eq!(measured, whole);
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::decoder::{deployment, model};
 use super::emulated_or_skip;
-use crate::cost::{Chunk, CostModel, Deployment, DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
-use crate::device::{calibrate, check_schedules, compare, traffic};
+use crate::cost::{
+    Chunk, CostModel, Deployment, DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure,
+};
+use crate::device::{check_schedules, compare, traffic};
 use crate::env::NodeConfig;
 use crate::memory::cuda::enabled::Device;
 use crate::memory::cuda::enabled::speed::{self, Sizes};
@@ -122,8 +124,9 @@ fn a_profile_fitted_to_the_device_foretells_it() {
     let engine = engine();
     let mut timer = QuickLaunches(timer(0, &deployment, &engine, "abc").unwrap());
     let mut last = (0, 0);
-    let (measured, fitted) =
-        calibrate(&mut timer, &deployment, &engine, (60, 1), &mut |done, all| last = (done, all)).unwrap();
+    let schedule = Schedule::new(&engine, 60, 1);
+    let measured = measure(&schedule, &mut timer, &mut |done| last = (done, schedule.len())).unwrap();
+    let fitted = fit(&measured, &deployment).unwrap();
     assert!(last.0 + 1 >= last.1 && last.1 > 30, "{last:?}");
     assert!(measured.transfers.len() >= 8 && !fitted.by_kind.is_empty());
     // A clock without noise: what is left is what the form of the model cannot say of the emulated device.

@@ -1,0 +1,152 @@
+//! `kvtide calibrate --device`: a profile from a device's own timings, and again from timings that were kept.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvtide_envs::cost::{Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render};
+use kvtide_envs::memory::cuda;
+use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError};
+
+use super::calibrate::{CalibrateArgs, write};
+use super::output::Output;
+use super::{Exit, stop};
+
+#[derive(Debug, Args)]
+pub(super) struct TimingsArgs {
+    /// Time this GPU instead: decode steps over batch and context, prompts, copies both ways, overlap. Its number; 0 if none
+    /// is given.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["measured", "load", "plot", "fit_fraction"])]
+    device: Option<u32>,
+    /// Timings of a device. With --device they are kept here, after each point, and a run that was interrupted goes on; without
+    /// it the profile is fitted to what was kept.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "measured")]
+    timings: Option<PathBuf>,
+    /// With --device: points that are timed, at most. With fewer than about 400, tiles of matrix products are missed.
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    points: u32,
+    /// With --device: repeats of each point, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+}
+
+/// Largest file of timings that is read, bytes.
+const MAX_BYTES: u64 = 64 << 20;
+/// Host blocks, if the engine is given none: V1 has no host tier of its own, and copies are timed all the same.
+const HOST_BLOCKS: u32 = 1024;
+
+pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    let settings: Vec<Setting> =
+        args.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")?;
+    let env = args.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
+    let deployment = Deployment::load(env)?.with(&settings)?;
+    let engine = deployment.engine(EngineKind::V1).with(&settings)?;
+    let engine = EngineConfig { num_cpu_blocks: engine.num_cpu_blocks.max(HOST_BLOCKS), ..engine };
+    let measured = match (args.timings.device, &args.timings.timings) {
+        (Some(device), kept) => {
+            let Some(measured) = measure(device, kept.as_deref(), &deployment, &engine, &args.timings)? else {
+                return Ok(Exit::Interrupted);
+            };
+            measured
+        }
+        (None, Some(path)) => read(path)?,
+        (None, None) => bail!("give a measured run (--measured), a device (--device) or timings of one (--timings)"),
+    };
+    let fitted = fit(&measured, &deployment)?;
+    if let Some(path) = &args.profile {
+        write(path, &profile(&fitted, path).to_toml())?;
+        let model = &deployment.model.name;
+        eprintln!("profile written to {}: use it with --env {model}@{}", path.display(), path.display());
+    }
+    let mut output = Output::new();
+    let written = if args.json { output.json("device_calibration", &fitted) } else { output.text(&render(&fitted)) };
+    written.and(Ok(Exit::Done))
+}
+
+/// Times the device, going on from what was kept; `None` if interrupted.
+fn measure(
+    device: u32,
+    kept: Option<&Path>,
+    deployment: &Deployment,
+    engine: &EngineConfig,
+    args: &TimingsArgs,
+) -> anyhow::Result<Option<Measured>> {
+    let schedule = Schedule::new(engine, args.points, args.repeats);
+    let before = kept.filter(|path| path.exists()).map(read).transpose()?;
+    let commit = option_env!("KVTIDE_COMMIT").unwrap_or("unknown");
+    let mut timer = cuda::timer(device, deployment, engine, commit)?;
+    let mut measured = match before {
+        Some(before) => {
+            let (was, is) = (&before.about.name, timer.about().name);
+            let path = kept.unwrap_or(Path::new("")).display();
+            ensure!(*was == is, "{path} has timings of {was}, and this is {is}: give another --timings");
+            before
+        }
+        None => Measured::begin(&schedule, timer.as_mut())?,
+    };
+    let bar = ProgressBar::new(schedule.len() as u64);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} points  {elapsed} elapsed, {eta} left");
+    bar.set_style(style.expect("a constant template is valid"));
+    let stopped = stop::on_interrupt();
+    let mut watch = |done: usize| {
+        bar.set_position(done as u64);
+        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let ended = measured.complete(&schedule, timer.as_mut(), &mut watch);
+    bar.finish_and_clear();
+    // What is finished is kept, whatever came then.
+    if let Some(path) = kept {
+        write(path, &serde_json::to_string(&measured).context("timings")?)?;
+    }
+    if ended?.is_break() {
+        let kept = kept.map_or_else(
+            || "nothing is kept: --timings FILE.json would".to_owned(),
+            |path| format!("kept in {}; the same command goes on", path.display()),
+        );
+        eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
+        return Ok(None);
+    }
+    if std::io::stderr().is_terminal() {
+        eprintln!("{} points timed on {}", measured.len(), measured.about.name);
+    }
+    Ok(Some(measured))
+}
+
+fn read(path: &Path) -> anyhow::Result<Measured> {
+    let size = fs::metadata(path).with_context(|| format!("{}: cannot open", path.display()))?.len();
+    ensure!(size <= MAX_BYTES, "{}: longer than {MAX_BYTES} bytes", path.display());
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}: no timings of a device", path.display()))
+}
+
+/// The fitted hardware under the name of its file.
+fn profile(fitted: &Fitted, path: &Path) -> Profile {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let hardware = Hardware { name, ..fitted.hardware.clone() };
+    Profile { hardware, provenance: Some(Provenance::Timings(fitted.provenance(&today()))) }
+}
+
+/// The day of now, UTC: `2026-11-22`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the day of a measurement is a fact about the world, and only written down"
+)]
+fn today() -> String {
+    let now = std::time::SystemTime::now();
+    let days = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
+    // Days to a date of the Gregorian calendar, counted from March so that leap days come last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
