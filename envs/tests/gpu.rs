@@ -87,7 +87,7 @@ fn kernels_do_what_their_references_do() {
     }
     let mut failed = Vec::new();
     cuda::check_kernels(0, 0..40, &mut |check| {
-        failed.extend(check.failure.clone().map(|how| (check.name.clone(), how)))
+        failed.extend(check.failure.clone().map(|how| (check.name.clone(), how)));
     })
     .unwrap();
     assert!(failed.is_empty(), "{failed:?}");

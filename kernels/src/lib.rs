@@ -4,7 +4,7 @@
 //! compiles without any header. This crate never runs anything on a device: backends that launch these kernels live in
 //! `kvtide-envs`. What it can say about them without one:
 //! - [`launch`]: grids, blocks and shared memory from sizes, and how attention is split into items;
-//! - [`reference`]: the same results from plain Rust, in `f64` where there is arithmetic;
+//! - [`mod@reference`]: the same results from plain Rust, in `f64` where there is arithmetic;
 //! - [`check`]: properties that hold on anything that can launch a kernel;
 //! - [`emulator`]: a C++ compiler builds the sources for the CPU, so that the checks run without a GPU.
 #![forbid(unsafe_code)]

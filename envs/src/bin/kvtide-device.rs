@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     }
     let done = Options::parse(&args[1..]).and_then(|options| match command {
         "info" => info(),
-        "check" => check(&options),
+        "check" => Ok(check(&options)),
         "speed" => speed(&options),
         "calibrate" => calibrate_alone(&options),
         "compare" => compare_alone(&options),
@@ -241,8 +241,9 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
 /// Host blocks of an engine that is given none: V1 has no host tier of its own, and copies are timed all the same.
 const HOST_BLOCKS: u32 = 1024;
 
-fn swapping(engine: EngineConfig) -> EngineConfig {
-    EngineConfig { num_cpu_blocks: engine.num_cpu_blocks.max(HOST_BLOCKS), ..engine }
+fn swapping(mut engine: EngineConfig) -> EngineConfig {
+    engine.num_cpu_blocks = engine.num_cpu_blocks.max(HOST_BLOCKS);
+    engine
 }
 
 fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Comparison>> {
@@ -270,7 +271,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
     compared().map_or_else(Section::Failed, Section::Done)
 }
 
-fn check(options: &Options) -> Result<bool, String> {
+fn check(options: &Options) -> bool {
     let report = Report {
         host_schedules: host_schedules(options),
         kernels: kernel_checks(options),
@@ -278,15 +279,14 @@ fn check(options: &Options) -> Result<bool, String> {
         ..empty(options)
     };
     print!("{}", render(&report));
-    Ok(!report.has_failed())
+    !report.has_failed()
 }
 
 fn speed(options: &Options) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match speeds(options, &deployment, &mut |speed| println!("{}", speed_line(speed))) {
-        Section::Done(_) => Ok(true),
+        Section::Done(_) | Section::Unasked => Ok(true),
         Section::Skipped(why) | Section::Failed(why) => Err(why),
-        Section::Unasked => Ok(true),
     }
 }
 

@@ -80,6 +80,9 @@ pub fn traffic(spec: &SyntheticSpec) -> Result<Arc<[Request]>, WorkloadError> {
     Ok(spec.generate()?.share())
 }
 
+/// One of a run's latencies.
+type Times = fn(&Summary) -> Option<Percentiles>;
+
 /// Throughput within 3 %, medians within 5 %, 99th percentiles within 10 %.
 fn agreement(device: &Summary, model: &Summary) -> Vec<Agreement> {
     let mut all = Vec::new();
@@ -89,8 +92,7 @@ fn agreement(device: &Summary, model: &Summary) -> Vec<Agreement> {
         }
     };
     tell("output_tok_s".to_owned(), device.output_tok_s, model.output_tok_s, 0.03);
-    let times: [(&str, fn(&Summary) -> Option<Percentiles>); 2] =
-        [("ttft", |summary| summary.ttft_ms), ("itl", |summary| summary.itl_ms)];
+    let times: [(&str, Times); 2] = [("ttft", |summary| summary.ttft_ms), ("itl", |summary| summary.itl_ms)];
     for (name, of) in times {
         if let (Some(device), Some(model)) = (of(device), of(model)) {
             tell(format!("{name}_p50_ms"), device.p50, model.p50, 0.05);

@@ -120,14 +120,14 @@ pub fn render(report: &Report) -> String {
     let missed = report.missed();
     if !missed.is_empty() {
         let _ = writeln!(text, "\nTargets missed:\n");
-        missed.iter().for_each(|line| text.push_str(&format!("- {line}\n")));
+        for line in missed {
+            let _ = writeln!(text, "- {line}");
+        }
     }
     report.host_schedules.render(&mut text, "Random schedules in host memory", schedules);
     report.kernels.render(&mut text, "Kernels against their references", |checks| kernels(checks));
     report.device_schedules.render(&mut text, "Random schedules on the device", schedules);
-    report
-        .speeds
-        .render(&mut text, "Speeds", |speeds| speeds.iter().map(|speed| format!("{}\n", speed_line(speed))).collect());
+    report.speeds.render(&mut text, "Speeds", |speeds| lines(speeds.iter().map(speed_line)));
     report.fitted.render(&mut text, "Calibration, errors on points held out", cost::render);
     report.comparisons.render(&mut text, "Traffic on the device and in the fitted model", |all| {
         all.iter().map(compare::render).collect()
@@ -147,10 +147,14 @@ fn schedules(report: &ScheduleReport) -> String {
 
 fn kernels(checks: &[KernelCheck]) -> String {
     let line = |check: &KernelCheck| match &check.failure {
-        None => format!("{:<28} ok, {} seeds\n", check.name, check.seeds),
-        Some((seed, how)) => format!("{:<28} FAILED at seed {seed}: {how}\n", check.name),
+        None => format!("{:<28} ok, {} seeds", check.name, check.seeds),
+        Some((seed, how)) => format!("{:<28} FAILED at seed {seed}: {how}", check.name),
     };
-    checks.iter().map(line).collect()
+    lines(checks.iter().map(line))
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A speed for people.

@@ -5,7 +5,8 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use kvtide_kernels::launch::Geometry;
 
 use super::compile::{load_nvrtc, machine_code};
@@ -68,7 +69,7 @@ pub fn devices() -> u32 {
 /// What device `ordinal` is, without its kernels.
 pub(super) fn about(ordinal: u32) -> Result<DeviceAbout, MemoryError> {
     let context = open_context(ordinal)?;
-    let multiprocessors = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    let multiprocessors = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
     Ok(DeviceAbout {
         name: context.name()?,
         driver: driver_text(Context::driver_version()?),
@@ -100,7 +101,6 @@ impl Device {
     pub fn open(ordinal: u32) -> Result<Device, MemoryError> {
         let context = open_context(ordinal)?;
         load_nvrtc()?;
-        use sys::CUdevice_attribute_enum as Attribute;
         let attribute = |attribute| context.attribute(attribute);
         let capability = (
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -172,7 +172,7 @@ impl Device {
         args: &[Arg],
     ) -> Result<(), MemoryError> {
         let function = self.functions.get(entry).expect("every kernel is loaded with the device");
-        self.allow_shared(function, geometry.shared_bytes)?;
+        allow_shared(function, geometry.shared_bytes)?;
         let mut values = [0_u64; MAX_ARGS];
         let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
         for ((value, pointer), arg) in values.iter_mut().zip(&mut pointers).zip(args) {
@@ -191,18 +191,19 @@ impl Device {
         }
         .map_err(|error| failed(entry, error))
     }
+}
 
-    fn allow_shared(&self, function: &Function, bytes: u32) -> Result<(), MemoryError> {
-        if bytes <= FREE_SHARED_BYTES || bytes <= function.shared_bytes.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is loaded.
-        unsafe { result::function::set_function_attribute(function.raw, attribute, bytes.cast_signed()) }
-            .map_err(|error| failed("asking for shared memory", error))?;
-        function.shared_bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
+/// Lets a kernel have so much dynamic shared memory.
+fn allow_shared(function: &Function, bytes: u32) -> Result<(), MemoryError> {
+    if bytes <= FREE_SHARED_BYTES || bytes <= function.shared_bytes.load(Ordering::Relaxed) {
+        return Ok(());
     }
+    let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function is loaded.
+    unsafe { result::function::set_function_attribute(function.raw, attribute, bytes.cast_signed()) }
+        .map_err(|error| failed("asking for shared memory", error))?;
+    function.shared_bytes.store(bytes, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Every kernel, loaded into the current context. Modules stay loaded as long as the context.

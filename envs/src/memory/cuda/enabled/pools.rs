@@ -23,7 +23,7 @@ pub(super) enum CopyMethod {
     ByLayer,
 }
 
-/// From this block size on the copy engine is used, bytes: a copy of it takes some 5 µs at PCIe 5.0's speed, against 1 to 2 µs
+/// From this block size on the copy engine is used, bytes: a copy of it takes some 5 µs at the speed of `PCIe` 5.0, against 1 to 2 µs
 /// for its start. An estimate until a device says otherwise; `kvtide-device` measures every method.
 const ENGINE_FROM_BYTES: u64 = 256 << 10;
 /// Multiprocessors' worth of CTAs that a copying kernel may take.

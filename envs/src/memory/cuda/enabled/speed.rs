@@ -166,7 +166,8 @@ impl Bench<'_> {
         let mut stream = seed::stream(0, "speed.swap", 0);
         let mut gpu: Vec<BlockId> = (0..self.num_blocks).map(BlockId).collect();
         let mut host: Vec<BlockId> = (0..self.sizes.swapped).map(BlockId).collect();
-        (gpu.shuffle(&mut stream), host.shuffle(&mut stream));
+        gpu.shuffle(&mut stream);
+        host.shuffle(&mut stream);
         let copies: Vec<BlockCopy> = gpu
             .iter()
             .zip(&host)

@@ -98,7 +98,9 @@ impl Builder {
     }
 
     fn attention(&mut self, work: &Work<'_>, layout: &Layout, inputs: &mut Inputs) {
-        (self.lengths.clear(), self.tables.clear(), self.rows.clear());
+        self.lengths.clear();
+        self.tables.clear();
+        self.rows.clear();
         let mut prefills: Vec<PrefillItem> = Vec::new();
         let mut row = 0;
         for span in work.spans {
@@ -115,8 +117,9 @@ impl Builder {
             decode_items(&self.lengths, &self.tables, layout.shape.kv_heads, layout.multiprocessors);
         // Items name sequences; rows of the batch are where they stand in it.
         let rows = &self.rows;
-        decodes.iter_mut().for_each(|item| item.row = rows[item.row as usize]);
-        merges.iter_mut().for_each(|item| item.row = rows[item.row as usize]);
+        for row in decodes.iter_mut().map(|item| &mut item.row).chain(merges.iter_mut().map(|item| &mut item.row)) {
+            *row = rows[*row as usize];
+        }
         inputs.partials = merges.iter().map(|merge| merge.count).sum();
         inputs.decodes = self.records(decodes.iter().map(DecodeItem::words));
         inputs.merges = self.records(merges.iter().map(MergeItem::words));

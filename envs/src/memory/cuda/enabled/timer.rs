@@ -90,7 +90,7 @@ impl Timer {
         let block_size = self.memory.shape().block_size;
         let Made { spans, tables, seeds } = made;
         self.memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size })?;
-        self.memory.steps.wait().map(|seconds| seconds.unwrap_or_default())
+        self.memory.steps.wait().map(Option::unwrap_or_default)
     }
 
     /// Copies between `blocks` blocks of either pool, those of the device from number `skip` of the order on.

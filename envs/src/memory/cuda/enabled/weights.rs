@@ -102,8 +102,8 @@ pub(super) struct Weights {
 const PATTERN: u64 = 1 << 25;
 
 impl Weights {
-    /// Random weights: uniform, of the variance that keeps activations of order one (LeCun et al. 1998, "Efficient
-    /// BackProp", section 4.6). Made of one pattern from different places on: a device's time depends on shapes, and a
+    /// Random weights: uniform, of the variance that keeps activations of order one (`LeCun` et al. 1998, "Efficient
+    /// `BackProp`", section 4.6). Made of one pattern from different places on: a device's time depends on shapes, and a
     /// little on how many bits flip, which random bits settle.
     pub(super) fn random(
         device: &Arc<Device>,
@@ -166,7 +166,7 @@ fn fill(device: &Arc<Device>, buffer: &Buffer, widths: &Widths, element: Element
     let (mut done, mut turn) = (0, 0_u64);
     while done < buffer.bytes() {
         // From another place each time, so that no two matrices are alike.
-        let skip = (turn * 0x9e37_79b1 % (length / 2)) * 2 & !255;
+        let skip = (turn * 0x9e37_79b1 % (length / 2) * 2) & !255;
         let bytes = (length * 2 - skip).min(buffer.bytes() - done);
         // SAFETY: both ranges were just cut to their allocations, which outlive the wait below.
         unsafe { copy(buffer.address() + done, source.address() + skip, bytes, &device.compute)? };

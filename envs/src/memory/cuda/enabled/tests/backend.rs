@@ -36,7 +36,7 @@ pub(super) fn crowd(engine: EngineKind, block_size: u32) -> (NodeConfig, Arc<[Re
             1 + index * 5 % (3 * block_size),
             4 * block_size + index % block_size,
         );
-        request.session = (index % 3 == 0).then(|| "a conversation".to_owned());
+        request.session = index.is_multiple_of(3).then(|| "a conversation".to_owned());
         request
     });
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();

@@ -140,7 +140,8 @@ fn reference(memory: &CudaMemory, element: Element, model: &Model, ids: &[u32]) 
             let gated: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
             add(residual, &product(&down, &gated));
         }
-        (keys.push(layer_keys), values.push(layer_values));
+        keys.push(layer_keys);
+        values.push(layer_values);
     }
     let last = norm(residuals.last().unwrap(), &read(weights.norm, hidden));
     Reference { keys, values, logits: product(&read(weights.head, vocabulary * hidden), &last) }
