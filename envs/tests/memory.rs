@@ -241,5 +241,5 @@ fn what_is_wrong_is_said() {
     let large = EngineConfig { num_gpu_blocks: 1 << 26, ..EngineConfig::default() };
     let error = MemorySource::Host { token_bytes: 1 << 20 }.memory(&large).unwrap_err();
     assert!(matches!(error, MemoryError::OutOfMemory { tier: Tier::Host, .. }), "{error}");
-    assert!(error.to_string().starts_with("out of host memory: the GPU pool of 67108864 blocks needs "), "{error}");
+    assert!(error.to_string().starts_with("out of host memory: the GPU pool of 67108864 blocks: "), "{error}");
 }

@@ -23,7 +23,7 @@ pub(super) struct TimingsArgs {
     /// is given.
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["measured", "load", "plot", "fit_fraction"])]
     device: Option<u32>,
-    /// Timings of a device. With --device they are kept here, after each point, and a run that was interrupted goes on; without
+    /// Timings of a device. With --device they are kept here, and a run that was interrupted goes on; without
     /// it the profile is fitted to what was kept.
     #[arg(long, value_name = "FILE.json", conflicts_with = "measured")]
     timings: Option<PathBuf>,

@@ -25,7 +25,7 @@ pub struct WorldSpec {
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Model and hardware: llama-3-8b, qwen2.5-7b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100, h200,
+    /// Model and hardware: llama-3-8b, qwen2.5-7b, qwen2.5-0.5b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100, h200,
     /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: String,

@@ -33,20 +33,20 @@ pub struct Model {
 
 impl Model {
     /// Names of the built-in profiles.
-    pub const NAMES: [&'static str; 3] = ["llama-3-8b", "qwen2.5-7b", "llama-3-70b"];
+    pub const NAMES: [&'static str; 4] = ["llama-3-8b", "qwen2.5-7b", "qwen2.5-0.5b", "llama-3-70b"];
 
     /// The built-in profile of that name, in bf16.
     ///
     /// Shapes are those of the published configurations (Llama 3.1 for the length; Qwen2.5 without rope scaling).
     pub fn named(name: &str) -> Option<Model> {
-        // layers, heads, KV heads, hidden, intermediate, vocabulary, length
-        let (layers, heads, kv_heads, hidden, intermediate, vocabulary, length) = match name {
-            "llama-3-8b" => (32, 32, 8, 4096, 14_336, 128_256, 131_072),
-            "qwen2.5-7b" => (28, 28, 4, 3584, 18_944, 152_064, 32_768),
-            "llama-3-70b" => (80, 64, 8, 8192, 28_672, 128_256, 131_072),
+        // layers, heads, KV heads, head width, hidden, intermediate, vocabulary, length
+        let (layers, heads, kv_heads, head_dim, hidden, intermediate, vocabulary, length) = match name {
+            "llama-3-8b" => (32, 32, 8, 128, 4096, 14_336, 128_256, 131_072),
+            "qwen2.5-7b" => (28, 28, 4, 128, 3584, 18_944, 152_064, 32_768),
+            "qwen2.5-0.5b" => (24, 14, 2, 64, 896, 4864, 151_936, 32_768),
+            "llama-3-70b" => (80, 64, 8, 128, 8192, 28_672, 128_256, 131_072),
             _ => return None,
         };
-        let head_dim = 128;
         let width = f64::from(hidden);
         let attention = width * f64::from(head_dim * (2 * heads + 2 * kv_heads));
         let mlp = 3.0 * width * f64::from(intermediate);
@@ -59,7 +59,7 @@ impl Model {
             hidden_size: hidden,
             layer_params: f64::from(layers) * (attention + mlp),
             head_params: width * f64::from(vocabulary),
-            tied_embeddings: false,
+            tied_embeddings: name == "qwen2.5-0.5b",
             weight_bytes: 2.0,
             kv_bytes: 2.0,
             max_model_len: length,
@@ -99,6 +99,7 @@ mod tests {
     fn the_other_models_have_theirs() {
         let params = |name: &str| Model::named(name).unwrap().total_weight_bytes() / 2.0;
         assert!((params("qwen2.5-7b") / 7.62e9 - 1.0).abs() < 2e-3);
+        assert!((params("qwen2.5-0.5b") / 0.494e9 - 1.0).abs() < 2e-3);
         assert!((params("llama-3-70b") / 70.6e9 - 1.0).abs() < 2e-3);
     }
 }

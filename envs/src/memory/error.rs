@@ -27,7 +27,7 @@ pub enum MemoryError {
     #[error("{0}")]
     Unavailable(String),
     /// A pool, or what a model needs beside it, does not fit.
-    #[error("out of {tier} memory: {what} needs {} and {} is free", bytes(*needed), free.map_or_else(|| "less".to_owned(), bytes))]
+    #[error("out of {tier} memory: {what}: {} asked for, {} free", bytes(*needed), free.map_or_else(|| "less".to_owned(), bytes))]
     OutOfMemory {
         /// Where.
         tier: Tier,

@@ -82,7 +82,7 @@ pub(super) fn about(ordinal: u32) -> Result<DeviceAbout, MemoryError> {
 fn open_context(ordinal: u32) -> Result<Arc<Context>, MemoryError> {
     // SAFETY: loading the driver runs its initialisers.
     if !unsafe { sys::is_culib_present() } {
-        let wrong = "no CUDA driver (libcuda.so) on this machine: --memory host does without".to_owned();
+        let wrong = "no CUDA driver (libcuda.so) on this machine".to_owned();
         return Err(MemoryError::Unavailable(wrong));
     }
     Context::new(ordinal)

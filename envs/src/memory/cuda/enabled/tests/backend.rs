@@ -119,7 +119,7 @@ fn a_device_that_is_too_small_says_what_does_not_fit() {
     assert_eq!((what.as_str(), *needed), ("the pool of 26 blocks", 26 * 4 * 65_536));
     assert!(free.is_some_and(|free| free <= 1 << 20));
     assert!(
-        error.to_string().starts_with("out of GPU memory: the pool of 26 blocks needs 6.8 MB and 1.0 MB"),
+        error.to_string().starts_with("out of GPU memory: the pool of 26 blocks: 6.8 MB asked for, 1.0 MB"),
         "{error}"
     );
 }
