@@ -3,12 +3,13 @@
 //! It is copied to a machine with a device and no Rust toolchain; `scripts/device-check.sh` runs it there.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 use kvtide_envs::cost::{
-    CostModel, Deployment, Fitted, Hardware, Profile, Provenance, Schedule, fit, measure, render as render_fit,
+    CostModel, Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render as render_fit,
 };
 use kvtide_envs::device::{
     Comparison, Report, ScheduleReport, Section, check_schedules, compare, render, speed_line, traffic,
@@ -16,7 +17,8 @@ use kvtide_envs::device::{
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
+use serde::de::DeserializeOwned;
 
 const USAGE: &str = "\
 usage: kvtide-device COMMAND [OPTION VALUE]...
@@ -27,26 +29,34 @@ commands
   speed       speeds of block copies, checksums and attention, beside ceilings measured in the same call
   calibrate   time steps and copies, fit a hardware profile, report errors on points held out
   compare     serve traffic on the device and in the model
-  all         all of these into --out: report.md, report.json, profile.toml, timings.json; what cannot be done is skipped
+  all         all of these into --out: report.md, report.json, profile.toml, timings.json; what cannot be done is skipped.
+              Each part in a process of its own, so that a device lost in one does not take the others along
 
 options
   --device N        which device (0)
   --env MODEL@HW    model and hardware; HW may be a profile FILE.toml (llama-3-8b@h200)
   --engine v0|v1    whose scheduling is compared (v1)
+  --set KEY=VALUE   engine setting under vLLM's name, such as num_gpu_blocks=4000; repeatable
   --seeds N         seeds of each kernel check (20)
-  --schedules N     random schedules (1000)
+  --schedules N     random schedules in host memory (1000); a fifth of them on the device
   --points N        points that are timed, at most (400)
   --repeats N       repeats of each (5)
-  --workload SPEC   traffic that is compared, repeatable (chat:rate=12,duration=20s and reasoning:rate=3,duration=20s)
+  --workload SPEC   traffic that is compared, repeatable (chat:rate=12,duration=20s and reasoning:rate=3,duration=6s)
   --date DAY        day that is written into reports and profiles
   --commit ID       what this was built from
   --out PATH        where reports and profiles go: a folder for all, a file for calibrate
 ";
 
+/// Host blocks of an engine that is given fewer.
+const HOST_BLOCKS: u32 = 1024;
+/// Points after which what was timed is written down.
+const KEEP_EVERY: usize = 20;
+
 struct Options {
     device: u32,
     env: String,
     engine: EngineKind,
+    settings: Vec<Setting>,
     seeds: u64,
     schedules: u64,
     points: u32,
@@ -55,6 +65,8 @@ struct Options {
     date: String,
     commit: String,
     out: Option<PathBuf>,
+    /// All of them as they were given, but --out.
+    args: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -64,7 +76,13 @@ fn main() -> ExitCode {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let done = Options::parse(&args[1..]).and_then(|options| match command {
+    // Undocumented: how `all` calls itself.
+    let (name, rest) = match (command, args.get(1)) {
+        ("part", Some(name)) => (name.as_str(), &args[2..]),
+        _ => ("", &args[1..]),
+    };
+    let done = Options::parse(rest).and_then(|options| match command {
+        "part" => part(&options, name),
         "info" => info(),
         "check" => Ok(check(&options)),
         "speed" => speed(&options),
@@ -89,6 +107,7 @@ impl Options {
             device: 0,
             env: "llama-3-8b@h200".to_owned(),
             engine: EngineKind::V1,
+            settings: Vec::new(),
             seeds: 20,
             schedules: 1000,
             points: 400,
@@ -97,15 +116,23 @@ impl Options {
             date: "unknown".to_owned(),
             commit: "unknown".to_owned(),
             out: None,
+            args: Vec::new(),
         };
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+            if name != "--out" {
+                options.args.extend([name.clone(), value.clone()]);
+            }
             let wrong = |expected: &str| format!("{name} {value:?}: expected {expected}");
             match name.as_str() {
                 "--device" => options.device = value.parse().map_err(|_| wrong("the number of a device"))?,
                 "--env" => options.env.clone_from(value),
                 "--engine" => options.engine = value.parse().map_err(|_| wrong("v0 or v1"))?,
+                "--set" => {
+                    let setting = value.parse().map_err(|error: SettingError| format!("--set: {error}"))?;
+                    options.settings.push(setting);
+                }
                 "--seeds" => options.seeds = value.parse().map_err(|_| wrong("a number of seeds"))?,
                 "--schedules" => options.schedules = value.parse().map_err(|_| wrong("a number of schedules"))?,
                 "--points" => options.points = value.parse().map_err(|_| wrong("a number of points"))?,
@@ -122,13 +149,22 @@ impl Options {
         }
         if options.workloads.is_empty() {
             options.workloads =
-                ["chat:rate=12,duration=20s", "reasoning:rate=3,duration=20s"].map(str::to_owned).to_vec();
+                ["chat:rate=12,duration=20s", "reasoning:rate=3,duration=6s"].map(str::to_owned).to_vec();
         }
         Ok(options)
     }
 
     fn deployment(&self) -> Result<Deployment, String> {
-        Deployment::load(&self.env).map_err(|error| error.to_string())
+        let deployment = Deployment::load(&self.env).and_then(|deployment| deployment.with(&self.settings));
+        deployment.map_err(|error| error.to_string())
+    }
+
+    /// The engine vLLM would start there, with host blocks: V1 has no host tier of its own, and swaps are looked at all the
+    /// same.
+    fn engine(&self, deployment: &Deployment) -> Result<EngineConfig, String> {
+        let mut engine = deployment.engine(self.engine);
+        engine.num_cpu_blocks = engine.num_cpu_blocks.max(HOST_BLOCKS);
+        engine.with(&self.settings).map_err(|error| format!("--set: {error}"))
     }
 
     /// Why there is no device, or nothing.
@@ -158,6 +194,12 @@ fn progress(text: &str) {
         eprint!("\r\x1b[K{text}");
         let _ = io::stderr().flush();
     }
+}
+
+/// A line that a log keeps too.
+fn milestone(text: &str) {
+    progress("");
+    eprintln!("{text}");
 }
 
 fn host_schedules(options: &Options) -> Section<ScheduleReport> {
@@ -195,10 +237,11 @@ fn device_schedules(options: &Options) -> Section<ScheduleReport> {
         let backend = cuda::open_drawn(options.device, shape, engine)?;
         Ok(MemorySource::lend(backend, shape, engine))
     };
+    let all = options.schedules.div_ceil(5);
     let mut done = 0;
-    let checked = check_schedules(0..options.schedules, &mut device, &mut || {
+    let checked = check_schedules(0..all, &mut device, &mut || {
         done += 1;
-        progress(&format!("schedules on the device {done}/{}", options.schedules));
+        progress(&format!("schedules on the device {done}/{all}"));
     });
     progress("");
     checked.map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
@@ -216,34 +259,42 @@ fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Spee
     measured.map_or_else(|error| Section::Failed(error.to_string()), |()| Section::Done(speeds))
 }
 
-/// The fit; what it was fitted to goes to `timings`, so that it can be fitted again without the device.
+/// The fit. What it is fitted to is kept in `timings` as it comes, so that a run that was cut off goes on, and another fit
+/// needs no device.
 fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let engine = swapping(deployment.engine(options.engine));
-    let timed = || -> Result<Fitted, String> {
-        let mut timer =
-            cuda::timer(options.device, deployment, &engine, &options.commit).map_err(|error| error.to_string())?;
-        let schedule = Schedule::new(&engine, options.points, options.repeats);
-        let all = schedule.len();
-        let measured = measure(&schedule, timer.as_mut(), &mut |done| progress(&format!("timed {done}/{all}")));
-        progress("");
-        let measured = measured.map_err(|error| error.to_string())?;
-        if let Some(path) = timings {
-            write(path, &serde_json::to_string(&measured).map_err(|error| error.to_string())?)?;
-        }
-        fit(&measured, deployment).map_err(|error| error.to_string())
-    };
+    let timed = || fit(&measured(options, deployment, timings)?, deployment).map_err(|error| error.to_string());
     timed().map_or_else(Section::Failed, Section::Done)
 }
 
-/// Host blocks of an engine that is given none: V1 has no host tier of its own, and copies are timed all the same.
-const HOST_BLOCKS: u32 = 1024;
-
-fn swapping(mut engine: EngineConfig) -> EngineConfig {
-    engine.num_cpu_blocks = engine.num_cpu_blocks.max(HOST_BLOCKS);
-    engine
+fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, String> {
+    let engine = options.engine(deployment)?;
+    let text = |error: MemoryError| error.to_string();
+    let mut timer = cuda::timer(options.device, deployment, &engine, &options.commit).map_err(text)?;
+    let schedule = Schedule::new(&engine, options.points, options.repeats);
+    let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
+    let mut measured = match kept.filter(|kept| kept.about.name == timer.about().name) {
+        Some(kept) => kept,
+        None => Measured::begin(&schedule, timer.as_mut()).map_err(|error| error.to_string())?,
+    };
+    loop {
+        let done = measured.len();
+        let mut until = |now: usize| {
+            progress(&format!("timed {now}/{}", schedule.len()));
+            if now < done + KEEP_EVERY { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let ended = measured.complete(&schedule, timer.as_mut(), &mut until);
+        if let Some(path) = timings {
+            write(path, &serde_json::to_string(&measured).map_err(|error| error.to_string())?)?;
+        }
+        if ended.map_err(|error| error.to_string())?.is_continue() {
+            progress("");
+            return Ok(measured);
+        }
+        milestone(&format!("timed {}/{}", measured.len(), schedule.len()));
+    }
 }
 
 fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Comparison>> {
@@ -251,7 +302,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
         return Section::Skipped(why);
     }
     let compared = || -> Result<Vec<Comparison>, String> {
-        let engine = swapping(deployment.engine(options.engine));
+        let engine = options.engine(deployment)?;
         let cost = CostModel::new(deployment, engine.block_size);
         let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None };
         let kind = MemoryKind::Cuda { ordinal: options.device };
@@ -316,40 +367,79 @@ fn compare_alone(options: &Options) -> Result<bool, String> {
     Ok(report.missed().is_empty())
 }
 
+/// One part of a report, as data in --out.
+fn part(options: &Options, name: &str) -> Result<bool, String> {
+    let path = options.out.as_deref().ok_or("part needs --out FILE")?;
+    let deployment = options.deployment()?;
+    let json = match name {
+        "host-schedules" => serde_json::to_string(&host_schedules(options)),
+        "kernels" => serde_json::to_string(&kernel_checks(options)),
+        "device-schedules" => serde_json::to_string(&device_schedules(options)),
+        "speeds" => serde_json::to_string(&speeds(options, &deployment, &mut |speed| milestone(&speed_line(speed)))),
+        "fitted" => serde_json::to_string(&fitted(options, &deployment, Some(&path.with_file_name("timings.json")))),
+        "comparisons" => serde_json::to_string(&comparisons(options, &deployment)),
+        _ => return Err(format!("unknown part {name:?}")),
+    };
+    write(path, &json.map_err(|error| error.to_string())?)?;
+    Ok(true)
+}
+
+/// A part, by this program in a process of its own. `env` stands for --env, if it is another.
+fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, env: Option<&str>) -> Section<T> {
+    milestone(&format!("{name} …"));
+    let path = folder.join(format!("{name}.part"));
+    let run = || -> Result<Section<T>, String> {
+        let program = env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        command.args(["part", name]).args(&options.args).arg("--out").arg(&path);
+        command.args(env.iter().flat_map(|env| ["--env", env]));
+        let status = command.status().map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("its process ended with {status}"));
+        }
+        read_json(&path)
+    };
+    let section = run().unwrap_or_else(Section::Failed);
+    let _ = fs::remove_file(&path);
+    section
+}
+
 fn all(options: &Options) -> Result<bool, String> {
     let folder = options.out.clone().ok_or("all needs --out FOLDER")?;
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let deployment = options.deployment()?;
     let mut report = empty(options);
-    // Written after each part: a run that is cut off leaves what it found.
+    // Written after each part, the dearest to a device first: a run that is cut off leaves what it found.
     let save = |report: &Report| -> Result<(), String> {
         let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
         write(&folder.join("report.json"), &json)?;
         write(&folder.join("report.md"), &render(report))
     };
-    report.host_schedules = host_schedules(options);
+    report.kernels = run_part(options, &folder, "kernels", None);
     save(&report)?;
-    report.kernels = kernel_checks(options);
+    report.speeds = run_part(options, &folder, "speeds", None);
     save(&report)?;
-    report.device_schedules = device_schedules(options);
+    report.fitted = run_part(options, &folder, "fitted", None);
+    let profile_path = folder.join("profile.toml");
+    let mut fitted_env = None;
+    if let Section::Done(fitted) = &report.fitted {
+        write(&profile_path, &profile(fitted, &profile_path, options).to_toml())?;
+        fitted_env = Some(format!("{}@{}", deployment.model.name, profile_path.display()));
+    }
     save(&report)?;
-    report.speeds = speeds(options, &deployment, &mut |speed| eprintln!("{}", speed_line(speed)));
+    report.comparisons = run_part(options, &folder, "comparisons", fitted_env.as_deref());
     save(&report)?;
-    report.fitted = fitted(options, &deployment, Some(&folder.join("timings.json")));
+    report.device_schedules = run_part(options, &folder, "device-schedules", None);
     save(&report)?;
-    report.comparisons = match &report.fitted {
-        Section::Done(fitted) => {
-            let path = folder.join("profile.toml");
-            let profile = profile(fitted, &path, options);
-            write(&path, &profile.to_toml())?;
-            comparisons(options, &Deployment { hardware: profile.hardware, ..deployment })
-        }
-        Section::Skipped(why) => Section::Skipped(why.clone()),
-        Section::Failed(_) | Section::Unasked => comparisons(options, &deployment),
-    };
+    report.host_schedules = run_part(options, &folder, "host-schedules", None);
     save(&report)?;
     print!("{}", render(&report));
     Ok(!report.has_failed())
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The fitted hardware under the name of its file.

@@ -28,7 +28,7 @@ const PAIR: usize = 2;
 const FIXED: usize = 3;
 const CONSTANTS: usize = 4;
 /// Tiles of a chunk's attention that are tried.
-const TILES: [u32; 6] = [1, 16, 32, 64, 128, 256];
+const TILES: [u32; 8] = [1, 16, 32, 64, 128, 256, 512, 1024];
 
 /// What steps cost: seconds a weight takes at each knot, and the constants.
 pub(super) struct Constants {

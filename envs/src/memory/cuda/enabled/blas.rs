@@ -89,7 +89,16 @@ impl Blas {
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         }
-        .map_err(|error| MemoryError::DeviceLost { call: "a matrix product", error: format!("{error:?}") })
+        .map_err(|error| {
+            use sys::cublasStatus_t as Status;
+            let (call, text) = ("a matrix product", format!("{error:?}"));
+            match error.0 {
+                Status::CUBLAS_STATUS_EXECUTION_FAILED | Status::CUBLAS_STATUS_INTERNAL_ERROR => {
+                    MemoryError::DeviceLost { call, error: text }
+                }
+                _ => MemoryError::Driver { call, error: text },
+            }
+        })
     }
 }
 

@@ -154,6 +154,11 @@ impl Decoder {
         self.activations.logits.address()
     }
 
+    /// Tokens of the largest step there is room for.
+    pub(super) fn most_tokens(&self) -> u32 {
+        self.limits.tokens
+    }
+
     pub(super) fn vocabulary(&self) -> u32 {
         self.widths.vocabulary
     }

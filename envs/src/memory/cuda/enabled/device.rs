@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -22,11 +22,54 @@ pub struct Device {
     driver: u32,
     multiprocessors: u32,
     memory_bytes: u64,
-    functions: BTreeMap<&'static str, Function>,
     pub(super) compute: Stream,
     pub(super) swap: Stream,
+    code: Arc<Code>,
     // Last, so that it is closed last.
     pub(super) context: Arc<Context>,
+}
+
+/// A device's context with every kernel loaded into it. Made once a process and kept: a context takes tenths of a second to
+/// make and to close, and what the libraries load into it lazily would be loaded again, in the middle of a measured step.
+#[derive(Debug)]
+struct Code {
+    functions: BTreeMap<&'static str, Function>,
+    context: Arc<Context>,
+}
+
+/// By the number of the device.
+static CODE: Mutex<BTreeMap<u32, Arc<Code>>> = Mutex::new(BTreeMap::new());
+
+impl Code {
+    fn of(ordinal: u32) -> Result<Arc<Code>, MemoryError> {
+        let mut kept = CODE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = kept.get(&ordinal) {
+            code.context.enter()?;
+            return Ok(Arc::clone(code));
+        }
+        let context = open_context(ordinal)?;
+        load_nvrtc()?;
+        let capability = (
+            context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        if capability < (8, 0) {
+            let name = context.name()?;
+            let (major, minor) = capability;
+            return Err(MemoryError::Unavailable(format!(
+                "{name} has compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or newer"
+            )));
+        }
+        let code = Arc::new(Code { functions: functions(capability)?, context });
+        kept.insert(ordinal, Arc::clone(&code));
+        Ok(code)
+    }
+}
+
+/// Closes what no device uses any more.
+#[cfg(test)]
+pub(super) fn forget() {
+    CODE.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 #[derive(Debug)]
@@ -99,28 +142,16 @@ impl Device {
     /// # Errors
     /// There is no driver, no such device, no NVRTC, or a kernel does not compile.
     pub fn open(ordinal: u32) -> Result<Device, MemoryError> {
-        let context = open_context(ordinal)?;
-        load_nvrtc()?;
-        let attribute = |attribute| context.attribute(attribute);
-        let capability = (
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        );
-        if capability < (8, 0) {
-            let name = context.name()?;
-            let (major, minor) = capability;
-            return Err(MemoryError::Unavailable(format!(
-                "{name} has compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or newer"
-            )));
-        }
+        let code = Code::of(ordinal)?;
+        let context = Arc::clone(&code.context);
         Ok(Device {
             name: context.name()?,
             driver: Context::driver_version()?,
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
+            multiprocessors: context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             memory_bytes: Context::memory()?.1,
-            functions: functions(capability)?,
             compute: Stream::new(&context)?,
             swap: Stream::new(&context)?,
+            code,
             context,
         })
     }
@@ -156,7 +187,7 @@ impl Device {
 
     /// The kernel of that name.
     pub(super) fn entry(&self, name: &str) -> Option<&'static str> {
-        self.functions.get_key_value(name).map(|(entry, _)| *entry)
+        self.code.functions.get_key_value(name).map(|(entry, _)| *entry)
     }
 
     /// Sends a kernel to `stream`.
@@ -171,7 +202,7 @@ impl Device {
         stream: &Stream,
         args: &[Arg],
     ) -> Result<(), MemoryError> {
-        let function = self.functions.get(entry).expect("every kernel is loaded with the device");
+        let function = self.code.functions.get(entry).expect("every kernel is loaded with the device");
         allow_shared(function, geometry.shared_bytes)?;
         let mut values = [0_u64; MAX_ARGS];
         let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];

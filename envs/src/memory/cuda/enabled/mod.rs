@@ -199,6 +199,14 @@ impl CudaMemory {
         self.pools.counts()
     }
 
+    /// Tokens of the largest step there is room for; without a decoder any step is.
+    fn most_tokens(&self) -> u32 {
+        match &self.writer {
+            Writer::Fill => u32::MAX,
+            Writer::Decoder(decoder) => decoder.most_tokens(),
+        }
+    }
+
     /// The shape of its blocks.
     fn shape(&self) -> KvShape {
         self.pools.shape()

@@ -50,6 +50,7 @@ impl Emulated {
 
     /// Work runs in another order from now on. Nothing may be in use.
     pub(super) fn reset(&self, seed: u64) {
+        super::device::forget();
         // SAFETY: takes any number.
         unsafe { (self.setters.reset)(seed) };
     }
