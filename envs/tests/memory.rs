@@ -4,89 +4,15 @@ mod common;
 
 use std::sync::Arc;
 
+use common::defective::{Defect, Defective};
 use common::node_config;
 use kvtide_envs::env::{Node, NodeConfig, NodeError, RunError, run};
-use kvtide_envs::kv::BlockId;
-use kvtide_envs::memory::{
-    Contents, Filled, HostMemory, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Tier, Work,
-};
+use kvtide_envs::memory::{Contents, KvShape, MemoryError, MemorySource, Span, Tier};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{BlockCopy, EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::Action;
-
-/// What a defective backend does with the work it is given.
-type Defect = fn(&mut Copies, u64);
-
-#[derive(Debug, Clone, Default)]
-struct Copies {
-    out: Vec<BlockCopy>,
-    back: Vec<BlockCopy>,
-    spans: Vec<Span>,
-    tables: Vec<BlockId>,
-    seeds: Vec<u64>,
-}
-
-/// Host memory behind something that goes wrong.
-#[derive(Debug)]
-struct Defective {
-    memory: HostMemory,
-    defect: Defect,
-    steps: u64,
-    contents: Contents,
-}
-
-impl MemoryBackend for Defective {
-    fn name(&self) -> String {
-        "defective memory".to_owned()
-    }
-
-    fn contents(&self) -> Contents {
-        self.contents
-    }
-
-    fn submit(&mut self, work: &Work<'_>) -> Result<(), MemoryError> {
-        let mut copies = Copies {
-            out: work.copies_out.to_vec(),
-            back: work.copies_in.to_vec(),
-            spans: work.spans.to_vec(),
-            tables: work.tables.to_vec(),
-            seeds: work.seeds.to_vec(),
-        };
-        if self.contents == Contents::Computed {
-            // Computed of anything: here of the step and the place in it.
-            for span in &mut copies.spans {
-                span.seeds = copies.seeds.len();
-                let seed = self.steps << 32 | u64::from(span.id.0) << 16;
-                copies.seeds.extend((0..u64::from(span.tokens)).map(|token| seed + token));
-            }
-        }
-        (self.defect)(&mut copies, self.steps);
-        self.steps += 1;
-        self.memory.submit(&Work {
-            copies_out: &copies.out,
-            copies_in: &copies.back,
-            spans: &copies.spans,
-            tables: &copies.tables,
-            seeds: &copies.seeds,
-            block_size: work.block_size,
-        })
-    }
-
-    fn wait(&mut self) -> Result<Option<Micros>, MemoryError> {
-        self.memory.wait()
-    }
-
-    fn checksums(&mut self, tier: Tier, blocks: &[Filled], sums: &mut Vec<u64>) -> Result<(), MemoryError> {
-        self.memory.checksums(tier, blocks, sums)
-    }
-
-    fn reset(&mut self) -> Result<(), MemoryError> {
-        self.steps = 0;
-        self.memory.reset()
-    }
-}
 
 /// A node that swaps a lot.
 fn crowd(engine: EngineKind) -> (NodeConfig, Arc<[Request]>) {
@@ -122,10 +48,7 @@ fn serve(engine: EngineKind, memory: &MemorySource) -> Result<Summary, RunError>
 
 fn defective(engine: EngineKind, contents: Contents, defect: Defect) -> Result<Summary, RunError> {
     let (config, _) = crowd(engine);
-    let shape = KvShape::small(32, 4).unwrap();
-    let memory = HostMemory::new(shape, config.engine.num_gpu_blocks, config.engine.num_cpu_blocks).unwrap();
-    let backend = Defective { memory, defect, steps: 0, contents };
-    serve(engine, &MemorySource::lend(Box::new(backend), shape, &config.engine))
+    serve(engine, &Defective::source(KvShape::small(32, 4).unwrap(), &config.engine, contents, defect))
 }
 
 const ENGINES: [EngineKind; 2] = [EngineKind::V0, EngineKind::V1];
@@ -153,7 +76,7 @@ fn a_node_does_the_same_whatever_its_blocks_are_made_of() {
 
 #[test]
 fn whatever_goes_wrong_with_a_block_is_noticed() {
-    let defects: [(&str, Defect); 9] = [
+    let defects: [(&str, Defect); 10] = [
         ("a copy to the host is forgotten", |copies, _| _ = copies.out.pop()),
         ("a copy from the host is forgotten", |copies, _| _ = copies.back.pop()),
         ("two copies change places", |copies, _| {
@@ -171,8 +94,8 @@ fn whatever_goes_wrong_with_a_block_is_noticed() {
                 copy.src.0 = (copy.src.0 + 1) % 40;
             }
         }),
-        ("writes come before copies out", |copies, _| {
-            // As if a block were overwritten before it was saved.
+        ("writes come before copies out", |copies, _| copies.writes_first = true),
+        ("another block is copied out", |copies, _| {
             if let (Some(copy), Some(&block)) = (copies.out.first_mut(), copies.tables.first()) {
                 copy.src = block;
             }
@@ -211,7 +134,17 @@ fn computed_contents_are_held_to_what_was_computed() {
     for engine in ENGINES {
         let report = defective(engine, Contents::Computed, |_, _| {}).unwrap().memory.unwrap();
         assert!(report.round_trips_checked > 20, "{engine:?}: {report:?}");
-        let defects: [(&str, Defect); 4] = [
+        let defects: [(&str, Defect); 6] = [
+            ("writes come before copies out", |copies, _| copies.writes_first = true),
+            ("a slot of a block in use is written again", |copies, step| {
+                // The first slot of somebody's last block, which is partly filled.
+                let span = copies.spans.iter().find(|span| span.tokens == 1 && span.context % 4 > 1).cloned();
+                if let Some(span) = span.filter(|_| step % 7 == 6) {
+                    let context = span.context / 4 * 4;
+                    copies.spans.push(Span { context, seeds: copies.seeds.len(), ..span });
+                    copies.seeds.push(step);
+                }
+            }),
             ("a copy to the host is forgotten", |copies, _| _ = copies.out.pop()),
             ("a copy from the host is forgotten", |copies, _| _ = copies.back.pop()),
             ("two copies change places", |copies, _| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::text::{Text, draw_row};
-use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Tier, checksum};
+use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work, checksum};
 use crate::kv::{BlockId, Content};
 use crate::sched::RequestId;
 use crate::seed::RunHash;
@@ -52,7 +52,7 @@ struct Held {
     written: u32,
     /// Where contents are computed: checksums of its leading full blocks.
     recorded: Vec<u64>,
-    /// The same of its last block when it was swapped out, with the tokens in it.
+    /// The same of the block behind them, if it is partly filled: the tokens in it, and its checksum.
     tail: Option<(u32, u64)>,
 }
 
@@ -104,66 +104,80 @@ impl Audit {
         self.report.blocks_in += back as u64;
     }
 
-    /// `tokens` more were computed of a request that had `context`. What is not known of its first `table`, it has taken
-    /// over from others, or computed: then it is read now.
+    /// These tokens were computed, or will have been when the backend is asked. Where contents are computed, what each
+    /// request's newest blocks come to is read, and what was there before is compared.
     ///
     /// # Errors
-    /// The backend failed.
-    pub(super) fn wrote(
-        &mut self,
-        id: RequestId,
-        (context, tokens): (u32, u32),
-        table: &[BlockId],
-        backend: &mut dyn MemoryBackend,
-    ) -> Result<(), MemoryError> {
+    /// A block has changed where nobody wrote, or the backend failed.
+    pub(super) fn wrote(&mut self, work: &Work<'_>, backend: &mut dyn MemoryBackend) -> Result<(), MemoryError> {
         let block_size = self.shape.block_size;
-        self.report.written_tokens += u64::from(tokens);
-        let held = self.held_mut(id);
-        held.written = context + tokens;
-        held.tail = None;
+        for span in work.spans {
+            self.report.written_tokens += u64::from(span.tokens);
+            self.held_mut(span.id).written = span.end();
+        }
         if self.contents == Contents::Drawn {
             return Ok(());
         }
-        let known = self.held(id).recorded.len();
-        let full = (context + tokens) / block_size;
-        let fresh = table.get(known..full as usize).unwrap_or(&[]);
         self.filled.clear();
-        self.filled.extend(fresh.iter().map(|&block| Filled { block, tokens: block_size }));
-        self.sums.clear();
-        backend.checksums(Tier::Gpu, &self.filled, &mut self.sums)?;
-        let sums = std::mem::take(&mut self.sums);
-        self.held_mut(id).recorded.extend_from_slice(&sums);
+        for span in work.spans {
+            let (known, tail) = {
+                let held = self.held(span.id);
+                (held.recorded.len(), held.tail)
+            };
+            let table = work.table(span);
+            // The block that was partly filled before, then those full now, then the one partly filled now.
+            self.filled.extend(tail.map(|(tokens, _)| Filled { block: table[known], tokens }));
+            let full = (span.end() / block_size) as usize;
+            self.filled.extend(table[known..full].iter().map(|&block| Filled { block, tokens: block_size }));
+            let rest = span.end() % block_size;
+            self.filled.extend((rest > 0).then(|| Filled { block: table[full], tokens: rest }));
+        }
+        let mut sums = std::mem::take(&mut self.sums);
+        sums.clear();
+        backend.checksums(Tier::Gpu, &self.filled, &mut sums)?;
+        let mut sums_left = sums.iter().copied();
+        for span in work.spans {
+            let (known, tail) = {
+                let held = self.held(span.id);
+                (held.recorded.len(), held.tail)
+            };
+            if let Some((tokens, expected)) = tail {
+                let found = sums_left.next().unwrap_or_default();
+                let block = work.table(span)[known];
+                self.compare(
+                    Part { id: span.id, tier: Tier::Gpu, first: known as u32, blocks: &[block], tokens },
+                    (tokens, expected, found),
+                )?;
+            }
+            let full = (span.end() / block_size) as usize;
+            let rest = span.end() % block_size;
+            let fresh: Vec<u64> = sums_left.by_ref().take(full - known).collect();
+            let held = self.held_mut(span.id);
+            held.recorded.extend(fresh);
+            held.tail = (rest > 0).then(|| (rest, sums_left.next().unwrap_or_default()));
+        }
         self.sums = sums;
         Ok(())
     }
 
-    /// A request starts again with its first `blocks` blocks from elsewhere: what was known of them is void.
-    pub(super) fn restarted(&mut self, id: RequestId, blocks: usize) {
+    /// A request starts again, with what others have computed or nothing: what was known of its blocks is void.
+    pub(super) fn restarted(&mut self, id: RequestId) {
         let held = self.held_mut(id);
-        held.recorded.truncate(blocks);
+        held.recorded.clear();
         held.tail = None;
     }
 
-    /// A request's blocks are about to be copied out: what its last block holds is known from now on.
-    ///
-    /// # Errors
-    /// The backend failed.
-    pub(super) fn leaves(
-        &mut self,
-        id: RequestId,
-        sources: &[BlockId],
-        backend: &mut dyn MemoryBackend,
-    ) -> Result<(), MemoryError> {
-        let block_size = self.shape.block_size;
-        let written = self.held(id).written;
-        let tokens = written % block_size;
-        if self.contents == Contents::Drawn || tokens == 0 {
-            return Ok(());
+    /// One block: `(tokens, expected, found)`.
+    fn compare(&mut self, part: Part<'_>, (tokens, expected, found): (u32, u64, u64)) -> Result<(), MemoryError> {
+        if found != expected {
+            let (request, tier, index) = (part.id.0, part.tier, part.first);
+            let block = part.blocks.first().map_or(u32::MAX, |block| block.0);
+            let wrong = Corruption { request, index, tier, block, tokens, expected, found };
+            return Err(MemoryError::Corrupt(Box::new(wrong)));
         }
-        let Some(&block) = sources.get((written / block_size) as usize) else { return Ok(()) };
-        self.sums.clear();
-        backend.checksums(Tier::Gpu, &[Filled { block, tokens }], &mut self.sums)?;
-        self.held_mut(id).tail = self.sums.first().map(|&sum| (tokens, sum));
+        self.report.blocks_checked += 1;
+        self.hash.absorb(u64::from(part.id.0) << 32 | u64::from(part.first));
+        self.hash.absorb(found);
         Ok(())
     }
 
@@ -183,14 +197,8 @@ impl Audit {
         for (index, (at, &found)) in (part.first..).zip(sums.iter().enumerate()) {
             let Filled { block, tokens } = self.filled[at];
             let Some(expected) = self.expected(part.id, index, tokens) else { continue };
-            if found != expected {
-                let (request, tier, block) = (part.id.0, part.tier, block.0);
-                let wrong = Corruption { request, index, tier, block, tokens, expected, found };
-                return Err(MemoryError::Corrupt(Box::new(wrong)));
-            }
-            self.report.blocks_checked += 1;
-            self.hash.absorb(u64::from(part.id.0) << 32 | u64::from(index));
-            self.hash.absorb(found);
+            let one = Part { first: index, blocks: &[block], ..part };
+            self.compare(one, (tokens, expected, found))?;
         }
         self.sums = sums;
         Ok(())
@@ -214,7 +222,7 @@ impl Audit {
         let block_size = self.shape.block_size;
         if self.contents == Contents::Computed {
             let held = self.held(id);
-            let tail = held.tail.filter(|tail| tail.0 == tokens && index == held.written / block_size);
+            let tail = held.tail.filter(|tail| tail.0 == tokens && index as usize == held.recorded.len());
             return if tokens == block_size {
                 held.recorded.get(index as usize).copied()
             } else {

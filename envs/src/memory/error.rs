@@ -65,6 +65,14 @@ pub enum MemoryError {
     /// What a setting asks for does not work with this backend.
     #[error("{0}")]
     Unsupported(String),
+    /// A scheduler's plan brings blocks back that the request does not have: a defect.
+    #[error("request {request} came back from the host to GPU block {block}, which is not in its table")]
+    Astray {
+        /// Whose.
+        request: u32,
+        /// The first of them.
+        block: u32,
+    },
     /// A live block does not hold what was written to it.
     #[error(transparent)]
     Corrupt(Box<Corruption>),

@@ -3,7 +3,7 @@
 use super::audit::{Audit, Part};
 use super::{KvShape, MemoryBackend, MemoryError, MemoryReport, Span, Tier, Work};
 use crate::kv::{BlockId, Content, blocks_for};
-use crate::sched::{RequestId, Scheduler, StepPlan};
+use crate::sched::{PreemptedAs, RequestId, Scheduler, StepPlan};
 use crate::time::Micros;
 
 /// The memory behind one node: a backend, and the books kept on it.
@@ -43,22 +43,24 @@ impl Memory {
     /// The device failed, or a block does not hold what was written to it.
     pub fn submit(&mut self, scheduler: &Scheduler, plan: &StepPlan) -> Result<(), MemoryError> {
         self.read(scheduler, plan);
-        let mut copies = plan.copies_out.iter();
-        for &(id, blocks) in &plan.swapped_out {
-            let sources: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.src).collect();
-            self.audit.leaves(id, &sources, self.backend.as_mut())?;
-        }
-        self.backend.submit(&Work {
+        let work = Work {
             copies_out: &plan.copies_out,
             copies_in: &plan.copies_in,
             spans: &self.spans,
             tables: &self.tables,
             seeds: &self.seeds,
             block_size: self.block_size,
-        })?;
+        };
+        self.backend.submit(&work)?;
         self.audit.copied(plan.copies_out.len(), plan.copies_in.len());
-        self.check_returned(plan)?;
-        self.note_written(plan)?;
+        check_returned(&mut self.audit, self.backend.as_mut(), plan, &work)?;
+        // What these have from now on is computed again, or by others, or has just been compared.
+        let dropped =
+            plan.preempted.iter().filter(|victim| victim.how == PreemptedAs::Recompute).map(|victim| victim.id);
+        for id in dropped.chain(plan.swapped_in.iter().map(|swap| swap.0)) {
+            self.audit.restarted(id);
+        }
+        self.audit.wrote(&work, self.backend.as_mut())?;
         for &id in &plan.rejected {
             self.audit.left(id);
         }
@@ -128,32 +130,27 @@ impl Memory {
             self.seeds.extend_from_slice(&self.audit.seeds(id, end)[context as usize..]);
         }
     }
+}
 
-    /// Blocks that came back hold what left.
-    fn check_returned(&mut self, plan: &StepPlan) -> Result<(), MemoryError> {
-        let mut copies = plan.copies_in.iter();
-        for &(id, blocks) in &plan.swapped_in {
-            let returned: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.dst).collect();
-            let Some(span) = self.spans.iter().find(|span| span.id == id) else { continue };
-            let table = &self.tables[span.table..][..blocks_for(span.end(), self.block_size) as usize];
-            // Those before it were found in the prefix cache.
-            let first = returned.first().and_then(|first| table.iter().position(|block| block == first));
-            let Some(first) = first else { continue };
-            let part = Part { id, tier: Tier::Gpu, first: first as u32, blocks: &returned, tokens: span.context };
-            self.audit.check_returned(part, self.backend.as_mut())?;
-        }
-        Ok(())
+/// Blocks that came back hold what left.
+fn check_returned(
+    audit: &mut Audit,
+    backend: &mut dyn MemoryBackend,
+    plan: &StepPlan,
+    work: &Work<'_>,
+) -> Result<(), MemoryError> {
+    let mut copies = plan.copies_in.iter();
+    for &(id, blocks) in &plan.swapped_in {
+        let returned: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.dst).collect();
+        // All of it was found in the prefix cache.
+        let Some(first) = returned.first() else { continue };
+        // Those before it were.
+        let place = work.spans.iter().find(|span| span.id == id).and_then(|span| {
+            let index = work.table(span).iter().position(|block| block == first)?;
+            Some((span.context, index as u32))
+        });
+        let (tokens, first) = place.ok_or(MemoryError::Astray { request: id.0, block: first.0 })?;
+        audit.check_returned(Part { id, tier: Tier::Gpu, first, blocks: &returned, tokens }, backend)?;
     }
-
-    fn note_written(&mut self, plan: &StepPlan) -> Result<(), MemoryError> {
-        for span in &self.spans {
-            let table = &self.tables[span.table..][..blocks_for(span.end(), self.block_size) as usize];
-            if span.context != self.audit.written(span.id) || plan.swapped_in.iter().any(|swap| swap.0 == span.id) {
-                // What it has now was computed by others, or has been compared already.
-                self.audit.restarted(span.id, 0);
-            }
-            self.audit.wrote(span.id, (span.context, span.tokens), table, self.backend.as_mut())?;
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::needless_pass_by_value, reason = "stories are easier to read without references")]
 
+pub mod defective;
 pub mod line;
 pub mod record_v1;
 pub mod reference;
