@@ -43,12 +43,13 @@ learn-check: setup
 	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test learn_check -- --ignored --nocapture
 
 # Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
+TARGET = $(or $(CARGO_TARGET_DIR),target)
 device-binaries:
 	$(CARGO) build --release --locked -p kvtide-envs --bin kvtide-device
-	$(CARGO) test --release --locked --no-run -p kvtide-envs --test gpu --message-format=json > target/gpu-tests.json
+	$(CARGO) test --release --locked --no-run -p kvtide-envs --test gpu --message-format=json > "$(TARGET)/gpu-tests.json"
 	mkdir -p target/device-binaries
-	install -s target/release/kvtide-device target/device-binaries/kvtide-device
-	install -s "$$(sed -n 's/.*"executable":"\([^"]*\/gpu-[^"]*\)".*/\1/p' target/gpu-tests.json)" target/device-binaries/gpu-tests
+	install -s "$(TARGET)/release/kvtide-device" target/device-binaries/kvtide-device
+	install -s "$$(sed -n 's/.*"executable":"\([^"]*\/deps\/gpu-[^"\/]*\)".*/\1/p' "$(TARGET)/gpu-tests.json")" target/device-binaries/gpu-tests
 	git rev-parse HEAD > target/device-binaries/commit
 
 device-check: device-binaries

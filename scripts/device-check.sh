@@ -13,9 +13,12 @@
 #   KVTIDE_DEVICE_SECONDS    limit of the report, beside that of the tests of 120 s (400)
 # Clocks are left alone, and the card is never reset.
 set -u
+# Where the caller stands, before this script goes to the project's root.
+absolute() { case $1 in /*) printf '%s' "$1" ;; *) printf '%s/%s' "$PWD" "$1" ;; esac; }
+folder=$(absolute "${1:-device-report}")
+binaries=${KVTIDE_DEVICE_BINARIES:+$(absolute "$KVTIDE_DEVICE_BINARIES")}
 cd "$(dirname "$0")/.." || exit 2
-folder=${1:-device-report}
-binaries=${KVTIDE_DEVICE_BINARIES:-target/device-binaries}
+binaries=${binaries:-$PWD/target/device-binaries}
 program=$binaries/kvtide-device
 if [ ! -x "$program" ]; then
     echo "$program is not there: make device-binaries builds it" >&2
@@ -71,6 +74,9 @@ if [ -x "$tests" ]; then
             || { say "FAILED: $name (tests.log)"; status=1; }
     done
     grep -E '^skipped: |^test .*(ok|FAILED)$' "$folder/tests.log"
+else
+    say "$tests is not there: make device-binaries builds it"
+    status=1
 fi
 
 # shellcheck disable=SC2086  # several options

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
-use kvtide_envs::memory::MemorySource;
+use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
@@ -368,9 +368,34 @@ impl Experiment {
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
         }
+        self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;
         self.episodes.validate()?;
         self.also.iter().try_for_each(|also| also.episodes.validate())
+    }
+
+    /// A device serves one node at a time, and is set up for one world.
+    fn validate_memory(&self) -> Result<(), ExperimentError> {
+        let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
+        if let Some(memory) = self.also.iter().find_map(|also| also.world.memory.as_ref()) {
+            return range("also.world.memory", memory.clone(), "nothing: [world] memory is that of every world");
+        }
+        let memory =
+            self.world.memory.as_deref().map(str::parse::<MemoryKind>).transpose().map_err(WorldError::from)?;
+        if !matches!(memory, Some(MemoryKind::Cuda { .. })) {
+            return Ok(());
+        }
+        if self.method == Method::Ppo && self.num_envs != 1 {
+            return range("num_envs", self.num_envs.to_string(), "1: a device serves one node at a time");
+        }
+        if !self.also.is_empty() {
+            return range("also", self.also.len().to_string(), "none: a device is set up for one world");
+        }
+        if self.episodes.pool.1 > 1.0 {
+            let pool = format!("{:?}", self.episodes.pool);
+            return range("episodes.pool", pool, "at most 1: a device is set up for the engine's own pool");
+        }
+        Ok(())
     }
 
     /// The heads the agent decides.

@@ -102,5 +102,16 @@ fn timings_are_read_or_refused() {
     }
     let without = refused(folder.path(), &["calibrate", "--timings", "list.json"]);
     assert!(without.contains("--env"), "{without}");
-    assert_eq!(kvtide(folder.path(), &["calibrate"]).code, 2);
+    let neither = refused(folder.path(), &["calibrate"]);
+    assert!(
+        neither.contains("--measured") && neither.contains("--device") && neither.contains("--timings"),
+        "{neither}"
+    );
+    let same = ["calibrate", "--timings", "list.json", "--profile", "list.json", "--env", "llama-3-8b@h200"];
+    assert!(refused(folder.path(), &same).contains("the same file"));
+    for ignored in [["--points", "50"], ["--plot", "p.svg"], ["--load", "none"]] {
+        let mut arguments = vec!["calibrate", "--timings", "list.json", "--env", "llama-3-8b@h200"];
+        arguments.extend(ignored);
+        assert_eq!(kvtide(folder.path(), &arguments).code, 2, "{ignored:?}");
+    }
 }

@@ -18,7 +18,7 @@ use crate::export;
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
     /// Measured run: a folder or a .tar, .tar.gz or .tar.zst with requests.jsonl, timeseries.csv and meta.json.
-    #[arg(long, value_name = "PATH", required_unless_present_any = ["device", "timings"])]
+    #[arg(long, value_name = "PATH")]
     measured: Option<PathBuf>,
     #[command(flatten)]
     pub(super) timings: TimingsArgs,

@@ -64,6 +64,8 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         experiment.world.trace = Some(trace.clone());
         experiment.world.workload = None;
     }
+    // Distilled in the model, whatever it was trained on: a device may be elsewhere.
+    experiment.world.memory = None;
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
     same_traffic(&world, &args.checkpoint)?;
     writable(&args.out)?;

@@ -1,12 +1,12 @@
 //! `kvtide calibrate --device`: a profile from a device's own timings, and again from timings that were kept.
 
-use std::fs;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtide_envs::cost::{Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render};
@@ -21,26 +21,34 @@ use super::{Exit, stop};
 pub(super) struct TimingsArgs {
     /// Time this GPU instead: decode steps over batch and context, prompts, copies both ways, overlap. Its number; 0 if none
     /// is given.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["measured", "load", "plot", "fit_fraction"])]
-    device: Option<u32>,
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with = "measured")]
+    pub(super) device: Option<u32>,
     /// Timings of a device. With --device they are kept here, and a run that was interrupted goes on; without
     /// it the profile is fitted to what was kept.
-    #[arg(long, value_name = "FILE.json", conflicts_with = "measured")]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["measured", "load", "plot", "fit_fraction"])]
     timings: Option<PathBuf>,
     /// With --device: points that are timed, at most. With fewer than about 400, tiles of matrix products are missed.
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 400, requires = "device", value_parser = clap::value_parser!(u32).range(20..=100_000))]
     points: u32,
     /// With --device: repeats of each point, of which the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "device", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 }
 
+/// Points after which what was timed is written down.
+const KEEP_EVERY: usize = 10;
 /// Largest file of timings that is read, bytes.
 const MAX_BYTES: u64 = 64 << 20;
 /// Host blocks, if the engine is given none: V1 has no host tier of its own, and copies are timed all the same.
 const HOST_BLOCKS: u32 = 1024;
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    ensure!(
+        args.timings.device.is_some() || args.timings.timings.is_some(),
+        "give a measured run (--measured), a device (--device) or timings of one (--timings)"
+    );
+    let same = args.profile.is_some() && args.profile == args.timings.timings;
+    ensure!(!same, "--profile and --timings are the same file");
     let settings: Vec<Setting> =
         args.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")?;
     let env = args.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
@@ -54,8 +62,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
             };
             measured
         }
-        (None, Some(path)) => read(path)?,
-        (None, None) => bail!("give a measured run (--measured), a device (--device) or timings of one (--timings)"),
+        (None, path) => read(path.as_deref().unwrap_or(Path::new("")))?,
     };
     let fitted = fit(&measured, &deployment)?;
     if let Some(path) = &args.profile {
@@ -82,45 +89,58 @@ fn measure(
     let mut timer = cuda::timer(device, deployment, engine, commit)?;
     let mut measured = match before {
         Some(before) => {
-            let (was, is) = (&before.about.name, timer.about().name);
+            let of =
+                |measured: &Measured| (measured.about.name.clone(), measured.about.model.clone(), measured.block_size);
+            let (was, about) = (of(&before), timer.about());
+            let is = (about.name, about.model, schedule.block_size);
             let path = kept.unwrap_or(Path::new("")).display();
-            ensure!(*was == is, "{path} has timings of {was}, and this is {is}: give another --timings");
+            ensure!(was == is, "{path} has timings of {was:?}, and this is {is:?}: give another --timings");
             before
         }
         None => Measured::begin(&schedule, timer.as_mut())?,
     };
+    keep(kept, &measured)?;
     let bar = ProgressBar::new(schedule.len() as u64);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} points  {elapsed} elapsed, {eta} left");
     bar.set_style(style.expect("a constant template is valid"));
     let stopped = stop::on_interrupt();
-    let mut watch = |done: usize| {
-        bar.set_position(done as u64);
-        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let ended = measured.complete(&schedule, timer.as_mut(), &mut watch);
+    loop {
+        let done = measured.len();
+        let mut until = |now: usize| {
+            bar.set_position(now as u64);
+            let goes_on = now < done + KEEP_EVERY && !stopped.load(Ordering::Relaxed);
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let ended = measured.complete(&schedule, timer.as_mut(), &mut until);
+        // What is finished is kept, whatever came then.
+        keep(kept, &measured)?;
+        if ended?.is_continue() {
+            break;
+        }
+        if stopped.load(Ordering::Relaxed) {
+            bar.finish_and_clear();
+            let kept = kept.map_or_else(
+                || "nothing is kept: --timings FILE.json would".to_owned(),
+                |path| format!("kept in {}; the same command goes on", path.display()),
+            );
+            eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
+            return Ok(None);
+        }
+    }
     bar.finish_and_clear();
-    // What is finished is kept, whatever came then.
-    if let Some(path) = kept {
-        write(path, &serde_json::to_string(&measured).context("timings")?)?;
-    }
-    if ended?.is_break() {
-        let kept = kept.map_or_else(
-            || "nothing is kept: --timings FILE.json would".to_owned(),
-            |path| format!("kept in {}; the same command goes on", path.display()),
-        );
-        eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
-        return Ok(None);
-    }
-    if std::io::stderr().is_terminal() {
-        eprintln!("{} points timed on {}", measured.len(), measured.about.name);
-    }
     Ok(Some(measured))
 }
 
+fn keep(path: Option<&Path>, measured: &Measured) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    write(path, &serde_json::to_string(measured).context("timings")?)
+}
+
 fn read(path: &Path) -> anyhow::Result<Measured> {
-    let size = fs::metadata(path).with_context(|| format!("{}: cannot open", path.display()))?.len();
-    ensure!(size <= MAX_BYTES, "{}: longer than {MAX_BYTES} bytes", path.display());
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).with_context(|| format!("{}: cannot read", path.display()))?;
+    ensure!(text.len() as u64 <= MAX_BYTES, "{}: longer than {MAX_BYTES} bytes", path.display());
     serde_json::from_str(&text).with_context(|| format!("{}: no timings of a device", path.display()))
 }
 

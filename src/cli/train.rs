@@ -153,6 +153,10 @@ pub(super) fn train(
         Ok(())
     });
     recorder.finish();
+    // A device was lost: what was learned until then is not.
+    if let Err(TrainError::Agent(AgentError::Failed { .. })) = &outcome {
+        checkpoint::save(&folder, &trainer.state(), &provenance)?;
+    }
     let outcome = outcome.with_context(|| format!("training into {}", out.display()))?;
     checkpoint::save(&folder, &trainer.state(), &provenance)?;
     Ok(outcome)

@@ -18,6 +18,7 @@ use kvtide_envs::env::NodeConfig;
 use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
+use kvtide_envs::workload::SyntheticSpec;
 use serde::de::DeserializeOwned;
 
 const USAGE: &str = "\
@@ -133,14 +134,22 @@ impl Options {
                     let setting = value.parse().map_err(|error: SettingError| format!("--set: {error}"))?;
                     options.settings.push(setting);
                 }
-                "--seeds" => options.seeds = value.parse().map_err(|_| wrong("a number of seeds"))?,
-                "--schedules" => options.schedules = value.parse().map_err(|_| wrong("a number of schedules"))?,
-                "--points" => options.points = value.parse().map_err(|_| wrong("a number of points"))?,
+                "--seeds" => options.seeds = at_least_one(value).ok_or_else(|| wrong("a number of seeds"))?,
+                "--schedules" => {
+                    options.schedules = at_least_one(value).ok_or_else(|| wrong("a number of schedules"))?
+                }
+                "--points" => {
+                    let points = at_least_one(value).and_then(|points| u32::try_from(points).ok());
+                    options.points = points.filter(|points| *points >= 20).ok_or_else(|| wrong("20 points or more"))?;
+                }
                 "--repeats" => {
                     let repeats = value.parse().ok().filter(|repeats| (1..=1000).contains(repeats));
                     options.repeats = repeats.ok_or_else(|| wrong("a number from 1 to 1000"))?;
                 }
-                "--workload" => options.workloads.push(value.clone()),
+                "--workload" => {
+                    value.parse::<SyntheticSpec>().map_err(|error| format!("--workload {value}: {error}"))?;
+                    options.workloads.push(value.clone());
+                }
                 "--date" => options.date.clone_from(value),
                 "--commit" => options.commit.clone_from(value),
                 "--out" => options.out = Some(PathBuf::from(value)),
@@ -175,6 +184,10 @@ impl Options {
             devices => format!("no CUDA device {}: the driver knows {devices}", self.device),
         })
     }
+}
+
+fn at_least_one(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|count| *count >= 1)
 }
 
 fn info() -> Result<bool, String> {
@@ -275,7 +288,11 @@ fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) 
     let mut timer = cuda::timer(options.device, deployment, &engine, &options.commit).map_err(text)?;
     let schedule = Schedule::new(&engine, options.points, options.repeats);
     let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
-    let mut measured = match kept.filter(|kept| kept.about.name == timer.about().name) {
+    let about = timer.about();
+    let is_same = |kept: &Measured| {
+        (&kept.about.name, &kept.about.model, kept.block_size) == (&about.name, &about.model, schedule.block_size)
+    };
+    let mut measured = match kept.filter(is_same) {
         Some(kept) => kept,
         None => Measured::begin(&schedule, timer.as_mut()).map_err(|error| error.to_string())?,
     };

@@ -20,6 +20,8 @@ const MOST: usize = 100_000;
 /// Longest time of a point, seconds, and most tokens of a step or before it.
 const LONGEST: f64 = 1e4;
 const MOST_TOKENS: u32 = 1 << 20;
+/// Most tokens of a block.
+const MOST_BLOCK_TOKENS: u32 = 4096;
 
 /// A device's constants, and how well they predict what was held out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,17 @@ pub enum FitError {
     /// Several devices at once.
     #[error("{0} devices; one is timed, and its profile serves any number")]
     Devices(u32),
+    /// Timings of another model.
+    #[error("the timings are of {timed}, not of {asked}: the profile fitted to them serves any model")]
+    Model {
+        /// Which model was timed.
+        timed: String,
+        /// Which one is asked for.
+        asked: String,
+    },
+    /// A block size no engine has.
+    #[error("block_size is {0}; it must be from 1 to {MOST_BLOCK_TOKENS}")]
+    BlockSize(u32),
     /// Too few points of a kind.
     #[error("{found} points of {what}, and at least {least} are needed")]
     TooFew {
@@ -118,6 +131,13 @@ impl Fitted {
 fn check(measured: &Measured, deployment: &Deployment) -> Result<(), FitError> {
     if deployment.devices != 1 {
         return Err(FitError::Devices(deployment.devices));
+    }
+    let (timed, asked) = (&measured.about.model, &deployment.model.name);
+    if timed != asked {
+        return Err(FitError::Model { timed: timed.clone(), asked: asked.clone() });
+    }
+    if !(1..=MOST_BLOCK_TOKENS).contains(&measured.block_size) {
+        return Err(FitError::BlockSize(measured.block_size));
     }
     let count = measured.steps.len() + measured.transfers.len() + measured.overlaps.len();
     if count > MOST {

@@ -149,6 +149,8 @@ pub struct DeviceAbout {
     pub memory_bytes: u64,
     /// Its multiprocessors.
     pub multiprocessors: u32,
+    /// The model that was run on it; empty if none was.
+    pub model: String,
     /// The commit of what was run on it.
     pub commit: String,
 }

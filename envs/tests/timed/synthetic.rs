@@ -244,6 +244,7 @@ impl Timed for Synthetic {
             driver: "none".to_owned(),
             memory_bytes: self.deployment.hardware.memory_bytes as u64,
             multiprocessors: 132,
+            model: self.deployment.model.name.clone(),
             commit: "0000000".to_owned(),
         }
     }

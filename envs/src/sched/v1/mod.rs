@@ -132,8 +132,11 @@ impl V1 {
             sequence.is_unshared = sequence.keyless_from == 0;
             sequence.content = Some(content.unwrap_or_else(|| Content::new(0, u64::from(id.0), Arc::default())));
         }
-        // vLLM's front end refuses such a prompt; in its scheduler it would block the queue for ever.
-        if self.config.dead_ends == DeadEnds::Safe && prompt_tokens >= self.config.max_model_len {
+        // vLLM's front end refuses what is longer than any sequence. A prompt of just that length would block the queue for
+        // ever in its scheduler.
+        let is_too_long = prompt_tokens > self.config.max_model_len;
+        let is_stuck = self.config.dead_ends == DeadEnds::Safe && prompt_tokens == self.config.max_model_len;
+        if is_too_long || is_stuck {
             sequence.phase = Phase::Rejected;
         }
         let phase = sequence.phase;

@@ -118,6 +118,7 @@ pub(super) fn about(ordinal: u32) -> Result<DeviceAbout, MemoryError> {
         driver: driver_text(Context::driver_version()?),
         memory_bytes: Context::memory()?.1,
         multiprocessors: context.attribute(multiprocessors)?,
+        model: String::new(),
         commit: String::new(),
     })
 }

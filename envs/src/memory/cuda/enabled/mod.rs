@@ -113,7 +113,7 @@ pub fn timer(
 ) -> Result<Box<dyn Timed>, MemoryError> {
     let device = Arc::new(Device::open(ordinal)?);
     let memory = CudaMemory::decoder(&device, &deployment.model, Element::Bf16, engine)?;
-    Ok(Box::new(Timer::new(memory, commit)?))
+    Ok(Box::new(Timer::new(memory, &deployment.model.name, commit)?))
 }
 
 /// How fast device `ordinal` moves and reads blocks of the model of `deployment`. Each speed is handed over as it is there.

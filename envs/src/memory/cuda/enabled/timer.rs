@@ -35,6 +35,7 @@ pub(super) struct Timer {
     started: Event,
     copied: Event,
     ended: Event,
+    model: String,
     commit: String,
 }
 
@@ -47,7 +48,7 @@ struct Made {
 }
 
 impl Timer {
-    pub(super) fn new(memory: CudaMemory, commit: &str) -> Result<Timer, MemoryError> {
+    pub(super) fn new(memory: CudaMemory, model: &str, commit: &str) -> Result<Timer, MemoryError> {
         let (gpu, host) = memory.counts();
         let shuffled = |name, count: u32| {
             let mut blocks: Vec<BlockId> = (0..count).map(BlockId).collect();
@@ -60,6 +61,7 @@ impl Timer {
             started: memory.device().event()?,
             copied: memory.device().event()?,
             ended: memory.device().event()?,
+            model: model.to_owned(),
             commit: commit.to_owned(),
             memory,
         })
@@ -182,6 +184,7 @@ impl Timed for Timer {
             driver: device.driver_text(),
             memory_bytes: device.memory_bytes(),
             multiprocessors: device.multiprocessors(),
+            model: self.model.clone(),
             commit: self.commit.clone(),
         }
     }
