@@ -471,6 +471,25 @@ impl Experiment {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_a_device_cannot_do_is_refused_before_it_is_opened() {
+        let episodes = "[episodes]\nfit = 0.8\nlength_s = 60.0\nload = [1.0, 1.0]\n";
+        let error = |text: &str| {
+            let text = format!("name = \"device\"\nprofile = \"full\"\n{text}");
+            Experiment::parse(&text).unwrap().validate().err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let world = |memory: &str| format!("[world]\nworkload = \"chat:rate=1\"\nmemory = \"{memory}\"\n{episodes}");
+        assert_eq!(error(&format!("num_envs = 1\n{}", world("cuda"))), "");
+        assert_eq!(error(&format!("num_envs = 8\n{}", world("host"))), "");
+        assert!(error(&format!("num_envs = 8\n{}", world("cuda"))).contains("one node at a time"));
+        assert!(error(&world("gpu")).contains("expected modelled, host"));
+        let pool = format!("num_envs = 1\n{}pool = [0.5, 2.0]\n", world("cuda"));
+        assert!(error(&pool).contains("episodes.pool"), "{}", error(&pool));
+        let also = "[[also]]\n[also.world]\nworkload = \"chat:rate=1\"\nmemory = \"host\"\n[also.episodes]\nfit = 0.8\n\
+                    length_s = 60.0\nload = [1.0, 1.0]\n";
+        assert!(error(&format!("{}{also}", world("host"))).contains("also.world.memory"));
+    }
+
     /// A request a second for 1,000 s, of which 800 s may be looked at.
     fn ranges(validation: &str) -> (Window, Option<Window>) {
         let folder = tempfile::tempdir().unwrap();

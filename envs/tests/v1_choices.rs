@@ -239,6 +239,17 @@ fn a_million_tokens_in_chunks() {
 }
 
 #[test]
+fn a_prompt_longer_than_any_sequence_is_refused_by_either_setting() {
+    for (dead_ends, caching) in [(DeadEnds::Safe, true), (DeadEnds::Faithful, true), (DeadEnds::Faithful, false)] {
+        let config = EngineConfig { dead_ends, enable_prefix_caching: caching, max_model_len: 20, ..engine(9, 0) };
+        let requests = [Request::new(Micros(0), 33, 5), Request::new(Micros(0), 8, 5)];
+        let mut node = Node::new(&node_config(config, Slo::default()), requests.into(), Collector::default()).unwrap();
+        let summary = run(&mut node, &mut controls(), 8).unwrap();
+        assert_eq!((summary.completed, summary.rejected), (1, 1), "{dead_ends:?}");
+    }
+}
+
+#[test]
 fn a_faithful_node_stalls_and_says_so() {
     let config = EngineConfig { dead_ends: DeadEnds::Faithful, max_model_len: 4096, ..engine(9, 0) };
     let requests: Vec<Request> = [(40, 5), (4, 1)].map(|(prompt, out)| Request::new(Micros(0), prompt, out)).into();
