@@ -275,16 +275,19 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
 /// Sequences cut at random, groups of more heads than a CTA serves.
 fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
-    // Pieces long enough that each warp's stages are filled anew several times, or pieces of all sizes.
-    let most_blocks = random.one_of(&[7, 7, 60]);
-    let lengths = vec![random.range(0, 16 * most_blocks), random.range(1, 100)];
+    // Blocks of the sequence, and of its pieces: many, pieces of all sizes, or pieces long enough that each warp's stages
+    // are filled anew several times.
+    let (most_blocks, pieces) = random.one_of(&[(7, [1, 1]), (7, [1, 7]), (60, [40, 60])]);
+    // Sometimes nothing at all.
+    let tokens = random.one_of(&[0, 1, 1, 1]) * random.range(0, 16 * most_blocks);
+    let lengths = vec![tokens, random.range(1, 100)];
     let cache = Cache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
         let mut begin = 0;
         while begin < length {
-            let end = length.min(begin + BLOCK_SIZE * random.range(if most_blocks > 7 { 40 } else { 1 }, most_blocks));
+            let end = length.min(begin + BLOCK_SIZE * random.range(pieces[0], pieces[1]));
             items.push(DecodeItem { row, table, begin, end, partial });
             (begin, partial) = (end, partial + 1);
         }
