@@ -65,7 +65,7 @@ const DECODE: &[Mutant] = &[
     mutant(PAGED_DECODE, "keys of the first head", "(unsigned long long)kv_head * kBlockSize * kHeadDim", "0"),
     mutant(PAGED_DECODE, "the first eight heads", "eighth = blockIdx.x % eights", "eighth = 0"),
     mutant(PAGED_DECODE, "the first KV head", "kv_head = blockIdx.x / eights % kv_heads", "kv_head = 0"),
-    mutant(PAGED_DECODE, "pieces of equal weight", "exp2_fast(their_maximum - largest)", "1.0f"),
+    mutant(PAGED_DECODE, "pieces of equal weight", "exp2_fast(their_maximum - origin)", "1.0f"),
     mutant(PAGED_DECODE, "pieces that never decay", "values.z * decay", "values.z"),
     mutant(PAGED_DECODE, "weights that nobody sums", "sum * decay + their_sum * weight", "sum * decay"),
     mutant(
@@ -75,7 +75,7 @@ const DECODE: &[Mutant] = &[
         "= make_float2(merged.maximum, merged.sum);",
     ),
     mutant(PAGED_DECODE, "a slice too few", "slice < slices;", "slice + 1 < slices;"),
-    mutant(PAGED_DECODE, "the weight of what saw nothing", "if (their_maximum == minus_infinity()) return;", ""),
+    mutant(PAGED_DECODE, "the weight of what saw nothing", "largest == minus_infinity() ? 0.0f : largest", "largest"),
 ];
 
 const PREFILL: &[Mutant] = &[

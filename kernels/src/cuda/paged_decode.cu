@@ -226,10 +226,10 @@ struct Merged {
   float4 values;
 
   __device__ __forceinline__ void add(float their_maximum, float their_sum, const float4& theirs) {
-    // What has seen nothing has neither maximum nor weight.
-    if (their_maximum == minus_infinity()) return;
     const float largest = fmaxf(maximum, their_maximum);
-    const float decay = exp2_fast(maximum - largest), weight = exp2_fast(their_maximum - largest);
+    // What has seen nothing has neither maximum nor weight.
+    const float origin = largest == minus_infinity() ? 0.0f : largest;
+    const float decay = exp2_fast(maximum - origin), weight = exp2_fast(their_maximum - origin);
     maximum = largest;
     sum = sum * decay + their_sum * weight;
     values.x = values.x * decay + theirs.x * weight;

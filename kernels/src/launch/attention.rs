@@ -227,8 +227,8 @@ fn places(resident: u32, kv_heads: u32, multiprocessors: u32) -> u64 {
 }
 
 /// Into how many pieces `units` of work are cut where `total` are to fill `places`: the whole places that are their share,
-/// but pieces of `fewest` units at least. All that is cut then has no more pieces than there are places, and no piece is
-/// twice as long as a place's share.
+/// but pieces of `fewest` units at least. All that is cut then has no more pieces than there are places, and a piece is
+/// shorter than two places' shares, or than twice `fewest`.
 fn pieces(units: u64, total: u64, places: u64, fewest: u64) -> u64 {
     (units * places / total.max(1)).min(units / fewest).max(1)
 }
