@@ -74,6 +74,7 @@ const DECODE: &[Mutant] = &[
         "= make_float2(merged.maximum, merged.sum);\n  __syncthreads();",
         "= make_float2(merged.maximum, merged.sum);",
     ),
+    mutant(PAGED_DECODE, "the last piece again and again", "piece != present", "false"),
     mutant(PAGED_DECODE, "a slice too few", "slice < slices;", "slice + 1 < slices;"),
     mutant(PAGED_DECODE, "the weight of what saw nothing", "largest == minus_infinity() ? 0.0f : largest", "largest"),
 ];

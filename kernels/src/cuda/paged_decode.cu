@@ -244,17 +244,27 @@ __device__ __forceinline__ void paged_merge(const float* __restrict__ partial,
                                             const float2* __restrict__ partial_state,
                                             const MergeItem* __restrict__ items, unsigned short* __restrict__ out,
                                             unsigned long long out_stride, unsigned heads, unsigned head_dim) {
+  constexpr int kInFlight = 4;
   __shared__ float4 slice_values[256];
   __shared__ float2 slice_states[256];
   const MergeItem item = items[blockIdx.x];
   const unsigned head = blockIdx.y, vectors = head_dim / 4, slices = blockDim.x / vectors;
   const unsigned vector = threadIdx.x % vectors;
   Merged merged = {minus_infinity(), 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
-#pragma unroll 4
-  for (unsigned i = threadIdx.x / vectors; i < item.count; i += slices) {
-    const unsigned long long at = (unsigned long long)(item.first + i) * heads + head;
-    const float2 state = partial_state[at];
-    merged.add(state.x, state.y, reinterpret_cast<const float4*>(partial)[at * vectors + vector]);
+  for (unsigned start = threadIdx.x / vectors; start < item.count; start += kInFlight * slices) {
+    float2 states[kInFlight];
+    float4 values[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      // Behind the end the last piece, without weight.
+      const unsigned piece = start + i * slices, present = min(piece, item.count - 1);
+      const unsigned long long at = (unsigned long long)(item.first + present) * heads + head;
+      states[i] = partial_state[at];
+      if (piece != present) states[i] = make_float2(minus_infinity(), 0.0f);
+      values[i] = reinterpret_cast<const float4*>(partial)[at * vectors + vector];
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) merged.add(states[i].x, states[i].y, values[i]);
   }
   slice_values[threadIdx.x] = merged.values;
   slice_states[threadIdx.x] = make_float2(merged.maximum, merged.sum);
@@ -285,13 +295,14 @@ KVTIDE_PAGED_DECODE(kvtide_paged_decode_bf16_128, Bf16, 128)
 KVTIDE_PAGED_DECODE(kvtide_paged_decode_fp16_64, Fp16, 64)
 KVTIDE_PAGED_DECODE(kvtide_paged_decode_fp16_128, Fp16, 128)
 
-extern "C" __global__ void __launch_bounds__(256)
+// Four CTAs a multiprocessor, so that the compiler takes the registers that loads in flight need.
+extern "C" __global__ void __launch_bounds__(256, 4)
     kvtide_paged_merge_bf16(const float* partial, const float2* partial_state, const MergeItem* items,
                             unsigned short* out, unsigned long long out_stride, unsigned heads, unsigned head_dim) {
   paged_merge<Bf16>(partial, partial_state, items, out, out_stride, heads, head_dim);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     kvtide_paged_merge_fp16(const float* partial, const float2* partial_state, const MergeItem* items,
                             unsigned short* out, unsigned long long out_stride, unsigned heads, unsigned head_dim) {
   paged_merge<Fp16>(partial, partial_state, items, out, out_stride, heads, head_dim);
