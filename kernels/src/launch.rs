@@ -3,8 +3,8 @@
 mod attention;
 
 pub use attention::{
-    BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL, PrefillItem, decode_items, paged_decode, paged_merge, paged_prefill,
-    prefill_items, prefill_tile_tokens,
+    BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL, PrefillChunk, PrefillItem, decode_items, paged_decode, paged_merge,
+    paged_prefill, prefill_items, prefill_tile_tokens,
 };
 
 /// Threads of a CTA where a kernel has no reason for another number.
@@ -50,7 +50,7 @@ pub fn block_copy_with(pair_count: u32, vectors_per_block: u64, ctas: u32) -> Ge
 /// and its reduction cost little; few blocks are cut finer to fill the device.
 pub fn block_checksum(count: u32, vectors_per_block: u32, multiprocessors: u32) -> Geometry {
     let steps = vectors_per_block.div_ceil(8 * THREADS).max(1);
-    // Eight CTAs of 256 threads fill a multiprocessor; four rounds of them even out.
+    // Four CTAs of 256 threads fill a multiprocessor; eight rounds of them even out.
     let wanted = (32 * multiprocessors).div_ceil(count.max(1));
     Geometry::plain(wanted.clamp(steps.div_ceil(16), steps), count, THREADS)
 }

@@ -51,7 +51,7 @@ const MOVES_AND_LAYERS: &[Mutant] = &[
 const DECODE: &[Mutant] = &[
     mutant(PAGED_DECODE, "a wait for one stage too few", "cp_async_wait<kDepth - 2>", "cp_async_wait<kDepth - 1>"),
     mutant(PAGED_DECODE, "a stage refilled while it is read", "start(i + kDepth - 1, ", "start(i + kDepth, "),
-    mutant(PAGED_DECODE, "warps that do not wait for each other", "  __syncthreads();\n", ""),
+    mutant(PAGED_DECODE, "warps that do not wait for each other", "  __syncthreads();\n\n", ""),
     mutant(PAGED_DECODE, "a token too many", "token < valid", "token <= valid"),
     mutant(PAGED_DECODE, "what lies behind the end", "= vector / kVectors < valid;", "= true;"),
     mutant(PAGED_DECODE, "sums that never decay", "sum[h] * decay[h]", "sum[h]"),
@@ -63,7 +63,20 @@ const DECODE: &[Mutant] = &[
         "next_block = block_at(i + kDepth - 1)",
     ),
     mutant(PAGED_DECODE, "keys of the first head", "(unsigned long long)kv_head * kBlockSize * kHeadDim", "0"),
-    mutant(PAGED_DECODE, "pieces of equal weight", "value += weight * partial", "value += partial"),
+    mutant(PAGED_DECODE, "the first eight heads", "eighth = blockIdx.x % eights", "eighth = 0"),
+    mutant(PAGED_DECODE, "the first KV head", "kv_head = blockIdx.x / eights % kv_heads", "kv_head = 0"),
+    mutant(PAGED_DECODE, "pieces of equal weight", "exp2_fast(their_maximum - origin)", "1.0f"),
+    mutant(PAGED_DECODE, "pieces that never decay", "values.z * decay", "values.z"),
+    mutant(PAGED_DECODE, "weights that nobody sums", "sum * decay + their_sum * weight", "sum * decay"),
+    mutant(
+        PAGED_DECODE,
+        "slices read before they are there",
+        "= make_float2(merged.maximum, merged.sum);\n  __syncthreads();",
+        "= make_float2(merged.maximum, merged.sum);",
+    ),
+    mutant(PAGED_DECODE, "the last piece again and again", "piece != present", "false"),
+    mutant(PAGED_DECODE, "a slice too few", "slice < slices;", "slice + 1 < slices;"),
+    mutant(PAGED_DECODE, "the weight of what saw nothing", "largest == minus_infinity() ? 0.0f : largest", "largest"),
 ];
 
 const PREFILL: &[Mutant] = &[
@@ -77,8 +90,18 @@ const PREFILL: &[Mutant] = &[
         "    const uint4* keys",
     ),
     mutant(PAGED_PREFILL, "a stage refilled while it is read", "    __syncthreads();\n  }\n", "  }\n"),
-    mutant(PAGED_PREFILL, "what lies behind the end", "* (kThreads / kVectors) < end;", ">= 0;"),
+    mutant(PAGED_PREFILL, "what lies behind the end", "* (kThreads / kVectors) < item.end;", ">= 0;"),
     mutant(PAGED_PREFILL, "blocks of the first tile", "__ldg(table + index)", "__ldg(table + index % kTileBlocks)"),
+    mutant(PAGED_PREFILL, "the first KV head", "kv_head = blockIdx.x % kv_heads", "kv_head = 0"),
+    mutant(PAGED_PREFILL, "a dropped mask", "> position) scores[i / 2][n][c] = minus_infinity();", "> position);"),
+    mutant(PAGED_PREFILL, "a piece that begins at the first tile", "first_tile = item.begin / kTile", "first_tile = 0"),
+    mutant(PAGED_PREFILL, "a piece that begins a tile late", "= item.begin / kTile,", "= item.begin / kTile + 1,"),
+    mutant(PAGED_PREFILL, "a piece that ends with its tokens", "(item.end + kTile - 1)", "(item.context + kTile - 1)"),
+    mutant(PAGED_PREFILL, "a forgotten partial", "item.partial == kNoPartial", "true"),
+    mutant(PAGED_PREFILL, "partials of the first token", "(unsigned long long)token * item.stride", "0"),
+    mutant(PAGED_PREFILL, "a forgotten state", "if (pair == 0) partial_state", "if (pair == 1) partial_state"),
+    mutant(PAGED_PREFILL, "a maximum in other units", "maximum[m][half] * scale_log2, sum", "maximum[m][half], sum"),
+    mutant(PAGED_PREFILL, "a row that sees nothing", "largest == minus_infinity() ? 0.0f : largest", "largest"),
     mutant(PAGED_PREFILL, "values that never decay", "values[m][n][2 * half] *= decay;", ""),
 ];
 
@@ -89,8 +112,10 @@ const SEEDS: u64 = 60;
 fn survives(mutant: &Mutant) -> Option<bool> {
     let Kernel { name, source, entries } = mutant.kernel;
     assert_eq!(source.matches(mutant.from).count(), 1, "{name}: {:?} is not there once", mutant.from);
-    let unit = emulator::unit_of(name, &source.replace(mutant.from, mutant.to), entries);
-    let library = compiled(emulator::compile_units(folder(), &[unit], "mutant.so"))?;
+    let mut units = vec![emulator::unit_of(name, &source.replace(mutant.from, mutant.to), entries)];
+    // What the checks launch beside it.
+    units.extend((name == PAGED_PREFILL.name).then(|| emulator::unit(&PAGED_DECODE)));
+    let library = compiled(emulator::compile_units(folder(), &units, "mutant.so"))?;
     let mut device = Emulator::open(&library);
     let kernel = name.trim_end_matches(".cu");
     for seed in 0..SEEDS {

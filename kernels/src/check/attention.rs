@@ -1,14 +1,20 @@
 //! Attention, against softmax in `f64`; what no query may see is NaN.
 
+use std::ops::Range;
+
 use super::buffer::{Buffer, Plain, guarded, poisoned};
 use super::layer::{Want, compare, near};
 use super::random::Random;
 use super::{Arg, Check, Launcher};
-use crate::launch::{self, BLOCK_SIZE, DecodeItem, MergeItem, NO_PARTIAL};
+use crate::launch::{self, BLOCK_SIZE, DecodeItem, Geometry, MergeItem, NO_PARTIAL, PrefillChunk, PrefillItem};
 use crate::reference::{Attended, Element, KvLayer, KvSequence, attend};
 
-pub(super) const CHECKS: &[(&str, Check)] =
-    &[("paged_decode", paged_decode), ("paged_decode_split", paged_decode_split), ("paged_prefill", paged_prefill)];
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("paged_decode", paged_decode),
+    ("paged_decode_split", paged_decode_split),
+    ("paged_prefill", paged_prefill),
+    ("paged_prefill_split", paged_prefill_split),
+];
 
 /// Sequences in a pool: their lengths, block tables, and keys and values in one layer of it.
 struct Cache {
@@ -75,7 +81,7 @@ impl Cache {
     }
 
     /// Query head `head` of `query` over the tokens of a sequence.
-    fn attend(&self, query: &[u16], head: usize, sequence: usize, tokens: std::ops::Range<u32>) -> Attended {
+    fn attend(&self, query: &[u16], head: usize, sequence: usize, tokens: Range<u32>) -> Attended {
         let width = self.layer.head_dim;
         let table = &self.tables[self.table_starts[sequence] as usize..];
         let (query, tokens) = (&query[head * width..][..width], tokens.start as usize..tokens.end as usize);
@@ -97,12 +103,6 @@ impl Cache {
         };
         attended.values.iter().zip(&attended.magnitudes).map(want).collect()
     }
-
-    /// A batch of query rows, a stride apart, with a result of each that is untouched so far.
-    fn queries(&self, random: &mut Random, rows: usize) -> (usize, Vec<u16>) {
-        let stride = self.width() + 8 * random.range(0, 3) as usize;
-        (stride, random.normals(self.element, rows * stride, 1.0))
-    }
 }
 
 /// Bytes of items.
@@ -112,34 +112,39 @@ fn words<const N: usize>(items: impl Iterator<Item = [u32; N]>) -> Buffer {
 
 /// Accumulators and states: `f32` as bits.
 struct Partials {
-    values: Buffer,
-    states: Buffer,
+    values: Vec<u32>,
+    states: Vec<u32>,
 }
 
 impl Partials {
-    fn new(count: usize, cache: &Cache) -> Self {
-        // All bits set is a NaN; the guard's pattern stays what it is.
-        let values = guarded(vec![u32::MAX; count * cache.width()]);
-        let states = guarded(vec![u32::MAX; count * cache.heads() * 2]);
-        Self { values: Buffer::of(&values), states: Buffer::of(&states) }
-    }
-
-    fn compare(&self, cache: &Cache, item: &DecodeItem, query: &[u16]) -> Result<(), String> {
+    /// Partial row `row` is attention of a row of queries over `tokens` of a sequence.
+    fn compare(
+        &self,
+        cache: &Cache,
+        row: u32,
+        query: &[u16],
+        sequence: usize,
+        tokens: Range<u32>,
+    ) -> Result<(), String> {
         let number = |buffer: &[u32], i: usize| f64::from(f32::from_bits(buffer[i]));
-        let (values, states) = (self.values.read::<u32>(), self.states.read::<u32>());
         for head in 0..cache.heads() {
-            let want = cache.attend(query, head, item.row as usize, item.begin..item.end);
-            let at = item.partial as usize * cache.heads() + head;
-            let (maximum, sum) = (number(&states, 2 * at), number(&states, 2 * at + 1));
-            let close = |got: f64, want: f64, tolerance: f64| (got - want).abs() <= tolerance;
+            let want = cache.attend(query, head, sequence, tokens.clone());
+            let at = row as usize * cache.heads() + head;
+            let (maximum, sum) = (number(&self.states, 2 * at), number(&self.states, 2 * at + 1));
+            // Both may be minus infinity.
+            let close = |got: f64, want: f64, tolerance: f64| got == want || (got - want).abs() <= tolerance;
             if !close(maximum, want.maximum, cache.noise) || !close(sum, want.sum, want.sum * 4.0 * cache.noise) {
-                return Err(format!("state of {item:?} head {head} is ({maximum}, {sum}), must be {want:?}"));
+                return Err(format!(
+                    "state of partial row {row} ({tokens:?}) head {head} is ({maximum}, {sum}), must be {want:?}"
+                ));
             }
             for (i, (value, magnitude)) in want.values.iter().zip(&want.magnitudes).enumerate() {
-                let got = number(&values, at * cache.layer.head_dim + i);
-                let lost = cache.element.smallest() * f64::from(item.end - item.begin);
+                let got = number(&self.values, at * cache.layer.head_dim + i);
+                let lost = cache.element.smallest() * tokens.len() as f64;
                 if !close(got, *value, magnitude * (cache.element.unit() + 4.0 * cache.noise) + lost) {
-                    return Err(format!("partial value {i} of {item:?} head {head} is {got}, must be {value}"));
+                    return Err(format!(
+                        "value {i} of partial row {row} ({tokens:?}) head {head} is {got}, must be {value}"
+                    ));
                 }
             }
         }
@@ -147,13 +152,108 @@ impl Partials {
     }
 
     fn guards(&self) -> Result<(), String> {
-        for buffer in [&self.values, &self.states] {
-            let numbers = buffer.read::<u32>();
+        for numbers in [&self.values, &self.states] {
             if numbers[numbers.len() - guarded::<u32>(vec![]).len()..].iter().any(|&bits| bits != u32::POISON) {
                 return Err("a partial result is written behind the last".to_owned());
             }
         }
         Ok(())
+    }
+}
+
+/// A batch of query rows, a stride apart, and what comes of them.
+struct Batch<'a> {
+    cache: &'a Cache,
+    stride: usize,
+    query: Vec<u16>,
+    out_stride: usize,
+    out: Buffer,
+    values: Buffer,
+    states: Buffer,
+}
+
+impl<'a> Batch<'a> {
+    /// Nothing is written so far: neither the results of `rows` rows nor `partials` partial results.
+    fn new(random: &mut Random, cache: &'a Cache, rows: usize, partials: usize) -> Self {
+        let stride = cache.width() + 8 * random.range(0, 3) as usize;
+        let query = random.normals(cache.element, rows * stride, 1.0);
+        let out_stride = cache.width() + 4 * random.range(0, 3) as usize;
+        // All bits set is a NaN; the guard's pattern stays what it is.
+        let values = Buffer::of(&guarded(vec![u32::MAX; partials * cache.width()]));
+        let states = Buffer::of(&guarded(vec![u32::MAX; partials * cache.heads() * 2]));
+        Self { cache, stride, query, out_stride, out: Buffer::of(&poisoned::<u16>(rows * out_stride)), values, states }
+    }
+
+    fn query(&self, row: usize) -> &[u16] {
+        &self.query[row * self.stride..]
+    }
+
+    /// Decode and prefill take the same arguments.
+    fn attend(
+        &mut self,
+        launcher: &mut dyn Launcher,
+        kernel: &str,
+        geometry: &Geometry,
+        items: &Buffer,
+    ) -> Result<Partials, String> {
+        let cache = self.cache;
+        launcher.launch(
+            &cache.entry(kernel),
+            geometry,
+            &mut [
+                Arg::In(Buffer::of(&guarded(self.query.clone())).bytes()),
+                Arg::U64(self.stride as u64),
+                Arg::In(Buffer::of(&cache.pool).bytes()),
+                Arg::U64(cache.layer.block_stride as u64),
+                Arg::U64(cache.layer.key_offset as u64),
+                Arg::U64(cache.layer.value_offset as u64),
+                Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
+                Arg::In(items.bytes()),
+                Arg::Out(self.values.bytes_mut()),
+                Arg::Out(self.states.bytes_mut()),
+                Arg::Out(self.out.bytes_mut()),
+                Arg::U64(self.out_stride as u64),
+                Arg::U32(cache.layer.kv_heads as u32),
+                Arg::U32(cache.group as u32),
+                Arg::F32(cache.scale),
+            ],
+        )?;
+        let partials = Partials { values: self.values.read(), states: self.states.read() };
+        partials.guards()?;
+        Ok(partials)
+    }
+
+    fn merge(&mut self, launcher: &mut dyn Launcher, merges: &[MergeItem]) -> Result<(), String> {
+        if merges.is_empty() {
+            return Ok(());
+        }
+        let (heads, head_dim) = (self.cache.heads() as u32, self.cache.layer.head_dim as u32);
+        launcher.launch(
+            &format!("kvtide_paged_merge_{}", self.cache.element.suffix()),
+            &launch::paged_merge(merges.len(), heads, head_dim),
+            &mut [
+                Arg::In(self.values.bytes()),
+                Arg::In(self.states.bytes()),
+                Arg::In(words(merges.iter().map(MergeItem::words)).bytes()),
+                Arg::Out(self.out.bytes_mut()),
+                Arg::U64(self.out_stride as u64),
+                Arg::U32(heads),
+                Arg::U32(head_dim),
+            ],
+        )
+    }
+
+    /// Row `i` is attention over the first tokens of a sequence: `seen[i]` is which, and how many.
+    fn compare(&self, seen: &[(usize, u32)]) -> Result<(), String> {
+        let (cache, head_dim) = (self.cache, self.cache.layer.head_dim);
+        let mut want = vec![Want::Poison; seen.len() * self.out_stride];
+        for (row, &(sequence, tokens)) in seen.iter().enumerate() {
+            for head in 0..cache.heads() {
+                let result = cache.result(&cache.attend(self.query(row), head, sequence, 0..tokens));
+                want[row * self.out_stride + head * head_dim..][..head_dim].copy_from_slice(&result);
+            }
+        }
+        compare("out", cache.element, &self.out, &want)
     }
 }
 
@@ -175,16 +275,19 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
 /// Sequences cut at random, groups of more heads than a CTA serves.
 fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
-    // Pieces long enough that each warp's stages are filled anew several times, or pieces of all sizes.
-    let most_blocks = random.one_of(&[7, 7, 60]);
-    let lengths = vec![random.range(0, 16 * most_blocks), random.range(1, 100)];
+    // Blocks of the sequence, and of its pieces: many, pieces of all sizes, or pieces long enough that each warp's stages
+    // are filled anew several times.
+    let (most_blocks, pieces) = random.one_of(&[(7, [1, 1]), (7, [1, 7]), (60, [40, 60])]);
+    // Sometimes nothing at all.
+    let tokens = random.one_of(&[0, 1, 1, 1]) * random.range(0, 16 * most_blocks);
+    let lengths = vec![tokens, random.range(1, 100)];
     let cache = Cache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
         let mut begin = 0;
         while begin < length {
-            let end = length.min(begin + BLOCK_SIZE * random.range(if most_blocks > 7 { 40 } else { 1 }, most_blocks));
+            let end = length.min(begin + BLOCK_SIZE * random.range(pieces[0], pieces[1]));
             items.push(DecodeItem { row, table, begin, end, partial });
             (begin, partial) = (end, partial + 1);
         }
@@ -200,108 +303,136 @@ fn run_decode(
     items: &[DecodeItem],
     merges: &[MergeItem],
 ) -> Result<(), String> {
-    let rows = cache.lengths.len();
-    let (stride, query) = cache.queries(random, rows);
-    let out_stride = cache.width() + 2 * random.range(0, 3) as usize;
-    let mut out = Buffer::of(&poisoned::<u16>(rows * out_stride));
-    let mut partials = Partials::new(merges.iter().map(|merge| merge.count as usize).sum(), cache);
-    let (kv_heads, group, heads) = (cache.layer.kv_heads as u32, cache.group as u32, cache.heads() as u32);
-    launcher.launch(
-        &cache.entry("paged_decode"),
-        &launch::paged_decode(items.len(), kv_heads, group),
-        &mut [
-            Arg::In(Buffer::of(&guarded(query.clone())).bytes()),
-            Arg::U64(stride as u64),
-            Arg::In(Buffer::of(&cache.pool).bytes()),
-            Arg::U64(cache.layer.block_stride as u64),
-            Arg::U64(cache.layer.key_offset as u64),
-            Arg::U64(cache.layer.value_offset as u64),
-            Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
-            Arg::In(words(items.iter().map(DecodeItem::words)).bytes()),
-            Arg::Out(partials.values.bytes_mut()),
-            Arg::Out(partials.states.bytes_mut()),
-            Arg::Out(out.bytes_mut()),
-            Arg::U64(out_stride as u64),
-            Arg::U32(kv_heads),
-            Arg::U32(group),
-            Arg::F32(cache.scale),
-        ],
-    )?;
-    partials.guards()?;
-    for item in items.iter().filter(|item| item.partial != NO_PARTIAL) {
-        partials.compare(cache, item, &query[item.row as usize * stride..])?;
+    let partials = merges.iter().map(|merge| merge.count as usize).sum();
+    let mut batch = Batch::new(random, cache, cache.lengths.len(), partials);
+    let geometry = launch::paged_decode(items.len(), cache.layer.kv_heads as u32, cache.group as u32);
+    let item_words = words(items.iter().map(DecodeItem::words));
+    let partials = batch.attend(launcher, "paged_decode", &geometry, &item_words)?;
+    for &DecodeItem { row, begin, end, partial, .. } in items.iter().filter(|item| item.partial != NO_PARTIAL) {
+        partials.compare(cache, partial, batch.query(row as usize), row as usize, begin..end)?;
     }
-    if !merges.is_empty() {
-        launcher.launch(
-            &format!("kvtide_paged_merge_{}", cache.element.suffix()),
-            &launch::paged_merge(merges.len(), heads, cache.layer.head_dim as u32),
-            &mut [
-                Arg::In(partials.values.bytes()),
-                Arg::In(partials.states.bytes()),
-                Arg::In(words(merges.iter().map(MergeItem::words)).bytes()),
-                Arg::Out(out.bytes_mut()),
-                Arg::U64(out_stride as u64),
-                Arg::U32(heads),
-                Arg::U32(cache.layer.head_dim as u32),
-            ],
-        )?;
-    }
-    let mut want = vec![Want::Poison; rows * out_stride];
-    for (row, &length) in cache.lengths.iter().enumerate() {
-        for head in 0..cache.heads() {
-            let result = cache.result(&cache.attend(&query[row * stride..], head, row, 0..length));
-            want[row * out_stride + head * cache.layer.head_dim..][..result.len()].copy_from_slice(&result);
-        }
-    }
-    compare("out", cache.element, &out, &want)
+    batch.merge(launcher, merges)?;
+    let seen: Vec<(usize, u32)> = cache.lengths.iter().copied().enumerate().collect();
+    batch.compare(&seen)
 }
 
-/// Chunks of several prompts in one launch, in items of whole tiles or less.
+/// Chunks `[context, tokens]` of prompts of their own, one below the other.
+struct Chunks {
+    cache: Cache,
+    chunks: Vec<PrefillChunk>,
+}
+
+impl Chunks {
+    fn draw(random: &mut Random, sizes: &[[u32; 2]]) -> Self {
+        let cache = Cache::draw(random, sizes.iter().map(|[context, tokens]| context + tokens).collect(), 8);
+        let mut row = 0;
+        let place = |(&[context, tokens], &table): (&[u32; 2], &u32)| {
+            row += tokens;
+            PrefillChunk { row: row - tokens, tokens, context, table }
+        };
+        let chunks = sizes.iter().zip(&cache.table_starts).map(place).collect();
+        Self { cache, chunks }
+    }
+
+    /// The sequence of each query row, and how many of its tokens it sees.
+    fn seen(&self) -> Vec<(usize, u32)> {
+        let of_chunk = |(sequence, chunk): (usize, &PrefillChunk)| {
+            (chunk.context..chunk.context + chunk.tokens).map(move |position| (sequence, position + 1))
+        };
+        self.chunks.iter().enumerate().flat_map(of_chunk).collect()
+    }
+
+    fn run(
+        &self,
+        launcher: &mut dyn Launcher,
+        random: &mut Random,
+        items: &[PrefillItem],
+        merges: &[MergeItem],
+    ) -> Result<(), String> {
+        let seen = self.seen();
+        let last = |item: &PrefillItem| item.partial as usize + (item.tokens * item.stride) as usize;
+        let cut = || items.iter().filter(|item| item.partial != NO_PARTIAL);
+        let mut batch = Batch::new(random, &self.cache, seen.len(), cut().map(last).max().unwrap_or(0));
+        let layer = &self.cache.layer;
+        let geometry = launch::paged_prefill(items.len(), layer.kv_heads as u32, layer.head_dim as u32);
+        let item_words = words(items.iter().map(PrefillItem::words));
+        let partials = batch.attend(launcher, "paged_prefill", &geometry, &item_words)?;
+        for item in cut() {
+            for token in 0..item.tokens {
+                let row = (item.row + token) as usize;
+                let (sequence, tokens) = seen[row];
+                let tokens = item.begin..item.end.min(tokens).max(item.begin);
+                partials.compare(
+                    &self.cache,
+                    item.partial + token * item.stride,
+                    batch.query(row),
+                    sequence,
+                    tokens,
+                )?;
+            }
+        }
+        batch.merge(launcher, merges)?;
+        batch.compare(&seen)
+    }
+}
+
+/// Chunks of several prompts in one launch, as the launch functions cut them.
 fn paged_prefill(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
-    let chunks: Vec<[u32; 2]> = (0..random.range(1, 2))
-        .map(|_| [random.one_of(&[0, 0, 1, 16, 63, 70, 128]), random.one_of(&[1, 7, 16, 33, 60, 130])])
+    let sizes: Vec<[u32; 2]> = (0..random.range(1, 2))
+        .map(|_| match random.one_of(&[0, 0, 1, 16, 63, 70, 128, 520, 800]) {
+            context @ 0..=128 => [context, random.one_of(&[1, 7, 16, 33, 60, 130])],
+            // Long enough to be cut on a small device.
+            context => [context, random.one_of(&[1, 7, 20, 33])],
+        })
         .collect();
-    let lengths = chunks.iter().map(|[context, tokens]| context + tokens).collect();
-    let cache = Cache::draw(random, lengths, 8);
-    let (group, kv_heads, width) = (cache.group as u32, cache.layer.kv_heads as u32, cache.layer.head_dim);
-    let (mut items, mut rows) = (Vec::new(), 0);
-    for (&[context, tokens], &table) in chunks.iter().zip(&cache.table_starts) {
-        items.extend(launch::prefill_items(rows, tokens, context, table, group));
-        rows += tokens;
-    }
-    let (stride, query) = cache.queries(random, rows as usize);
-    let out_stride = cache.width() + 2 * random.range(0, 3) as usize;
-    let mut out = Buffer::of(&poisoned::<u16>(rows as usize * out_stride));
-    launcher.launch(
-        &cache.entry("paged_prefill"),
-        &launch::paged_prefill(items.len(), kv_heads, width as u32),
-        &mut [
-            Arg::In(Buffer::of(&guarded(query.clone())).bytes()),
-            Arg::U64(stride as u64),
-            Arg::In(Buffer::of(&cache.pool).bytes()),
-            Arg::U64(cache.layer.block_stride as u64),
-            Arg::U64(cache.layer.key_offset as u64),
-            Arg::U64(cache.layer.value_offset as u64),
-            Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
-            Arg::In(words(items.iter().map(launch::PrefillItem::words)).bytes()),
-            Arg::Out(out.bytes_mut()),
-            Arg::U64(out_stride as u64),
-            Arg::U32(kv_heads),
-            Arg::U32(group),
-            Arg::F32(cache.scale),
-        ],
-    )?;
-    let mut want = vec![Want::Poison; rows as usize * out_stride];
-    let mut row = 0;
-    for (sequence, &[context, tokens]) in chunks.iter().enumerate() {
-        for position in context..context + tokens {
-            for head in 0..cache.heads() {
-                let result = cache.result(&cache.attend(&query[row * stride..], head, sequence, 0..position + 1));
-                want[row * out_stride + head * width..][..width].copy_from_slice(&result);
+    let chunks = Chunks::draw(random, &sizes);
+    let (kv_heads, group) = (chunks.cache.layer.kv_heads as u32, chunks.cache.group as u32);
+    // Rows before the first are somebody else's.
+    let (items, merges) =
+        launch::prefill_items(&chunks.chunks, kv_heads, group, launcher.multiprocessors(), random.range(0, 3));
+    chunks.run(launcher, random, &items, &merges)
+}
+
+/// Chunks in items of any number of tokens, cut at random: pieces of one tile, of which tokens may see nothing.
+fn paged_prefill_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
+    let random = &mut Random::new(seed);
+    let sizes: Vec<[u32; 2]> = (0..random.range(1, 2))
+        .map(|_| [random.one_of(&[0, 1, 63, 64, 100, 200]), random.one_of(&[1, 7, 33, 64, 130])])
+        .collect();
+    let chunks = Chunks::draw(random, &sizes);
+    let most = launch::prefill_tile_tokens(chunks.cache.group as u32);
+    let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
+    for chunk in &chunks.chunks {
+        let mut start = 0;
+        while start < chunk.tokens {
+            let tokens = random.range(1, most).min(chunk.tokens - start);
+            let (row, context) = (chunk.row + start, chunk.context + start);
+            let mut ends = vec![0];
+            while ends[ends.len() - 1] < context + tokens {
+                ends.push((ends[ends.len() - 1] + 64 * random.range(1, 3)).min(context + tokens));
             }
-            row += 1;
+            // One piece is a partial result like many; a row between those of two tokens belongs to neither.
+            let count = ends.len() as u32 - 1;
+            let stride = count + random.range(0, 1);
+            items.extend((partial..).zip(ends.windows(2)).map(|(partial, ends)| PrefillItem {
+                row,
+                tokens,
+                context,
+                table: chunk.table,
+                begin: ends[0],
+                end: ends[1],
+                partial,
+                stride,
+            }));
+            merges.extend((0..tokens).map(|token| MergeItem {
+                row: row + token,
+                first: partial + token * stride,
+                count,
+            }));
+            partial += tokens * stride;
+            start += tokens;
         }
     }
-    compare("out", cache.element, &out, &want)
+    chunks.run(launcher, random, &items, &merges)
 }

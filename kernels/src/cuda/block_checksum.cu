@@ -6,6 +6,9 @@
 // `(vector / vectors_per_row) % block_size`. `sums` is a plain sum: any order of additions gives the same bits.
 //
 // Launch: grid (chunks, blocks) of any size, blockDim.x a multiple of 32 and at most 256.
+//
+// Four CTAs a multiprocessor: told so, the compiler takes the registers that eight loads in flight need. With more CTAs in
+// mind it sinks the loads to their uses.
 
 __device__ __forceinline__ unsigned mix32(unsigned x) {
   x = (x + 1u) * 0x9E3779B1u;
@@ -20,7 +23,7 @@ __device__ __forceinline__ unsigned long long hash_vector(unsigned vector, const
          (unsigned long long)(words.z + (key ^ 0x27D4EB2Fu)) * (words.w + (key + 0x165667B1u));
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     kvtide_block_checksum(const uint4* __restrict__ pool, const uint2* __restrict__ blocks, unsigned count,
                           unsigned vectors_per_block, unsigned vectors_per_row, unsigned block_size,
                           unsigned long long* __restrict__ sums) {

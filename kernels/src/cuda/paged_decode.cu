@@ -15,7 +15,9 @@
 // item without tokens gives zeros. Rows of `query` and `out` are `[heads][head_dim]`, their strides multiples of 2; the
 // pool is 16-byte aligned, its stride and offsets multiples of 8 elements.
 //
-// Launch: grid (items, kv_heads, heads of a group in eights), 128 threads, 98304 bytes of dynamic shared memory.
+// Launch: grid (items * kv_heads * heads of a group in eights), 128 threads, 98304 bytes of dynamic shared memory. Eights
+// vary fastest, which read the same, then KV heads, which lie side by side in a block: what is read at one time is
+// together in memory.
 
 struct DecodeItem {
   unsigned row, table, begin, end, partial;
@@ -49,11 +51,12 @@ __device__ __forceinline__ void paged_decode(const unsigned short* __restrict__ 
                                              unsigned kv_heads, unsigned group, float scale) {
   constexpr int kVectors = kHeadDim / 8, kPiece = kBlockSize * kVectors, kDepth = kStages<kHeadDim>;
   constexpr int kSteps = kHeadDim / 16;
-  const DecodeItem item = items[blockIdx.x];
+  const unsigned eights = (group + kHeads - 1) / kHeads, eighth = blockIdx.x % eights;
+  const DecodeItem item = items[blockIdx.x / eights / kv_heads];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
-  const unsigned kv_head = blockIdx.y, heads = kv_heads * group;
-  const unsigned first_head = kv_head * group + blockIdx.z * kHeads;
-  const unsigned heads_here = min(group - blockIdx.z * kHeads, (unsigned)kHeads);
+  const unsigned kv_head = blockIdx.x / eights % kv_heads, heads = kv_heads * group;
+  const unsigned first_head = kv_head * group + eighth * kHeads;
+  const unsigned heads_here = min(group - eighth * kHeads, (unsigned)kHeads);
   uint4* stages = dynamic_shared() + warp * (kDepth * 2 * kPiece);
 
   const unsigned first_block = item.begin / kBlockSize;
@@ -208,10 +211,32 @@ __device__ __forceinline__ void paged_decode(const unsigned short* __restrict__ 
   }
 }
 
-// One result from the pieces `first .. first + count` of a sequence. Launch: grid (items, heads), any one-dimensional
-// block of at most 256 threads.
+// One result from the pieces `first .. first + count` of a token's sequence. A thread has four columns of every
+// `slices`th piece; what the slices have found is then put together in the same way as the pieces themselves.
+//
+// Launch: grid (items, heads), blockDim.x a multiple of head_dim / 4 and at most 256. `head_dim` is a multiple of 4, and
+// so is the stride of `out`.
 struct MergeItem {
   unsigned row, first, count;
+};
+
+// Weighted sums of values and of weights, relative to a maximum.
+struct Merged {
+  float maximum, sum;
+  float4 values;
+
+  __device__ __forceinline__ void add(float their_maximum, float their_sum, const float4& theirs) {
+    const float largest = fmaxf(maximum, their_maximum);
+    // What has seen nothing has neither maximum nor weight.
+    const float origin = largest == minus_infinity() ? 0.0f : largest;
+    const float decay = exp2_fast(maximum - origin), weight = exp2_fast(their_maximum - origin);
+    maximum = largest;
+    sum = sum * decay + their_sum * weight;
+    values.x = values.x * decay + theirs.x * weight;
+    values.y = values.y * decay + theirs.y * weight;
+    values.z = values.z * decay + theirs.z * weight;
+    values.w = values.w * decay + theirs.w * weight;
+  }
 };
 
 template <class Element>
@@ -219,24 +244,40 @@ __device__ __forceinline__ void paged_merge(const float* __restrict__ partial,
                                             const float2* __restrict__ partial_state,
                                             const MergeItem* __restrict__ items, unsigned short* __restrict__ out,
                                             unsigned long long out_stride, unsigned heads, unsigned head_dim) {
+  constexpr int kInFlight = 4;
+  __shared__ float4 slice_values[256];
+  __shared__ float2 slice_states[256];
   const MergeItem item = items[blockIdx.x];
-  const unsigned head = blockIdx.y;
-  float largest = minus_infinity();
-  for (unsigned i = 0; i < item.count; ++i) {
-    largest = fmaxf(largest, partial_state[(unsigned long long)(item.first + i) * heads + head].x);
-  }
-  for (unsigned column = threadIdx.x; column < head_dim; column += blockDim.x) {
-    float total = 0.0f, value = 0.0f;
-    for (unsigned i = 0; i < item.count; ++i) {
-      const unsigned long long at = (unsigned long long)(item.first + i) * heads + head;
-      const float2 state = partial_state[at];
-      const float weight = state.x == minus_infinity() ? 0.0f : exp2_fast(state.x - largest);
-      total += weight * state.y;
-      value += weight * partial[at * head_dim + column];
+  const unsigned head = blockIdx.y, vectors = head_dim / 4, slices = blockDim.x / vectors;
+  const unsigned vector = threadIdx.x % vectors;
+  Merged merged = {minus_infinity(), 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+  for (unsigned start = threadIdx.x / vectors; start < item.count; start += kInFlight * slices) {
+    float2 states[kInFlight];
+    float4 values[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      // Behind the end the last piece, without weight.
+      const unsigned piece = start + i * slices, present = min(piece, item.count - 1);
+      const unsigned long long at = (unsigned long long)(item.first + present) * heads + head;
+      states[i] = partial_state[at];
+      if (piece != present) states[i] = make_float2(minus_infinity(), 0.0f);
+      values[i] = reinterpret_cast<const float4*>(partial)[at * vectors + vector];
     }
-    out[item.row * out_stride + (unsigned long long)head * head_dim + column] =
-        Element::narrow(total > 0.0f ? value / total : 0.0f);
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) merged.add(states[i].x, states[i].y, values[i]);
   }
+  slice_values[threadIdx.x] = merged.values;
+  slice_states[threadIdx.x] = make_float2(merged.maximum, merged.sum);
+  __syncthreads();
+  if (threadIdx.x >= vectors) return;
+  for (unsigned slice = 1; slice < slices; ++slice) {
+    const float2 state = slice_states[slice * vectors + vector];
+    merged.add(state.x, state.y, slice_values[slice * vectors + vector]);
+  }
+  const float factor = merged.sum > 0.0f ? 1.0f / merged.sum : 0.0f;
+  *reinterpret_cast<uint2*>(out + item.row * out_stride + (unsigned long long)head * head_dim + vector * 4) =
+      make_uint2(Element::pack(merged.values.x * factor, merged.values.y * factor),
+                 Element::pack(merged.values.z * factor, merged.values.w * factor));
 }
 
 #define KVTIDE_PAGED_DECODE(name, element, head_dim)                                                                   \
@@ -254,13 +295,14 @@ KVTIDE_PAGED_DECODE(kvtide_paged_decode_bf16_128, Bf16, 128)
 KVTIDE_PAGED_DECODE(kvtide_paged_decode_fp16_64, Fp16, 64)
 KVTIDE_PAGED_DECODE(kvtide_paged_decode_fp16_128, Fp16, 128)
 
-extern "C" __global__ void __launch_bounds__(256)
+// Four CTAs a multiprocessor, so that the compiler takes the registers that loads in flight need.
+extern "C" __global__ void __launch_bounds__(256, 4)
     kvtide_paged_merge_bf16(const float* partial, const float2* partial_state, const MergeItem* items,
                             unsigned short* out, unsigned long long out_stride, unsigned heads, unsigned head_dim) {
   paged_merge<Bf16>(partial, partial_state, items, out, out_stride, heads, head_dim);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     kvtide_paged_merge_fp16(const float* partial, const float2* partial_state, const MergeItem* items,
                             unsigned short* out, unsigned long long out_stride, unsigned heads, unsigned head_dim) {
   paged_merge<Fp16>(partial, partial_state, items, out, out_stride, heads, head_dim);

@@ -7,17 +7,23 @@
 // which shared memory would be busier than the tensor cores. Scores are in units of log2.
 //
 // Item: query rows `row .. row + tokens` are the tokens at positions `context .. context + tokens` of the sequence whose
-// block table lies at `tables + table`; each attends to positions up to its own, whose keys and values are in the pool
-// already. `tokens * group` is at most 128. Rows of `query` and `out` are `[kv_heads * group][head_dim]`; `query` and
-// the pool are 16-byte aligned, their strides and offsets multiples of 8 elements, the stride of `out` of 2. `scale` is
-// positive.
+// block table lies at `tables + table`; each attends to those of the positions `begin .. end` that are not behind its
+// own, whose keys and values are in the pool already. `begin` is a multiple of 64, and so is `end` unless it is
+// `context + tokens`; `tokens * group` is at most 128. If `partial` is 0xFFFFFFFF the result goes to `out` from row `row`
+// on; otherwise what is described in paged_decode.cu goes to partial row `partial + i * stride` for token `i`. A token
+// that sees nothing in `begin .. end` has weight 0 there.
 //
-// Launch: grid (items, kv_heads), 128 threads, 768 * head_dim bytes of dynamic shared memory.
+// Rows of `query` and `out` are `[kv_heads * group][head_dim]`; `query` and the pool are 16-byte aligned, their strides
+// and offsets multiples of 8 elements, the stride of `out` of 2. `scale` is positive.
+//
+// Launch: grid (items * kv_heads), the heads of an item side by side as they are in memory, 128 threads, 768 * head_dim
+// bytes of dynamic shared memory.
 
 struct PrefillItem {
-  unsigned row, tokens, context, table;
+  unsigned row, tokens, context, table, begin, end, partial, stride;
 };
 
+constexpr unsigned kNoPartial = 0xFFFFFFFFu;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 // Tiles of A a warp.
@@ -31,16 +37,17 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
                                               const unsigned short* __restrict__ pool, unsigned long long block_stride,
                                               unsigned long long key_offset, unsigned long long value_offset,
                                               const unsigned* __restrict__ tables,
-                                              const PrefillItem* __restrict__ items, unsigned short* __restrict__ out,
+                                              const PrefillItem* __restrict__ items, float* __restrict__ partial,
+                                              float2* __restrict__ partial_state, unsigned short* __restrict__ out,
                                               unsigned long long out_stride, unsigned kv_heads, unsigned group,
                                               float scale) {
   constexpr int kVectors = kHeadDim / 8, kPiece = kTile * kVectors, kCopies = kPiece / kThreads;
   constexpr int kSteps = kHeadDim / 16;
-  const PrefillItem item = items[blockIdx.x];
+  const PrefillItem item = items[blockIdx.x / kv_heads];
   if (item.tokens == 0) return;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
-  const unsigned kv_head = blockIdx.y, rows = item.tokens * group, end = item.context + item.tokens;
-  const unsigned tiles = (end + kTile - 1) / kTile;
+  const unsigned kv_head = blockIdx.x % kv_heads, rows = item.tokens * group;
+  const unsigned first_tile = item.begin / kTile, tiles = (item.end + kTile - 1) / kTile;
   const unsigned* table = tables + item.table;
   uint4* stages = dynamic_shared();
   uint4* queries = stages + 4 * kPiece;
@@ -58,12 +65,12 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
       for (int i = 0; i < kTileBlocks; ++i) {
         const unsigned index = tile * kTileBlocks + i;
         // A line of the table serves eight tiles: it is in the L1 nearly always.
-        const unsigned block = index * kBlockSize < end ? __ldg(table + index) : 0;
+        const unsigned block = index * kBlockSize < item.end ? __ldg(table + index) : 0;
         const unsigned short* from = pool + block * block_stride + from_piece;
         uint4* to = stages + tile % 2 * (2 * kPiece) + i * (kPiece / kTileBlocks) + to_piece;
 #pragma unroll
         for (int j = 0; j < kPieceCopies; ++j) {
-          const bool present = index * kBlockSize + threadIdx.x / kVectors + j * (kThreads / kVectors) < end;
+          const bool present = index * kBlockSize + threadIdx.x / kVectors + j * (kThreads / kVectors) < item.end;
           cp_async16(to + j * kThreads, from + key_offset + j * kThreads * 8, present);
           cp_async16(to + kPiece + j * kThreads, from + value_offset + j * kThreads * 8, present);
         }
@@ -83,7 +90,7 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
                r < rows);
   }
   // In one group with the queries.
-  start(0);
+  start(first_tile);
 
   // A lane has rows `row` and `row + 8` of each of its warp's tiles. Rows of padding repeat the last token's position.
   const unsigned first_row = warp * kRowTiles * 16;
@@ -100,7 +107,7 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
   float values[kRowTiles][2 * kSteps][4] = {};
   const float scale_log2 = scale * kLog2E;
 
-  for (unsigned tile = 0; tile < tiles; ++tile) {
+  for (unsigned tile = first_tile; tile < tiles; ++tile) {
     start(tile + 1);
     cp_async_wait<1>();
     // The tile has arrived for all threads.
@@ -143,7 +150,6 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
       }
     }
 
-    // Position 0 is in the first tile and visible to every row, so the maximum is a number from there on.
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -155,8 +161,10 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
         }
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-        const float decay = exp2_fast((maximum[m][half] - largest) * scale_log2);
-        const float shift = largest * scale_log2;
+        // A row that has seen nothing yet has no number to relate scores to: any gives weight 0.
+        const float origin = largest == minus_infinity() ? 0.0f : largest;
+        const float decay = exp2_fast((maximum[m][half] - origin) * scale_log2);
+        const float shift = origin * scale_log2;
         maximum[m][half] = largest;
         float added = 0.0f;
 #pragma unroll
@@ -210,13 +218,25 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
     sum[m][half] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][half], 2);
     const unsigned r = first_row + row + i * 8;
     if (r >= rows) continue;
-    const float factor = 1.0f / sum[m][half];
-    unsigned short* to = out + (unsigned long long)(item.row + r / group) * out_stride +
-                         (unsigned long long)(kv_head * group + r % group) * kHeadDim + pair;
+    const unsigned token = r / group, head = kv_head * group + r % group;
+    if (item.partial == kNoPartial) {
+      const float factor = sum[m][half] > 0.0f ? 1.0f / sum[m][half] : 0.0f;
+      unsigned short* to =
+          out + (item.row + token) * out_stride + (unsigned long long)head * kHeadDim + pair;
 #pragma unroll
-    for (int n = 0; n < 2 * kSteps; ++n) {
-      *reinterpret_cast<unsigned*>(to + 8 * n) =
-          Element::pack(values[m][n][2 * half] * factor, values[m][n][2 * half + 1] * factor);
+      for (int n = 0; n < 2 * kSteps; ++n) {
+        *reinterpret_cast<unsigned*>(to + 8 * n) =
+            Element::pack(values[m][n][2 * half] * factor, values[m][n][2 * half + 1] * factor);
+      }
+    } else {
+      const unsigned long long partial_row = item.partial + (unsigned long long)token * item.stride;
+      const unsigned long long at = partial_row * (kv_heads * group) + head;
+      float* to = partial + at * kHeadDim + pair;
+#pragma unroll
+      for (int n = 0; n < 2 * kSteps; ++n) {
+        *reinterpret_cast<float2*>(to + 8 * n) = make_float2(values[m][n][2 * half], values[m][n][2 * half + 1]);
+      }
+      if (pair == 0) partial_state[at] = make_float2(maximum[m][half] * scale_log2, sum[m][half]);
     }
   }
 }
@@ -225,10 +245,10 @@ __device__ __forceinline__ void paged_prefill(const unsigned short* __restrict__
   extern "C" __global__ void __launch_bounds__(128, 2)                                                                 \
       name(const unsigned short* query, unsigned long long query_stride, const unsigned short* pool,                  \
            unsigned long long block_stride, unsigned long long key_offset, unsigned long long value_offset,           \
-           const unsigned* tables, const PrefillItem* items, unsigned short* out, unsigned long long out_stride,      \
-           unsigned kv_heads, unsigned group, float scale) {                                                          \
+           const unsigned* tables, const PrefillItem* items, float* partial, float2* partial_state,                   \
+           unsigned short* out, unsigned long long out_stride, unsigned kv_heads, unsigned group, float scale) {      \
     paged_prefill<element, head_dim>(query, query_stride, pool, block_stride, key_offset, value_offset, tables, items,\
-                                     out, out_stride, kv_heads, group, scale);                                        \
+                                     partial, partial_state, out, out_stride, kv_heads, group, scale);                \
   }
 
 KVTIDE_PAGED_PREFILL(kvtide_paged_prefill_bf16_64, Bf16, 64)

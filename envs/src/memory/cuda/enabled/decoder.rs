@@ -354,16 +354,21 @@ impl Pass<'_> {
         ];
         let out = [Arg::Long(activations.attention.address()), Arg::Long(u64::from(widths.attention()))];
         let heads = [Arg::Int(widths.kv_heads), Arg::Int(widths.group()), scale];
+        let partials = [Arg::Long(partial.address()), Arg::Long(partial_state.address())];
         if decodes.count > 0 {
-            let partials = [Arg::Long(partial.address()), Arg::Long(partial_state.address())];
             let args = [&query[..], &[self.list(decodes)], &partials, &out, &heads].concat();
             let geometry = launch::paged_decode(decodes.count as usize, widths.kv_heads, widths.group());
             self.launch(entries.decode, geometry, &args)?;
         }
+        if prefills.count > 0 {
+            let args = [&query[..], &[self.list(prefills)], &partials, &out, &heads].concat();
+            let geometry = launch::paged_prefill(prefills.count as usize, widths.kv_heads, widths.head_dim);
+            self.launch(entries.prefill, geometry, &args)?;
+        }
         if merges.count > 0 {
             let args = [
-                Arg::Long(partial.address()),
-                Arg::Long(partial_state.address()),
+                partials[0],
+                partials[1],
                 self.list(merges),
                 out[0],
                 out[1],
@@ -372,11 +377,6 @@ impl Pass<'_> {
             ];
             let geometry = launch::paged_merge(merges.count as usize, widths.heads, widths.head_dim);
             self.launch(entries.merge, geometry, &args)?;
-        }
-        if prefills.count > 0 {
-            let args = [&query[..], &[self.list(prefills)], &out, &heads].concat();
-            let geometry = launch::paged_prefill(prefills.count as usize, widths.kv_heads, widths.head_dim);
-            self.launch(entries.prefill, geometry, &args)?;
         }
         Ok(())
     }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kvtide_kernels::launch::{DecodeItem, MergeItem, PrefillItem, decode_items, prefill_items};
+use kvtide_kernels::launch::{DecodeItem, MergeItem, PrefillChunk, PrefillItem, decode_items, prefill_items};
 
 use super::device::Device;
 use super::driver::{Buffer, Event, Pinned, copy};
 use super::pools::slot;
-use crate::memory::{KvShape, MemoryError, Work};
+use crate::memory::{KvShape, MemoryError, Span, Work};
 
 /// A list of a step's inputs: where it starts, in words, and how many entries it has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,7 +22,7 @@ pub(super) struct List {
 pub(super) struct Inputs {
     /// Tokens computed.
     pub(super) tokens: u32,
-    /// Partial results of split sequences.
+    /// Partial results of attention that is cut into pieces: those of single tokens, then those of longer spans.
     pub(super) partials: u32,
     /// A slot of the pool for each token.
     pub(super) slots: List,
@@ -38,10 +38,10 @@ pub(super) struct Inputs {
     pub(super) tables: List,
     /// Attention of single tokens.
     pub(super) decodes: List,
-    /// What puts split ones together.
-    pub(super) merges: List,
     /// Attention of longer spans.
     pub(super) prefills: List,
+    /// What puts the pieces of either together.
+    pub(super) merges: List,
 }
 
 /// Sizes that inputs depend on.
@@ -60,6 +60,7 @@ pub(super) struct Builder {
     lengths: Vec<u32>,
     tables: Vec<u32>,
     rows: Vec<u32>,
+    chunks: Vec<PrefillChunk>,
 }
 
 impl Builder {
@@ -101,29 +102,33 @@ impl Builder {
         self.lengths.clear();
         self.tables.clear();
         self.rows.clear();
-        let mut prefills: Vec<PrefillItem> = Vec::new();
+        self.chunks.clear();
         let mut row = 0;
-        for span in work.spans {
-            if span.tokens == 1 {
-                self.lengths.push(span.end());
-                self.tables.push(span.table as u32);
+        for &Span { tokens, context, table, .. } in work.spans {
+            let table = table as u32;
+            if tokens == 1 {
+                self.lengths.push(context + 1);
+                self.tables.push(table);
                 self.rows.push(row);
             } else {
-                prefills.extend(prefill_items(row, span.tokens, span.context, span.table as u32, layout.group));
+                self.chunks.push(PrefillChunk { row, tokens, context, table });
             }
-            row += span.tokens;
+            row += tokens;
         }
-        let (mut decodes, mut merges): (Vec<DecodeItem>, Vec<MergeItem>) =
-            decode_items(&self.lengths, &self.tables, layout.shape.kv_heads, layout.multiprocessors);
+        let (kv_heads, multiprocessors) = (layout.shape.kv_heads, layout.multiprocessors);
+        let (mut decodes, mut merges) = decode_items(&self.lengths, &self.tables, kv_heads, multiprocessors);
         // Items name sequences; rows of the batch are where they stand in it.
         let rows = &self.rows;
         for row in decodes.iter_mut().map(|item| &mut item.row).chain(merges.iter_mut().map(|item| &mut item.row)) {
             *row = rows[*row as usize];
         }
-        inputs.partials = merges.iter().map(|merge| merge.count).sum();
+        let partials = |merges: &[MergeItem]| merges.iter().map(|merge| merge.count).sum();
+        let (prefills, more) = prefill_items(&self.chunks, kv_heads, layout.group, multiprocessors, partials(&merges));
+        merges.extend(more);
+        inputs.partials = partials(&merges);
         inputs.decodes = self.records(decodes.iter().map(DecodeItem::words));
-        inputs.merges = self.records(merges.iter().map(MergeItem::words));
         inputs.prefills = self.records(prefills.iter().map(PrefillItem::words));
+        inputs.merges = self.records(merges.iter().map(MergeItem::words));
     }
 
     fn list(&mut self, extend: impl FnOnce(&mut Vec<u32>)) -> List {

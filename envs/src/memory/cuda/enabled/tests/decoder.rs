@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kvtide_kernels::launch::{PrefillChunk, decode_items, prefill_items};
+
 use super::backend::serve;
 use super::emulated_or_skip;
 use crate::cost::{Deployment, Hardware, Model};
@@ -153,61 +155,98 @@ fn distance(found: &[f64], expected: &[f64]) -> f64 {
     (square(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / square(&mut expected.iter().copied())).sqrt()
 }
 
+/// A span of a step: tokens before it, tokens computed, and whose.
+type Part = (u32, u32, usize);
+
+/// Computes steps of two sequences that begin with the same text, and compares the first one's keys, values and logits with
+/// what they must be. The last step has a token of the other, then one of the first.
+fn validate(element: Element, head_dim: u32, engine: &EngineConfig, tables: &[Vec<BlockId>; 2], steps: &[&[Part]]) {
+    let model = model(head_dim);
+    let device = Arc::new(Device::open(0).unwrap());
+    let mut memory = CudaMemory::decoder(&device, &model, element, engine).unwrap();
+    memory.reset().unwrap();
+    let seeds: Vec<u64> = (0..u64::from(engine.max_model_len)).map(|token| seed::derive(7, "text", token)).collect();
+    let mut tokens_computed = 0;
+    for &parts in steps {
+        let (mut work_tables, mut work_seeds, mut work_spans) = (Vec::new(), Vec::new(), Vec::new());
+        for &(context, tokens, who) in parts {
+            let (table, first) = (work_tables.len(), work_seeds.len());
+            work_tables.extend_from_slice(&tables[who][..blocks_for(context + tokens, 16) as usize]);
+            work_seeds.extend_from_slice(&seeds[context as usize..][..tokens as usize]);
+            let id = RequestId(who as u32);
+            work_spans.push(Span { id, context, tokens, samples: true, table, seeds: first });
+            if who == 0 {
+                tokens_computed = context + tokens;
+            }
+        }
+        let (spans, tables, seeds) = (&work_spans[..], &work_tables[..], &work_seeds[..]);
+        memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size: 16 }).unwrap();
+        assert!(memory.wait().unwrap().is_some());
+    }
+    let ids: Vec<u32> = seeds.iter().map(|seed| (seed % 320) as u32).collect();
+    let expected = reference(&memory, element, &model, &ids[..tokens_computed as usize]);
+    let bound = if element == Element::Bf16 { 0.03 } else { 0.004 };
+    let shape = memory.shape();
+    for (layer, (keys, values)) in (0..).zip(expected.keys.iter().zip(&expected.values)) {
+        for (token, (keys, values)) in keys.iter().zip(values).enumerate() {
+            let block = tables[0][token / 16];
+            for (offset, expected) in [(0, keys), (shape.layer_elements(), values)] {
+                let found = memory.slot(block, token as u32 % 16, shape.layer_offset(layer) + offset, element);
+                let distance = distance(&found, expected);
+                assert!(distance < bound, "{element:?}, layer {layer}, token {token}, {offset}: {distance}");
+            }
+        }
+    }
+    let Writer::Decoder(decoder) = &memory.writer else { unreachable!("the test made a decoder") };
+    let logits = device.read(decoder.logits(), 2 * 320);
+    let found: Vec<f64> = logits[320..].iter().map(|&bits| f64::from(element.widen(bits))).collect();
+    let distance = distance(&found, &expected.logits);
+    assert!(distance < bound, "{element:?}: {distance}");
+}
+
 #[test]
 fn a_prompt_in_chunks_and_its_answer_are_computed_as_written_out() {
     let emulated = emulated_or_skip!();
+    let tables: [Vec<BlockId>; 2] = [[31, 4, 17, 2].map(BlockId).to_vec(), [5, 30, 6, 11].map(BlockId).to_vec()];
+    // A chunk, another behind it with a decode of somebody else beside it, then decodes of both.
+    let steps: [&[Part]; 6] = [
+        &[(0, 21, 0)],
+        &[(21, 14, 0), (0, 9, 1)],
+        &[(9, 1, 1), (35, 1, 0)],
+        &[(36, 1, 0), (10, 1, 1)],
+        &[(37, 3, 0)],
+        &[(11, 1, 1), (40, 1, 0)],
+    ];
     for (seed, (element, head_dim)) in
         [(Element::Bf16, 64), (Element::Fp16, 64), (Element::Bf16, 128)].into_iter().enumerate()
     {
         emulated.reset(seed as u64);
-        let model = model(head_dim);
-        let device = Arc::new(Device::open(0).unwrap());
-        let mut memory = CudaMemory::decoder(&device, &model, element, &engine()).unwrap();
-        memory.reset().unwrap();
-        let tables: [Vec<BlockId>; 2] = [[31, 4, 17, 2].map(BlockId).to_vec(), [5, 30, 6, 11].map(BlockId).to_vec()];
-        let seeds: Vec<u64> = (0..48).map(|token| seed::derive(7, "text", token)).collect();
-        // A chunk, another behind it with a decode of somebody else beside it, then decodes of both.
-        let steps: [&[(u32, u32, usize)]; 6] = [
-            &[(0, 21, 0)],
-            &[(21, 14, 0), (0, 9, 1)],
-            &[(9, 1, 1), (35, 1, 0)],
-            &[(36, 1, 0), (10, 1, 1)],
-            &[(37, 3, 0)],
-            &[(11, 1, 1), (40, 1, 0)],
-        ];
-        for spans in steps {
-            let (mut work_tables, mut work_seeds, mut work_spans) = (Vec::new(), Vec::new(), Vec::new());
-            for &(context, tokens, who) in spans {
-                let (table, first) = (work_tables.len(), work_seeds.len());
-                work_tables.extend_from_slice(&tables[who][..blocks_for(context + tokens, 16) as usize]);
-                work_seeds.extend_from_slice(&seeds[context as usize..][..tokens as usize]);
-                let id = RequestId(who as u32);
-                work_spans.push(Span { id, context, tokens, samples: true, table, seeds: first });
-            }
-            let (spans, tables, seeds) = (&work_spans[..], &work_tables[..], &work_seeds[..]);
-            memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size: 16 }).unwrap();
-            assert!(memory.wait().unwrap().is_some());
-        }
-        let ids: Vec<u32> = seeds.iter().map(|seed| (seed % 320) as u32).collect();
-        let expected = reference(&memory, element, &model, &ids[..41]);
-        let bound = if element == Element::Bf16 { 0.03 } else { 0.004 };
-        let shape = memory.shape();
-        for (layer, (keys, values)) in (0..).zip(expected.keys.iter().zip(&expected.values)) {
-            for (token, (keys, values)) in keys.iter().zip(values).enumerate() {
-                let block = tables[0][token / 16];
-                for (offset, expected) in [(0, keys), (shape.layer_elements(), values)] {
-                    let found = memory.slot(block, token as u32 % 16, shape.layer_offset(layer) + offset, element);
-                    let distance = distance(&found, expected);
-                    assert!(distance < bound, "{element:?}, layer {layer}, token {token}, {offset}: {distance}");
-                }
-            }
-        }
-        let Writer::Decoder(decoder) = &memory.writer else { unreachable!("the test made a decoder") };
-        // Rows of the last step: the other sequence's, then this one's.
-        let logits = device.read(decoder.logits(), 2 * 320);
-        let found: Vec<f64> = logits[320..].iter().map(|&bits| f64::from(element.widen(bits))).collect();
-        let distance = distance(&found, &expected.logits);
-        assert!(distance < bound, "{element:?}: {distance}");
+        validate(element, head_dim, &engine(), &tables, &steps);
+    }
+}
+
+#[test]
+fn attention_to_a_long_context_is_computed_in_pieces() {
+    let emulated = emulated_or_skip!();
+    let large = EngineConfig { num_gpu_blocks: 80, max_num_batched_tokens: 640, max_model_len: 640, ..engine() };
+    // All blocks, in an order that is neither up nor down: 37 and 80 have no divisor in common.
+    let blocks: Vec<BlockId> = (0..80).map(|i| BlockId(37 * i % 80)).collect();
+    let tables = [blocks[..40].to_vec(), blocks[40..].to_vec()];
+    // A decode and a short chunk in one step, each cut into pieces.
+    let (decoded, context, tokens) = (300, 540, 21);
+    let chunk = PrefillChunk { row: 1, tokens, context, table: 0 };
+    let multiprocessors = Device::open(0).unwrap().multiprocessors();
+    assert!(!decode_items(&[decoded + 1], &[0], 2, multiprocessors).1.is_empty());
+    assert!(!prefill_items(&[chunk], 2, 2, multiprocessors, 0).1.is_empty());
+    let steps: [&[Part]; 4] = [
+        &[(0, context, 0)],
+        &[(0, decoded, 1)],
+        &[(decoded, 1, 1), (context, tokens, 0)],
+        &[(decoded + 1, 1, 1), (context + tokens, 1, 0)],
+    ];
+    for (seed, element) in [Element::Bf16, Element::Fp16].into_iter().enumerate() {
+        emulated.reset(seed as u64);
+        validate(element, 64, &large, &tables, &steps);
     }
 }
 
