@@ -136,7 +136,7 @@ impl Options {
                 }
                 "--seeds" => options.seeds = at_least_one(value).ok_or_else(|| wrong("a number of seeds"))?,
                 "--schedules" => {
-                    options.schedules = at_least_one(value).ok_or_else(|| wrong("a number of schedules"))?
+                    options.schedules = at_least_one(value).ok_or_else(|| wrong("a number of schedules"))?;
                 }
                 "--points" => {
                     let points = at_least_one(value).and_then(|points| u32::try_from(points).ok());

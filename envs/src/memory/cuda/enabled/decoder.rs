@@ -20,6 +20,9 @@ use crate::memory::{KvShape, MemoryError};
 
 /// Base of the rotary positions, Llama 3's; a constant of the arithmetic, which takes the same time for any.
 const ROPE_THETA: f32 = 500_000.0;
+/// Room for partial results, bytes: more than the pieces that a device of 132 multiprocessors is cut into, so that it hardly
+/// ever grows in the middle of a step.
+const PARTIAL_BYTES: u64 = 32 << 20;
 /// What keeps a norm from dividing by zero.
 const EPSILON: f32 = 1e-5;
 
@@ -132,8 +135,8 @@ impl Decoder {
         Ok(Decoder {
             entries: Entries::of(element, widths.head_dim),
             blas: Blas::new(device, element)?,
-            partial: Buffer::new(&device.context, 0, "partial results")?,
-            partial_state: Buffer::new(&device.context, 0, "partial results")?,
+            partial: Buffer::new(&device.context, PARTIAL_BYTES, "partial results of attention")?,
+            partial_state: Buffer::new(&device.context, PARTIAL_BYTES / 32, "partial results of attention")?,
             device: Arc::clone(device),
             widths,
             shape,
