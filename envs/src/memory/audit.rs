@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::text::{Text, draw_row};
-use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work, checksum};
+use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Span, Tier, Work, checksum};
 use crate::kv::{BlockId, Content};
 use crate::sched::RequestId;
 use crate::seed::RunHash;
@@ -120,44 +120,45 @@ impl Audit {
         }
         self.filled.clear();
         for span in work.spans {
-            let (known, tail) = {
-                let held = self.held(span.id);
-                (held.recorded.len(), held.tail)
-            };
-            let table = work.table(span);
+            let (known, tail) = self.known_before(span);
+            let (table, full, rest) = (work.table(span), (span.end() / block_size) as usize, span.end() % block_size);
             // The block that was partly filled before, then those full now, then the one partly filled now.
             self.filled.extend(tail.map(|(tokens, _)| Filled { block: table[known], tokens }));
-            let full = (span.end() / block_size) as usize;
             self.filled.extend(table[known..full].iter().map(|&block| Filled { block, tokens: block_size }));
-            let rest = span.end() % block_size;
             self.filled.extend((rest > 0).then(|| Filled { block: table[full], tokens: rest }));
         }
         let mut sums = std::mem::take(&mut self.sums);
         sums.clear();
         backend.checksums(Tier::Gpu, &self.filled, &mut sums)?;
-        let mut sums_left = sums.iter().copied();
+        let mut found = sums.iter().copied();
+        let mut next = || found.next().expect("a checksum for each block");
         for span in work.spans {
-            let (known, tail) = {
-                let held = self.held(span.id);
-                (held.recorded.len(), held.tail)
-            };
+            let (known, tail) = self.known_before(span);
+            let (full, rest) = ((span.end() / block_size) as usize, span.end() % block_size);
             if let Some((tokens, expected)) = tail {
-                let found = sums_left.next().unwrap_or_default();
-                let block = work.table(span)[known];
-                self.compare(
-                    Part { id: span.id, tier: Tier::Gpu, first: known as u32, blocks: &[block], tokens },
-                    (tokens, expected, found),
-                )?;
+                let blocks = &work.table(span)[known..=known];
+                let part = Part { id: span.id, tier: Tier::Gpu, first: known as u32, blocks, tokens };
+                self.compare(part, (tokens, expected, next()))?;
             }
-            let full = (span.end() / block_size) as usize;
-            let rest = span.end() % block_size;
-            let fresh: Vec<u64> = sums_left.by_ref().take(full - known).collect();
             let held = self.held_mut(span.id);
-            held.recorded.extend(fresh);
-            held.tail = (rest > 0).then(|| (rest, sums_left.next().unwrap_or_default()));
+            held.recorded.extend((known..full).map(|_| next()));
+            held.tail = (rest > 0).then(|| (rest, next()));
         }
         self.sums = sums;
         Ok(())
+    }
+
+    /// What is known of the blocks a span continues: how many full ones, and the partly filled one behind them. Nothing, if
+    /// it does not continue what is known.
+    fn known_before(&mut self, span: &Span) -> (usize, Option<(u32, u64)>) {
+        let block_size = self.shape.block_size;
+        let held = self.held_mut(span.id);
+        let known = held.recorded.len() as u32 * block_size + held.tail.map_or(0, |tail| tail.0);
+        if known != span.context {
+            held.recorded.clear();
+            held.tail = None;
+        }
+        (held.recorded.len(), held.tail)
     }
 
     /// A request starts again, with what others have computed or nothing: what was known of its blocks is void.
