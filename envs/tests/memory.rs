@@ -168,6 +168,25 @@ fn computed_contents_are_held_to_what_was_computed() {
 }
 
 #[test]
+fn measured_steps_take_what_was_measured_and_the_hosts_time() {
+    for engine in ENGINES {
+        let (config, _) = crowd(engine);
+        let takes = Micros::from_millis(5);
+        let source = Defective::measured(KvShape::small(32, 4).unwrap(), &config.engine, takes);
+        let summary = serve(engine, &source).unwrap();
+        // The profile's 3 ms a step and 15 us for each of at most 8 sequences; requests arrive within 30 ms.
+        let steps = summary.scheduler_steps as f64;
+        let (least, most) = (steps * 8e-3, steps * (8e-3 + 8.0 * 15e-6) + 0.03);
+        assert!(
+            (least..=most).contains(&summary.makespan_s),
+            "{engine:?}: {least} <= {} <= {most}",
+            summary.makespan_s
+        );
+        assert!(summary.scheduler_steps > 100);
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let error = defective(EngineKind::V0, Contents::Drawn, |copies, _| _ = copies.out.pop()).unwrap_err().to_string();
     assert!(error.starts_with("request ") && error.contains(" does not hold the "), "{error}");

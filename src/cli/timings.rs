@@ -89,46 +89,43 @@ fn measure(
     let mut timer = cuda::timer(device, deployment, engine, commit)?;
     let mut measured = match before {
         Some(before) => {
-            let of =
-                |measured: &Measured| (measured.about.name.clone(), measured.about.model.clone(), measured.block_size);
-            let (was, about) = (of(&before), timer.about());
-            let is = (about.name, about.model, schedule.block_size);
-            let path = kept.unwrap_or(Path::new("")).display();
-            ensure!(was == is, "{path} has timings of {was:?}, and this is {is:?}: give another --timings");
+            ensure!(
+                before.is_of(timer.as_ref(), &schedule),
+                "{} has timings of {} on {:?} in blocks of {}, and this is {} on {:?} in blocks of {}: give another --timings",
+                kept.unwrap_or(Path::new("")).display(),
+                before.about.model,
+                before.about.name,
+                before.block_size,
+                timer.about().model,
+                timer.about().name,
+                schedule.block_size
+            );
             before
         }
         None => Measured::begin(&schedule, timer.as_mut())?,
     };
-    keep(kept, &measured)?;
     let bar = ProgressBar::new(schedule.len() as u64);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} points  {elapsed} elapsed, {eta} left");
     bar.set_style(style.expect("a constant template is valid"));
     let stopped = stop::on_interrupt();
-    loop {
-        let done = measured.len();
-        let mut until = |now: usize| {
-            bar.set_position(now as u64);
-            let goes_on = now < done + KEEP_EVERY && !stopped.load(Ordering::Relaxed);
-            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        };
-        let ended = measured.complete(&schedule, timer.as_mut(), &mut until);
-        // What is finished is kept, whatever came then.
-        keep(kept, &measured)?;
-        if ended?.is_continue() {
-            break;
-        }
-        if stopped.load(Ordering::Relaxed) {
-            bar.finish_and_clear();
-            let kept = kept.map_or_else(
-                || "nothing is kept: --timings FILE.json would".to_owned(),
-                |path| format!("kept in {}; the same command goes on", path.display()),
-            );
-            eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
-            return Ok(None);
-        }
-    }
+    let mut watch = |done: usize| {
+        bar.set_position(done as u64);
+        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    // Before the first point: a file that cannot be written is found out now.
+    keep(kept, &measured)?;
+    let mut keep = |measured: &Measured| keep(kept, measured);
+    let ended = measured.complete_keeping(&schedule, timer.as_mut(), KEEP_EVERY, &mut watch, &mut keep);
     bar.finish_and_clear();
-    Ok(Some(measured))
+    if ended?.is_continue() {
+        return Ok(Some(measured));
+    }
+    let kept = kept.map_or_else(
+        || "nothing is kept: --timings FILE.json would".to_owned(),
+        |path| format!("kept in {}; the same command goes on", path.display()),
+    );
+    eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
+    Ok(None)
 }
 
 fn keep(path: Option<&Path>, measured: &Measured) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! It is copied to a machine with a device and no Rust toolchain; `scripts/device-check.sh` runs it there.
 
+use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -278,40 +279,33 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let timed = || fit(&measured(options, deployment, timings)?, deployment).map_err(|error| error.to_string());
-    timed().map_or_else(Section::Failed, Section::Done)
+    let timed = || -> Result<Fitted, Box<dyn Error>> { Ok(fit(&measured(options, deployment, timings)?, deployment)?) };
+    timed().map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, String> {
+fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, Box<dyn Error>> {
     let engine = options.engine(deployment)?;
-    let text = |error: MemoryError| error.to_string();
-    let mut timer = cuda::timer(options.device, deployment, &engine, &options.commit).map_err(text)?;
+    let mut timer = cuda::timer(options.device, deployment, &engine, &options.commit)?;
     let schedule = Schedule::new(&engine, options.points, options.repeats);
     let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
-    let about = timer.about();
-    let is_same = |kept: &Measured| {
-        (&kept.about.name, &kept.about.model, kept.block_size) == (&about.name, &about.model, schedule.block_size)
-    };
-    let mut measured = match kept.filter(is_same) {
+    let mut measured = match kept.filter(|kept| kept.is_of(timer.as_ref(), &schedule)) {
         Some(kept) => kept,
-        None => Measured::begin(&schedule, timer.as_mut()).map_err(|error| error.to_string())?,
+        None => Measured::begin(&schedule, timer.as_mut())?,
     };
-    loop {
-        let done = measured.len();
-        let mut until = |now: usize| {
-            progress(&format!("timed {now}/{}", schedule.len()));
-            if now < done + KEEP_EVERY { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        };
-        let ended = measured.complete(&schedule, timer.as_mut(), &mut until);
+    let mut watch = |done: usize| {
+        progress(&format!("timed {done}/{}", schedule.len()));
+        ControlFlow::Continue(())
+    };
+    let mut keep = |measured: &Measured| -> Result<(), Box<dyn Error>> {
         if let Some(path) = timings {
-            write(path, &serde_json::to_string(&measured).map_err(|error| error.to_string())?)?;
-        }
-        if ended.map_err(|error| error.to_string())?.is_continue() {
-            progress("");
-            return Ok(measured);
+            write(path, &serde_json::to_string(measured)?)?;
         }
         milestone(&format!("timed {}/{}", measured.len(), schedule.len()));
-    }
+        Ok(())
+    };
+    // Nobody breaks off.
+    let _ = measured.complete_keeping(&schedule, timer.as_mut(), KEEP_EVERY, &mut watch, &mut keep)?;
+    Ok(measured)
 }
 
 fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Comparison>> {

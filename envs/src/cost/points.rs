@@ -303,6 +303,47 @@ impl Measured {
     }
 }
 
+impl Measured {
+    /// Whether these are measurements of what `device` has on it, in blocks of `schedule`'s size, so that they can be
+    /// completed there.
+    pub fn is_of(&self, device: &dyn Timed, schedule: &Schedule) -> bool {
+        let about = device.about();
+        (&self.about.name, &self.about.model, self.block_size) == (&about.name, &about.model, schedule.block_size)
+    }
+
+    /// As [`complete`](Self::complete), and `keep` is given what is there after every so many measurements and at the end,
+    /// whatever that is: what was measured is not lost with the process.
+    ///
+    /// # Errors
+    /// The first measurement that fails, after what is there was kept; or that it could not be kept.
+    pub fn complete_keeping<E: From<MeasureError>>(
+        &mut self,
+        schedule: &Schedule,
+        device: &mut dyn Timed,
+        every: usize,
+        watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
+        keep: &mut dyn FnMut(&Measured) -> Result<(), E>,
+    ) -> Result<ControlFlow<()>, E> {
+        loop {
+            let (before, mut is_stopped) = (self.len(), false);
+            let mut until = |done: usize| {
+                if done >= before + every.max(1) {
+                    return ControlFlow::Break(());
+                }
+                let flow = watch(done);
+                is_stopped = flow.is_break();
+                flow
+            };
+            let ended = self.complete(schedule, device, &mut until);
+            keep(self)?;
+            let ended = ended?;
+            if ended.is_continue() || is_stopped {
+                return Ok(ended);
+            }
+        }
+    }
+}
+
 fn failed(what: String) -> impl FnOnce(String) -> MeasureError {
     move |reason| MeasureError { what, reason }
 }

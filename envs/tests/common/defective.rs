@@ -28,13 +28,26 @@ pub struct Defective {
     defect: Defect,
     steps: u64,
     contents: Contents,
+    /// What every step takes, if that is measured.
+    takes: Option<Micros>,
 }
 
 impl Defective {
+    /// Memory without a defect on which every step takes `takes`.
+    pub fn measured(shape: KvShape, engine: &EngineConfig, takes: Micros) -> MemorySource {
+        let memory = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks).unwrap();
+        let (defect, contents): (Defect, _) = (|_, _| {}, Contents::Drawn);
+        MemorySource::lend(
+            Box::new(Defective { memory, defect, steps: 0, contents, takes: Some(takes) }),
+            shape,
+            engine,
+        )
+    }
+
     /// Pools of `engine` in ordinary memory, blocks of `shape`.
     pub fn source(shape: KvShape, engine: &EngineConfig, contents: Contents, defect: Defect) -> MemorySource {
         let memory = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks).unwrap();
-        MemorySource::lend(Box::new(Defective { memory, defect, steps: 0, contents }), shape, engine)
+        MemorySource::lend(Box::new(Defective { memory, defect, steps: 0, contents, takes: None }), shape, engine)
     }
 }
 
@@ -82,7 +95,7 @@ impl MemoryBackend for Defective {
     }
 
     fn wait(&mut self) -> Result<Option<Micros>, MemoryError> {
-        self.memory.wait()
+        self.memory.wait().map(|_| self.takes)
     }
 
     fn checksums(&mut self, tier: Tier, blocks: &[Filled], sums: &mut Vec<u64>) -> Result<(), MemoryError> {

@@ -7,8 +7,8 @@ mod synthetic;
 use std::ops::ControlFlow;
 
 use kvtide_envs::cost::{
-    Chunk, CostModel, Deployment, DeviceAbout, Direction, FitError, Fitted, Kernels, Measured, Overlap, Point, Role,
-    Schedule, StepShape, Timed, Timing, fit, measure, render,
+    Chunk, CostModel, Deployment, DeviceAbout, Direction, FitError, Fitted, Kernels, MeasureError, Measured, Overlap,
+    Point, Role, Schedule, StepShape, Timed, Timing, fit, measure, render,
 };
 use kvtide_envs::sched::EngineKind;
 use synthetic::Synthetic;
@@ -268,4 +268,22 @@ fn measuring_goes_on_where_it_was_broken_off() {
         assert_eq!(measured.len(), most.min(schedule.len()));
     }
     assert_eq!(measured, whole);
+
+    // Kept as they come: every ten, where it is broken off, and where it fails.
+    let mut measured = Measured::begin(&schedule, &mut device).unwrap();
+    assert!(measured.is_of(&device, &schedule));
+    assert!(!Measured { block_size: 8, ..measured.clone() }.is_of(&device, &schedule));
+    let mut kept = Vec::new();
+    let mut keep = |measured: &Measured| -> Result<(), MeasureError> {
+        kept.push(measured.len());
+        Ok(())
+    };
+    let mut until = |done| if done < 26 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let ended = measured.complete_keeping(&schedule, &mut device, 10, &mut until, &mut keep).unwrap();
+    assert!(ended.is_break());
+    let mut failing = Failing(quiet());
+    let on = &mut |_| ControlFlow::Continue(());
+    let error = measured.complete_keeping(&schedule, &mut failing, 1000, on, &mut keep).unwrap_err();
+    assert!(error.to_string().contains("out of pinned memory"), "{error}");
+    assert_eq!(kept, [11, 21, 26, 1 + schedule.steps.len()]);
 }
