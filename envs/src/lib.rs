@@ -2,8 +2,9 @@
 //!
 //! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`kv`], blocks; [`sched`], which request runs; [`cost`], how long a step
-//! takes; [`memory`], what blocks are made of; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a
-//! policy is measured against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor.
+//! takes; [`memory`], what blocks are made of; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over
+//! all of it; [`baseline`], what a policy is measured against; [`device`], what is found out about a GPU. [`golden`] replays
+//! decision logs of real engines. Nothing here ever sees a tensor.
 
 pub mod baseline;
 pub mod cost;
