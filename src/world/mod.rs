@@ -11,7 +11,9 @@ use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::{SessionArrivals, TraceError, TraceReader};
-use kvtide_envs::workload::{Extent, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
+use kvtide_envs::workload::{
+    Extent, LengthScale, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource,
+};
 
 pub use spec::WorldSpec;
 
@@ -22,10 +24,8 @@ pub enum Traffic {
     Trace {
         /// The file.
         path: PathBuf,
-        /// How its load is scaled.
-        scaling: Scaling,
-        /// Smoothing of a quantised clock.
-        jitter: Option<Micros>,
+        /// How it is replayed; load, window and seed are replaced.
+        replay: Replay,
         /// When the sessions of a file that does not say so start.
         sessions: SessionArrivals,
     },
@@ -112,11 +112,9 @@ impl World {
         decision_interval: u32,
     ) -> Result<World, WorldError> {
         let (source, trace) = match traffic {
-            Traffic::Trace { path, scaling, jitter, sessions } => {
+            Traffic::Trace { path, replay, sessions } => {
                 let trace = Workload::from_reader(TraceReader::open_with(path, sessions)?)?;
-                let name = file_name(path);
-                let replay = Replay { scaling: *scaling, jitter: *jitter, ..Replay::default() };
-                (WorkloadSource::Replay { trace, replay }, name)
+                (WorkloadSource::Replay { trace, replay: *replay }, replayed_name(path, replay))
             }
             Traffic::Synthetic(spec) => {
                 // Drawn once, so that a generator that cannot work says so now.
@@ -213,6 +211,14 @@ impl World {
     }
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The name of the file, and what is not as recorded: results of other traffic do not pass for those of the trace.
+fn replayed_name(path: &Path, replay: &Replay) -> String {
+    let mut name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(cv) = replay.cv {
+        name += &format!(", cv {cv}");
+    }
+    if replay.lengths != LengthScale::ONE {
+        name += &format!(", lengths {}", replay.lengths);
+    }
+    name
 }

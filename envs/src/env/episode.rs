@@ -119,7 +119,9 @@ impl EpisodeSource {
             requests.iter().map(|request| f64::from(request.output_tokens)).sum::<f64>() / requests.len() as f64
         };
         match &self.source {
-            WorkloadSource::Replay { trace, .. } => Ok(mean(&trace.window(self.range)?)),
+            WorkloadSource::Replay { trace, replay } => {
+                Ok(mean(&trace.window(self.range)?.with_lengths(replay.lengths)))
+            }
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

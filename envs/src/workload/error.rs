@@ -2,8 +2,9 @@
 
 use thiserror::Error;
 
+use super::lengths::LENGTH_FACTORS;
 use super::replay::MAX_LOAD;
-use super::synthetic::MAX_REQUESTS;
+use super::synthetic::{MAX_CV, MAX_REQUESTS};
 use super::windows::Window;
 use crate::time::Micros;
 
@@ -33,6 +34,12 @@ pub enum WorkloadError {
     /// A load factor out of range.
     #[error("load {0}: must be above 0 and at most {MAX_LOAD}")]
     Load(f64),
+    /// A factor of lengths out of range.
+    #[error("length factor {0}: must be from {low} to {high}", low = LENGTH_FACTORS.start(), high = LENGTH_FACTORS.end())]
+    LengthFactor(f64),
+    /// A burstiness out of range.
+    #[error("cv {0}: must be from 0 to {MAX_CV}")]
+    Cv(f64),
     /// A window that ends before or where it starts.
     #[error("window {0}: is empty, its end must be after its start")]
     EmptyWindow(Window),

@@ -4,8 +4,11 @@
 //! a [`SyntheticSpec`]. A [`WorkloadSource`] is either, and gives the workload of a seed.
 
 pub mod agentic;
+mod burstiness;
 pub mod duration;
 mod error;
+pub mod lengths;
+mod lognormal;
 pub mod profile;
 pub mod replay;
 mod spec;
@@ -16,6 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use error::WorkloadError;
+pub use lengths::LengthScale;
+pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};
 pub use profile::Profile;
 pub use replay::{Replay, Scaling};
 pub use synthetic::{Extent, SyntheticSpec};
@@ -72,6 +77,17 @@ impl Workload {
         // A trace that was read is in order and not empty.
         let span = requests.last().map_or(Micros::ZERO, |last| last.arrival + Micros(1));
         Ok(Workload { name, requests: requests.into(), span })
+    }
+
+    /// The same requests, longer or shorter.
+    #[must_use]
+    pub fn with_lengths(self, scale: LengthScale) -> Workload {
+        if scale == LengthScale::ONE {
+            return self;
+        }
+        let mut requests = self.requests.to_vec();
+        scale.apply(&mut requests);
+        Workload { requests: requests.into(), ..self }
     }
 
     /// What it is called in reports.
