@@ -3,6 +3,7 @@
 mod spec;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtide_envs::cost::{Deployment, DeploymentError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
@@ -10,7 +11,7 @@ use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
-use kvtide_envs::trace::{SessionArrivals, TraceError, TraceReader};
+use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
 use kvtide_envs::workload::{
     Extent, LengthScale, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource,
 };
@@ -20,7 +21,7 @@ pub use spec::WorldSpec;
 /// Where traffic comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Traffic {
-    /// A recorded trace.
+    /// A recorded trace, or statistics of clients.
     Trace {
         /// The file.
         path: PathBuf,
@@ -113,8 +114,14 @@ impl World {
     ) -> Result<World, WorldError> {
         let (source, trace) = match traffic {
             Traffic::Trace { path, replay, sessions } => {
-                let trace = Workload::from_reader(TraceReader::open_with(path, sessions)?)?;
-                (WorkloadSource::Replay { trace, replay: *replay }, replayed_name(path, replay))
+                let replay = *replay;
+                let source = match Recording::open(path, sessions)? {
+                    Recording::Requests(reader) => {
+                        WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
+                    }
+                    Recording::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
+                };
+                (source, replayed_name(path, &replay))
             }
             Traffic::Synthetic(spec) => {
                 // Drawn once, so that a generator that cannot work says so now.
@@ -132,6 +139,7 @@ impl World {
     pub fn span(&self) -> Result<Micros, WorkloadError> {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => Ok(trace.span()),
+            WorkloadSource::Clients { clients, .. } => Ok(clients.span()),
             WorkloadSource::Synthetic(spec) => match spec.extent {
                 Extent::Duration(duration) => Ok(duration),
                 Extent::Requests(_) => Ok(spec.generate()?.span()),
@@ -148,6 +156,7 @@ impl World {
         let load = self.load_of_traffic(draw.load);
         match &self.source {
             WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
+            WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { load, window, seed, ..*replay }),
             WorkloadSource::Synthetic(spec) => {
                 let rate_rps = spec.rate_rps * load;
                 let workload = SyntheticSpec { rate_rps, seed, ..*spec }.generate()?;
@@ -172,14 +181,15 @@ impl World {
         let load = self.load_of_traffic(load);
         match &self.source {
             WorkloadSource::Replay { replay, .. } => Replay { load, ..*replay }.depends_on_seed(),
-            WorkloadSource::Synthetic(_) => true,
+            WorkloadSource::Clients { .. } | WorkloadSource::Synthetic(_) => true,
         }
     }
 
-    /// A fingerprint of the recorded requests, in hexadecimal: equal for equal traces. `None` for a generator.
+    /// A fingerprint of the recorded requests or statistics, in hexadecimal: equal for equal traces. `None` for a generator.
     pub fn fingerprint(&self) -> Option<String> {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => Some(format!("{:016x}", trace.fingerprint())),
+            WorkloadSource::Clients { clients, .. } => Some(format!("{:016x}", clients.fingerprint())),
             WorkloadSource::Synthetic(_) => None,
         }
     }

@@ -17,7 +17,8 @@ use super::{Traffic, World, WorldError};
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
+    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions, ServeGen statistics (requests are drawn from them)
+    /// or kvtide JSONL, plain, gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,

@@ -40,6 +40,14 @@ pub enum WorkloadError {
     /// A burstiness out of range.
     #[error("cv {0}: must be from 0 to {MAX_CV}")]
     Cv(f64),
+    /// What only recorded arrivals can have, of a generator.
+    #[error(
+        "{name}: arrivals are drawn, not recorded: a load scales rates (--scale thin), and there is no clock to smooth (--jitter)"
+    )]
+    NotRecorded {
+        /// The traffic.
+        name: String,
+    },
     /// A window that ends before or where it starts.
     #[error("window {0}: is empty, its end must be after its start")]
     EmptyWindow(Window),
@@ -67,6 +75,16 @@ pub enum WorkloadError {
     /// More requests than a simulation is meant for.
     #[error("about {requests} requests: more than {MAX_REQUESTS}")]
     TooManyRequests {
+        /// How many there would be.
+        requests: u64,
+    },
+    /// More requests in statistics than a simulation is meant for.
+    #[error(
+        "window {window}: about {requests} requests, more than {MAX_REQUESTS}: ask for a shorter window or a lower load"
+    )]
+    TooBusy {
+        /// The window.
+        window: Window,
         /// How many there would be.
         requests: u64,
     },
