@@ -8,6 +8,7 @@ use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
+use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
 use kvtide_runtime::action::WATERMARK_LEVELS;
@@ -149,6 +150,9 @@ pub struct Episodes {
     /// Smallest and largest pool, relative to the node's, drawn log-uniformly.
     #[serde(default = "ones", skip_serializing_if = "are_ones")]
     pub pool: (f64, f64),
+    /// What the traffic's lengths are multiplied by, smallest and largest, drawn log-uniformly.
+    #[serde(default = "ones", skip_serializing_if = "are_ones")]
+    pub lengths: (f64, f64),
     /// Targets to draw from, evenly; empty for the world's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slos: Vec<String>,
@@ -171,14 +175,14 @@ fn is_one(weight: &f64) -> bool {
     *weight == 1.0
 }
 
-fn are_ones(pool: &(f64, f64)) -> bool {
-    *pool == ones()
+fn are_ones(factors: &(f64, f64)) -> bool {
+    *factors == ones()
 }
 
 impl Episodes {
     /// Episodes of which only traffic and load are drawn.
     pub fn new(fit: f64, length_s: f64, load: (f64, f64)) -> Episodes {
-        Episodes { fit, length_s, load, weight: one(), pool: ones(), slos: Vec::new() }
+        Episodes { fit, length_s, load, weight: one(), pool: ones(), lengths: ones(), slos: Vec::new() }
     }
 
     /// Checks every range that needs no trace.
@@ -199,6 +203,11 @@ impl Episodes {
         }
         if !(least > 0.0 && least <= most && most <= 1000.0) {
             return range("episodes.pool", format!("[{least}, {most}]"), "0 < smallest <= largest <= 1000");
+        }
+        let (shortest, longest) = self.lengths;
+        if !(LENGTH_FACTORS.contains(&shortest) && shortest <= longest && LENGTH_FACTORS.contains(&longest)) {
+            let expected = "0.01 <= shortest <= longest <= 100";
+            return range("episodes.lengths", format!("[{shortest}, {longest}]"), expected);
         }
         for slo in &self.slos {
             slo.parse::<Slo>().map_err(WorldError::from)?;
@@ -262,6 +271,7 @@ impl Episodes {
             weight: self.weight,
             node: world.node.clone(),
             pool: self.pool,
+            lengths: self.lengths,
             slos: slos.map_err(WorldError::from)?,
             episodes: EpisodeSource { source: world.source.clone(), range, length, load: self.load },
         })

@@ -9,7 +9,7 @@ use kvtide_envs::kv::Eviction;
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;
-use kvtide_envs::workload::{Scaling, duration};
+use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +19,13 @@ use super::{Traffic, World, WorldError};
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
+    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions, ServeGen statistics (requests are drawn from them)
+    /// or kvtide JSONL, plain, gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
-    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, agentic, mix, uniform).
+    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, agentic, mix, uniform,
+    /// lognormal).
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -62,6 +64,16 @@ pub struct WorldSpec {
     #[arg(long, value_name = "DURATION")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
+    /// Longer or shorter traffic: what lengths are multiplied by, such as 0.5, or PROMPT:OUTPUT, such as 0.5:2. Requests
+    /// arrive as before.
+    #[arg(long, value_name = "FACTOR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<String>,
+    /// More or less bursty traffic: coefficient of variation of the time between arrivals, 0 to 20 (1: Poisson). Arrivals of a
+    /// recorded trace are drawn anew, in their order and at the rate of each minute.
+    #[arg(long, value_name = "CV")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
     /// Sessions that start an hour, for files of agentic sessions, which do not say when [default: 20].
     #[arg(long, value_name = "PER_HOUR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,6 +102,8 @@ impl Default for WorldSpec {
             set: Vec::new(),
             scale: "thin".to_owned(),
             jitter: None,
+            lengths: None,
+            cv: None,
             session_rate: None,
             memory: None,
             interval: 8,
@@ -168,11 +182,20 @@ impl WorldSpec {
             other => return Err(wrong("scale", other, "thin or stretch")),
         };
         let jitter = self.jitter.as_deref().map(duration::parse).transpose()?;
+        let lengths: Option<LengthScale> = self.lengths.as_deref().map(str::parse).transpose()?;
         let sessions = SessionArrivals::default();
         let sessions = SessionArrivals { per_hour: self.session_rate.unwrap_or(sessions.per_hour), ..sessions };
         match (&self.trace, &self.workload) {
-            (Some(path), None) => Ok(Traffic::Trace { path: path.clone(), scaling, jitter, sessions }),
-            (None, Some(spec)) => Ok(Traffic::Synthetic(spec.parse()?)),
+            (Some(path), None) => {
+                let lengths = lengths.unwrap_or_default();
+                let replay = Replay { scaling, jitter, cv: self.cv, lengths, ..Replay::default() };
+                Ok(Traffic::Trace { path: path.clone(), replay, sessions })
+            }
+            (None, Some(spec)) => {
+                let spec: SyntheticSpec = spec.parse()?;
+                let lengths = lengths.unwrap_or(spec.lengths);
+                Ok(Traffic::Synthetic(SyntheticSpec { cv: self.cv.or(spec.cv), lengths, ..spec }))
+            }
             (None, None) => Err(WorldError::NoTraffic),
             (Some(_), Some(_)) => Err(WorldError::TwoTraffics),
         }

@@ -60,6 +60,14 @@ pub enum EnvError {
         /// Largest.
         most: f64,
     },
+    /// Factors of lengths out of order or range.
+    #[error("lengths = [{shortest}, {longest}]: expected 0.01 <= shortest <= longest <= 100")]
+    Lengths {
+        /// Smallest factor.
+        shortest: f64,
+        /// Largest factor.
+        longest: f64,
+    },
     /// A weight out of range.
     #[error("weight = {0}: expected a number above 0")]
     Weight(f64),
