@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvtide_envs::env::{Arena, Episode};
+use kvtide_envs::env::{Arena, Episode, Served};
 use kvtide_envs::seed;
 use kvtide_runtime::{Observation, Policy};
 use rayon::prelude::*;
@@ -65,8 +65,8 @@ pub struct Attained {
 
 impl Attained {
     fn of(episode: &Episode) -> Attained {
-        let requests = metric(episode, "requests");
-        Attained { requests, on_time: requests * metric(episode, "slo_attainment") }
+        let Served { requests, on_time, .. } = episode.served;
+        Attained { requests: requests as f64, on_time: on_time as f64 }
     }
 }
 
@@ -93,8 +93,4 @@ pub(super) fn attainment(episodes: &[Episode]) -> f64 {
 fn share(episodes: &[Attained]) -> f64 {
     let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
     if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
-}
-
-fn metric(episode: &Episode, name: &str) -> f64 {
-    episode.metrics.iter().find(|(found, _)| *found == name).map_or(0.0, |&(_, value)| value)
 }

@@ -5,10 +5,12 @@ mod collector;
 mod group;
 mod reconcile;
 mod record;
+mod stretch;
 mod summary;
 
 pub use collector::Collector;
 pub use group::{Group, GroupSummary};
 pub use reconcile::Unreconciled;
 pub use record::Record;
+pub use stretch::{Stretch, Stretches};
 pub use summary::{Percentiles, Summary};
