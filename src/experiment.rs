@@ -1,5 +1,7 @@
 //! Experiment files: one TOML says everything a training run depends on.
 
+mod conditions;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
 use crate::world::{World, WorldError, WorldSpec};
+
+pub use conditions::met_in_training;
 
 /// A training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

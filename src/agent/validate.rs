@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvtide_envs::env::{Arena, Episode};
+use kvtide_envs::env::{Arena, Episode, Served};
 use kvtide_envs::seed;
 use kvtide_runtime::{Action, ActionMask, Observation, Policy};
 use rayon::prelude::*;
@@ -83,8 +83,8 @@ pub struct Attained {
 
 impl Attained {
     fn of(episode: &Episode) -> Attained {
-        let requests = metric(episode, "requests");
-        Attained { requests, on_time: requests * metric(episode, "slo_attainment") }
+        let Served { requests, on_time, .. } = episode.served;
+        Attained { requests: requests as f64, on_time: on_time as f64 }
     }
 
     /// The share of all requests that missed no target; 1 of none.
@@ -111,8 +111,4 @@ pub(super) fn play(
 /// The share of all requests of `episodes` that missed no target.
 pub(super) fn attainment(episodes: &[Episode]) -> f64 {
     Attained::share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
-}
-
-fn metric(episode: &Episode, name: &str) -> f64 {
-    episode.metrics.iter().find(|(found, _)| *found == name).map_or(0.0, |&(_, value)| value)
 }

@@ -184,8 +184,7 @@ pub(super) enum TrainError {
 }
 
 pub(super) fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
-    let mut metadata: BTreeMap<String, String> =
-        world.conditions().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut metadata: BTreeMap<String, String> = experiment.conditions(world)?;
     metadata.insert("name".to_owned(), experiment.name.clone());
     metadata.insert("trace".to_owned(), world.trace.clone());
     if let Some(fallback) = experiment.fallback {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::{DistilError, Driver, Teacher};
 use crate::agent::{Attained, Server, Validator};
-use crate::bootstrap::{Interval, stratified};
+use crate::bootstrap::{Interval, resampled};
 
 /// How a student does beside its teacher.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -62,12 +62,12 @@ impl Loss {
             let teacher = share(pairs.iter().map(|pair| pair.0))?;
             Some(100.0 * (teacher - share(pairs.iter().map(|pair| pair.1))?))
         };
-        let nothing = Interval { mean: 0.0, low: None, high: None };
+        let nothing = Interval::single(0.0);
         Loss {
             teacher: share(teacher.iter().copied()).unwrap_or(1.0),
             student: share(student.iter().copied()).unwrap_or(1.0),
             episodes: pairs.len(),
-            points: stratified(&[pairs], lost).unwrap_or(nothing),
+            points: resampled(&pairs, lost).unwrap_or(nothing),
         }
     }
 }

@@ -240,10 +240,17 @@ mod tests {
             ControlFlow::Continue(())
         })
         .unwrap();
-        let comparisons = compare(&rows, "default");
+        let comparisons = compare(&rows, "default", &[]);
         let command = String::new();
-        let material =
-            Material { command, world: &world, matrix: &matrix, found: &[], rows: &rows, comparisons: &comparisons };
+        let material = Material {
+            command,
+            world: &world,
+            matrix: &matrix,
+            found: &[],
+            rows: &rows,
+            versus: &[],
+            comparisons: &comparisons,
+        };
         let close_up = CloseUp::of(&material).unwrap();
         assert_eq!((close_up.pair, close_up.seed), ((None, 1), 5));
         for served in &close_up.served {

@@ -193,6 +193,11 @@ impl World {
         }
     }
 
+    /// Whether the traffic was recorded: then there is one trace, whatever the seed.
+    pub fn is_recorded(&self) -> bool {
+        matches!(self.source, WorkloadSource::Replay { .. })
+    }
+
     /// A fingerprint of the recorded requests or statistics, in hexadecimal: equal for equal traces. `None` for a generator.
     pub fn fingerprint(&self) -> Option<String> {
         match &self.source {

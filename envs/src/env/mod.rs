@@ -19,7 +19,7 @@ mod serving;
 mod vector;
 
 pub use arena::{Arena, ServingArena};
-pub use batch::{Batch, Episode, VectorEnv};
+pub use batch::{Batch, Episode, Served, VectorEnv};
 pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};
 pub use draw::WorldDraw;

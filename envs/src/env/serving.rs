@@ -8,7 +8,7 @@ use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
 use super::observe::observe;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, NodeError, Progress, mask};
+use super::{Episode, Node, NodeError, Progress, Served, mask};
 use crate::memory::{MemoryError, MemorySource};
 use crate::metrics::Collector;
 use crate::sched::ConfigError;
@@ -229,21 +229,20 @@ impl ServingEnv {
     pub fn episode(&self, env: usize) -> Option<Episode> {
         let running = self.running.as_ref()?;
         let collector = running.node.collector();
-        let arrived = collector.records().len().max(1) as f64;
+        let requests = collector.records().len() as u64;
         let seconds = running.node.now().as_secs_f64().max(1e-9);
         Some(Episode {
             env,
             episode_return: running.episode_return,
             decisions: running.decisions,
-            metrics: vec![
-                // Of an episode cut short: requests that missed no target so far.
-                ("slo_attainment", 1.0 - collector.violations as f64 / arrived),
-                ("requests", collector.records().len() as f64),
-                ("output_tok_s", collector.output_tokens as f64 / seconds),
-                ("preemptions", collector.preemptions as f64),
-                ("load", running.load),
-                ("world", running.world as f64),
-            ],
+            served: Served {
+                requests,
+                on_time: requests - collector.violations,
+                output_tok_s: collector.output_tokens as f64 / seconds,
+                preemptions: collector.preemptions,
+                load: running.load,
+                world: running.world,
+            },
         })
     }
 

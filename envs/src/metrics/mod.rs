@@ -6,6 +6,7 @@ mod group;
 mod guard;
 mod reconcile;
 mod record;
+mod stretch;
 mod summary;
 
 pub use collector::Collector;
@@ -13,4 +14,5 @@ pub use group::{Group, GroupSummary};
 pub use guard::GuardReport;
 pub use reconcile::Unreconciled;
 pub use record::Record;
+pub use stretch::{Stretch, Stretches};
 pub use summary::{Percentiles, Summary};
