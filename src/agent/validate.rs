@@ -79,12 +79,14 @@ pub struct Attained {
     pub requests: f64,
     /// Those that missed no target.
     pub on_time: f64,
+    /// Number of the world it was drawn from.
+    pub world: usize,
 }
 
 impl Attained {
     fn of(episode: &Episode) -> Attained {
-        let Served { requests, on_time, .. } = episode.served;
-        Attained { requests: requests as f64, on_time: on_time as f64 }
+        let Served { requests, on_time, world, .. } = episode.served;
+        Attained { requests: requests as f64, on_time: on_time as f64, world }
     }
 
     /// The share of all requests that missed no target; 1 of none.
@@ -92,6 +94,17 @@ impl Attained {
         let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
         if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
     }
+}
+
+/// How much less is attained in the world that loses most by `episodes` instead of `others`, which are as many of the same
+/// worlds; 0 where none loses.
+pub fn worst_loss(episodes: &[Attained], others: &[Attained]) -> f64 {
+    let worlds = episodes.iter().map(|episode| episode.world).max().map_or(0, |most| most + 1);
+    let share = |episodes: &[Attained], world| {
+        let of_world = episodes.iter().copied().filter(|episode| episode.world == world);
+        Attained::share(&of_world.collect::<Vec<Attained>>())
+    };
+    (0..worlds).map(|world| share(others, world) - share(episodes, world)).fold(0.0, f64::max)
 }
 
 /// Plays an episode under `policy`, showing every observation to `look`.
@@ -111,4 +124,20 @@ pub(super) fn play(
 /// The share of all requests of `episodes` that missed no target.
 pub(super) fn attainment(episodes: &[Episode]) -> f64 {
     Attained::share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_world_that_loses_most_counts() {
+        let attained = |world, on_time| Attained { requests: 100.0, on_time, world };
+        let table = [attained(0, 90.0), attained(1, 50.0), attained(0, 70.0), attained(2, 10.0)];
+        let constant = [attained(0, 60.0), attained(1, 55.0), attained(0, 60.0), attained(2, 10.0)];
+        assert!((worst_loss(&table, &constant) - 0.05).abs() < 1e-12);
+        assert!((worst_loss(&constant, &table) - 0.2).abs() < 1e-12);
+        assert_eq!(worst_loss(&table, &table), 0.0);
+        assert_eq!(worst_loss(&[], &[]), 0.0);
+    }
 }

@@ -39,14 +39,18 @@ struct Judge {
 pub(super) struct Judgement {
     /// Iterations, or generations, done.
     pub(super) iteration: u64,
-    /// Share of requests that missed no target under the table, by which policies are kept.
+    /// What policies are kept by: the table's attainment, less its worst loss.
+    pub(super) score: f64,
+    /// The best score so far, this one included.
+    pub(super) best: f64,
+    /// Share of requests that missed no target under the table.
     pub(super) attainment: f64,
-    /// The same under the network it was made from.
+    /// How much less than under a constant watermark that is in the world that loses most.
+    pub(super) worst_loss: f64,
+    /// Share of requests that missed no target under the network the table was made from.
     pub(super) network: f64,
     /// Leaves of the table.
     pub(super) leaves: usize,
-    /// The best table so far, this one included.
-    pub(super) best: f64,
 }
 
 impl Keeper {
@@ -82,43 +86,59 @@ impl Keeper {
             return Ok(None);
         }
         let policy = learned.policy(provenance.profile)?;
-        let (attainment, leaves) = judge.table(&policy, provenance)?;
-        let network = judge.validator.attainment(&policy)?;
-        if attainment > judge.best {
-            judge.best = attainment;
+        let mut judgement = judge.table(&policy, provenance, iteration)?;
+        if judgement.score > judge.best {
+            judge.best = judgement.score;
             let mut provenance = provenance.clone();
-            provenance.metadata.insert(VALIDATION.to_owned(), format!("{attainment:.6}"));
-            provenance.metadata.insert("validation_network".to_owned(), format!("{network:.6}"));
+            let Judgement { score, attainment, worst_loss, network, .. } = judgement;
+            let said = [
+                ("validation_attainment", attainment),
+                ("validation_worst_loss", worst_loss),
+                ("validation_network", network),
+            ];
+            // In full: a run that is resumed compares with it.
+            provenance.metadata.insert(SCORE.to_owned(), score.to_string());
+            provenance.metadata.extend(said.into_iter().map(|(key, value)| (key.to_owned(), format!("{value:.6}"))));
             learned.save(&self.folder, &provenance)?;
         }
-        Ok(Some(Judgement { iteration, attainment, network, leaves, best: judge.best }))
+        judgement.best = judge.best;
+        Ok(Some(judgement))
     }
 }
 
 impl Judge {
-    /// What the table of `policy` attains, made as `kvtide export` makes it, and its leaves. Not to be interrupted: a run that
-    /// is resumed would not make it up.
-    fn table(&self, policy: &NetworkPolicy, provenance: &Provenance) -> Result<(f64, usize), TrainError> {
+    /// Judges the table of `policy`, made as `kvtide export` makes it. Not to be interrupted: a run that is resumed would not
+    /// make it up.
+    fn table(&self, policy: &NetworkPolicy, provenance: &Provenance, iteration: u64) -> Result<Judgement, TrainError> {
         let (stop, config) = (AtomicBool::new(false), DistilConfig::default());
         let mut student = distil::distil(policy, &self.taught, &config, &mut |_| {}, &stop)?;
         export::add_margin(&mut student, &self.judged, config.seed, &stop)?;
         let provenance = export::Provenance { training: provenance.metadata.clone(), ..export::Provenance::default() };
         let chosen = export::choose(&student, &provenance, self.engine, &self.validator, &stop)?;
-        Ok(chosen.map_or((0.0, 0), |chosen| (chosen.attainment, chosen.student.tree.leaves())))
+        let chosen = chosen.expect("nobody stops it");
+        Ok(Judgement {
+            iteration,
+            score: chosen.score(),
+            best: self.best,
+            attainment: chosen.attainment,
+            worst_loss: chosen.worst_loss,
+            network: self.validator.attainment(policy)?,
+            leaves: chosen.student.tree.leaves(),
+        })
     }
 }
 
-/// What the table of the policy kept in `folder` attained, if there is one.
+/// The score of the policy kept in `folder`, if there is one.
 fn best_of(folder: &Path) -> Result<f64, TrainError> {
     if !folder.exists() {
         return Ok(f64::NEG_INFINITY);
     }
-    let kept = checkpoint::inspect(folder)?.metadata.get(VALIDATION).and_then(|text| text.parse().ok());
+    let kept = checkpoint::inspect(folder)?.metadata.get(SCORE).and_then(|text| text.parse().ok());
     Ok(kept.unwrap_or(f64::NEG_INFINITY))
 }
 
-/// The metadata that says what the table of a policy attained on validation traffic, to six digits.
-const VALIDATION: &str = "validation_attainment";
+/// The metadata that says what a policy was kept by.
+const SCORE: &str = "validation_score";
 
 /// What a run, by whichever method, has come to.
 pub(super) trait Learned {

@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn requests_count_alike_and_the_interval_holds_the_mean() {
-        let attained = |requests, on_time| Attained { requests, on_time };
+        let attained = |requests, on_time| Attained { requests, on_time, world: 0 };
         let teacher: Vec<Attained> = (0..20).map(|_| attained(100.0, 90.0)).chain([attained(1000.0, 900.0)]).collect();
         let student: Vec<Attained> =
             (0..20).map(|n| attained(100.0, 90.0 - f64::from(n % 2))).chain([attained(1000.0, 885.0)]).collect();
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn serving_more_is_not_attaining_more() {
-        let attained = |requests, on_time| Attained { requests, on_time };
+        let attained = |requests, on_time| Attained { requests, on_time, world: 0 };
         let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 990.0); 3]);
         assert!(loss.points.mean.abs() < 1e-9, "{loss:?}");
         let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 935.0); 3]);

@@ -2,17 +2,20 @@
 //!
 //! A larger tree agrees better with its teacher and is not always the better policy: what it tells apart in the states it was
 //! taught on may be chance. So the table is judged, not the agreement, and of equals the smaller one is taken.
+//!
+//! Serving best is not enough where worlds differ: what one gains must not be another's loss. From a table's attainment is taken
+//! off what the world that loses most loses against the constant watermark that could be deployed instead.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::EnvConfig;
 use kvtide_envs::seed;
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
 use thiserror::Error;
 
 use super::{Deployed, ExportError, Provenance, encode};
-use crate::agent::{AgentError, Attained, Validator};
+use crate::agent::{AgentError, Attained, Validator, worst_loss};
 use crate::distil::{DistilError, Student};
 
 /// Episodes whose observations are taken into the ranges.
@@ -27,6 +30,15 @@ pub struct Chosen {
     pub deployed: Deployed,
     /// Share of requests that missed no target.
     pub attainment: f64,
+    /// How much less than under its fallback that is in the world that loses most; 0 if none does.
+    pub worst_loss: f64,
+}
+
+impl Chosen {
+    /// What tables are compared by.
+    pub fn score(&self) -> f64 {
+        self.attainment - self.worst_loss
+    }
 }
 
 /// Why no table was chosen.
@@ -53,17 +65,32 @@ pub fn choose(
     stop: &AtomicBool,
 ) -> Result<Option<Chosen>, ChooseError> {
     let mut best: Option<Chosen> = None;
+    let mut constant: Option<Vec<Attained>> = None;
     for tree in student.sizes() {
         let student = student.with_tree(tree);
         let deployed = deploy(&student, provenance, engine)?;
         let Some(episodes) = validator.attained(&deployed, stop)? else { return Ok(None) };
-        let attainment = Attained::share(&episodes);
+        if constant.is_none() {
+            constant = validator.attained(&Masked(deployed.fallback()), stop)?;
+        }
+        let Some(constant) = &constant else { return Ok(None) };
+        let (attainment, worst_loss) = (Attained::share(&episodes), worst_loss(&episodes, constant));
+        let chosen = Chosen { student, deployed, attainment, worst_loss };
         // The smaller ones come later.
-        if best.as_ref().is_none_or(|best| attainment >= best.attainment) {
-            best = Some(Chosen { student, deployed, attainment });
+        if best.as_ref().is_none_or(|best| chosen.score() >= best.score()) {
+            best = Some(chosen);
         }
     }
     Ok(best)
+}
+
+/// A constant, as far as the mask allows.
+struct Masked(Action);
+
+impl Policy for Masked {
+    fn decide(&self, _: &Observation, mask: ActionMask) -> Action {
+        mask.repair(self.0)
+    }
 }
 
 /// Gives the ranges of `student` the margin of traffic it was not taught on: see [`Student::widen`].

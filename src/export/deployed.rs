@@ -25,6 +25,11 @@ impl Deployed {
         Ok(Deployed { table, config: GuardConfig { fallback, ..GuardConfig::default() } })
     }
 
+    /// What it falls back to.
+    pub fn fallback(&self) -> Action {
+        Action::nearest(&self.config.fallback)
+    }
+
     /// The file.
     pub fn bytes(&self) -> &[u8] {
         self.table.bytes()
