@@ -165,9 +165,12 @@ fn one_draw_is_not_given_out_as_certain() {
     };
     let one = gain(&arguments);
     assert!(one["mean"].is_number() && one["low"].is_null() && one["high"].is_null(), "{one}");
-    arguments.extend(["--windows", "3"]);
+    // Cut into three it is still one trace, and too short a one.
+    let cut = gain(&[&arguments[..], &["--windows", "3"]].concat());
+    assert!(cut["traces"] == 1 && cut["low"].is_null(), "{cut}");
+    arguments.extend(["--seeds", "1..3"]);
     let three = gain(&arguments);
-    assert!(three["low"].as_f64() < three["high"].as_f64(), "{three}");
+    assert!(three["traces"] == 3 && three["low"].as_f64() < three["high"].as_f64(), "{three}");
 }
 
 #[test]

@@ -22,9 +22,9 @@ pub const CAPACITY_TARGET: f64 = 0.9;
 pub struct Capacity {
     /// The load, or the one it lies beyond.
     pub load: f64,
-    /// 2.5th percentile over resampled draws; `None` where nothing can be resampled or the load was found by bisection.
+    /// Lower end of its 95 % interval; `None` where nothing can be resampled or the load was found by bisection.
     pub low: Option<f64>,
-    /// 97.5th percentile, likewise.
+    /// Upper end, likewise.
     pub high: Option<f64>,
     /// How the load is meant.
     pub bound: Bound,

@@ -105,7 +105,7 @@ pub fn compare(rows: &[Row], reference: &str, versus: &[String]) -> Vec<Comparis
         let others = policies.iter().filter(|(other, _)| other != name && is_asked(other));
         let against = others.filter_map(|(other, theirs)| Against::of(&resampling, mine, other, theirs)).collect();
         let loads = loads.iter().map(|at| at.of_policy(name, reference)).collect();
-        Comparison { against, loads, repeated, ..one(&resampling, name, mine, reference, theirs) }
+        Comparison { repeated, against, loads, ..one(&resampling, name, mine, reference, theirs) }
     });
     compared.collect()
 }
@@ -220,7 +220,7 @@ pub(super) fn loads(rows: &[&Row]) -> Vec<f64> {
     loads
 }
 
-fn attainment(pairs: &[Pair]) -> Option<f64> {
+pub(super) fn attainment(pairs: &[Pair]) -> Option<f64> {
     (!pairs.is_empty()).then(|| pairs.iter().map(|pair| pair.mine).sum::<f64>() / pairs.len() as f64)
 }
 

@@ -114,12 +114,8 @@ fn gains(comparisons: &[Comparison], than: &str, width: usize) -> String {
     let _ = writeln!(text, "\ngain over {than}");
     let _ = writeln!(
         text,
-        "{:width$}  {:>24}  {:>24}  {:>20}  {}",
-        "policy",
-        "gain [95 %]",
-        "at the worst load",
-        "fewer violations",
-        "longest wait × at each load; intervals rest on"
+        "{:width$}  {:>24}  {:>24}  {:>20}  longest wait × at each load; intervals rest on",
+        "policy", "gain [95 %]", "at the worst load", "fewer violations"
     );
     for (line, against) in comparisons.iter().filter_map(|line| Some((line, against(line)?))) {
         let worst = against.worst_load.map_or_else(dash, |at| format!("{} pts at {}", signed(at.gain), at.load));

@@ -27,7 +27,7 @@ pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
         "What was attained",
         "A request counts if it met its TTFT, TPOT and stall targets at once. In brackets 95 % \
         intervals, and what they rest on: of generated traffic every seed is a trace of its own, and seeds are resampled; a \
-        recorded trace is one, and stretches of its time are resampled (circular block bootstrap), beside seeds. Gains are \
+        recorded trace is one, and stretches of 120 s of its time are resampled (circular block bootstrap), beside seeds. Gains are \
         paired: the same requests for everybody. Late requests stand beside every gain: TTFT p99 and the longest wait for a \
         first token.",
     );
