@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod percentile;
 pub mod sched;
 pub mod seed;
-pub mod time;
 pub mod trace;
 pub mod workload;
+
+pub use kvtide_rules::time;

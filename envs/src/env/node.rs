@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvtide_rules::Cadence;
 use kvtide_runtime::{Controls, Host};
 
 use crate::cost::CostModel;
@@ -77,7 +78,7 @@ pub struct Node {
     in_flight: Option<InFlight>,
     outcome: Outcome,
     hash: RunHash,
-    refused: bool,
+    cadence: Cadence,
     /// Steps since a token appeared.
     barren_steps: u32,
 }
@@ -120,7 +121,7 @@ impl Node {
             in_flight: None,
             outcome: Outcome::default(),
             hash: RunHash::default(),
-            refused: false,
+            cadence: Cadence::default(),
             barren_steps: 0,
         })
     }
@@ -245,18 +246,17 @@ impl Node {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<Progress, NodeError> {
-        for _ in 0..interval.max(1) {
+        self.cadence.decided();
+        loop {
             let progress = self.step(controls)?;
             let refused = !self.plan.admissions_refused.is_empty()
                 || !self.plan.swap_ins_refused.is_empty()
                 || !self.plan.preempted.is_empty();
-            let first = refused && !self.refused;
-            self.refused = refused;
-            if first || progress != Progress::Stepped {
+            self.cadence.stepped(refused);
+            if self.cadence.is_due(interval) || progress != Progress::Stepped {
                 return Ok(progress);
             }
         }
-        Ok(Progress::Stepped)
     }
 
     /// Submits everything that has arrived by now; in a closed loop, one request for each client that waits for none.

@@ -1,7 +1,7 @@
 //! From the node's state to the raw numbers an [`Observer`](kvtide_runtime::Observer) turns into features.
 
 use kvtide_runtime::observer::Totals;
-use kvtide_runtime::{Observation, Observer, Snapshot, WaitingRequest};
+use kvtide_runtime::{Observation, Observer, Snapshot};
 
 use super::Node;
 
@@ -24,7 +24,6 @@ pub fn snapshot(node: &Node) -> Snapshot {
         evictable_blocks: scheduler.evictable_blocks(),
         num_cpu_blocks: config.num_cpu_blocks,
         free_cpu_blocks: scheduler.free_cpu_blocks(),
-        waiting: scheduler.num_waiting() as u32,
         swapped: scheduler.num_swapped() as u32,
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
@@ -36,16 +35,7 @@ pub fn snapshot(node: &Node) -> Snapshot {
     for &id in scheduler.running() {
         shot.add_running(&scheduler.view(id).running());
     }
-    let waiting = |id| {
-        let request = scheduler.view(id);
-        WaitingRequest {
-            tokens: request.len(),
-            arrival_us: request.arrival.0,
-            first_token_deadline_us: request.first_token.is_none().then(|| request.slo.deadline(request.arrival, 0).0),
-            prefill_us: config.pricing.prefill(request.len()).0,
-        }
-    };
-    shot.look_at_waiting(scheduler.waiting().map(waiting), scheduler.waiting().rev().map(waiting));
+    scheduler.look_at_waiting(&mut shot);
     shot
 }
 

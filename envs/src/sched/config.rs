@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use kvtide_rules::{Patience, Pricing};
 use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
@@ -61,32 +62,6 @@ impl FromStr for EngineKind {
             "v1" => Ok(EngineKind::V1),
             _ => Err(SettingError::value("engine", text, "v0 or v1")),
         }
-    }
-}
-
-/// What the scheduler believes a preemption costs: the price list behind
-/// [`Preemption::Cheaper`](kvtide_runtime::Preemption::Cheaper) and behind "can still meet its target".
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Pricing {
-    /// One block over `PCIe` in one direction, nanoseconds.
-    pub swap_ns_per_block: f64,
-    /// Prefill, nanoseconds per token.
-    pub prefill_ns_per_token: f64,
-    /// Attention within a prefill, nanoseconds per token and token of context before it.
-    pub attention_ns_per_token_pair: f64,
-}
-
-impl Pricing {
-    /// Out and in again.
-    pub fn swap(&self, blocks: u32) -> Micros {
-        Micros::from_secs_f64(2.0 * f64::from(blocks) * self.swap_ns_per_block * 1e-9)
-    }
-
-    /// The whole sequence from nothing.
-    pub fn prefill(&self, tokens: u32) -> Micros {
-        let tokens = f64::from(tokens);
-        let pairs = tokens * tokens / 2.0;
-        Micros::from_secs_f64((tokens * self.prefill_ns_per_token + pairs * self.attention_ns_per_token_pair) * 1e-9)
     }
 }
 
@@ -250,6 +225,11 @@ impl EngineConfig {
     pub fn default_controls(&self) -> Controls {
         let default = self.engine.default_action().controls();
         Controls { watermark: self.watermark.unwrap_or(default.watermark), ..default }
+    }
+
+    /// How long admission may let somebody be overtaken.
+    pub(super) fn patience(&self) -> Patience {
+        Patience { max_wait: self.max_wait, factor: self.patience }
     }
 
     /// GPU blocks that can hold tokens: all but V1's null block.

@@ -1,5 +1,6 @@
 //! The state of one request inside a scheduler.
 
+use kvtide_rules::Answer;
 use kvtide_runtime::RunningRequest;
 use serde::{Deserialize, Serialize};
 
@@ -177,14 +178,9 @@ impl RequestState {
         self.next_deadline().0 as i64 - now.0 as i64
     }
 
-    /// From when on it can no longer meet its targets if it waits, not counting the time to compute it: its TTFT target
-    /// before the first token, its stall target after; the beginning of time if the first token was late.
-    pub fn late_at(&self) -> Micros {
-        match (self.first_token, self.last_token) {
-            (Some(first), _) if first > self.slo.deadline(self.arrival, 0) => Micros::ZERO,
-            (Some(_), Some(last)) => last + self.slo.stall,
-            _ => self.slo.deadline(self.arrival, 0),
-        }
+    /// How far its answer is.
+    pub(super) fn answer(&self) -> Answer {
+        Answer::of(self.slo, self.arrival, self.first_token, self.last_token)
     }
 
     /// What others see of it.

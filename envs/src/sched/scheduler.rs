@@ -1,6 +1,7 @@
 //! One scheduler, whichever engine's rules it follows.
 
-use kvtide_runtime::{Admission, Controls};
+use kvtide_rules::windows;
+use kvtide_runtime::{Admission, Controls, Snapshot};
 
 use super::v0::EngineError;
 use super::{
@@ -164,6 +165,12 @@ impl Scheduler {
     /// Waiting requests in the order in which they are admitted under `order`. Sorts all of them where it is not the queue's.
     pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
         either!(self, scheduler => scheduler.waiting_in(order, now))
+    }
+
+    /// Counts what a policy sees of the waiting queue into `shot`, whose `now_us` and `block_size` must be set.
+    pub fn look_at_waiting(&self, shot: &mut Snapshot) {
+        let queue = either!(self, scheduler => scheduler.waiting_queue());
+        windows::look_at_waiting(queue, &self.config().pricing, shot);
     }
 
     /// Number of waiting requests.

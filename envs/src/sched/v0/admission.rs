@@ -1,6 +1,8 @@
 //! Waiting → running: the only place, with swap-in, where the watermark is tested.
 
-use super::super::{Admittance, Phase, Prefill, Refusal, Source, StepPlan, Test};
+use kvtide_rules::Seat;
+
+use super::super::{Admittance, Entry, Phase, Prefill, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Step, V0};
 use crate::kv::blocks_for;
 
@@ -13,13 +15,13 @@ impl V0 {
         let chunked = self.config.enable_chunked_prefill;
         let budget = self.config.max_num_batched_tokens;
         let pool = self.gpu.num_blocks();
-        while let Some((position, head)) = self.next_waiting(step) {
+        while let Some((seat, head)) = self.next_waiting(step) {
             let left = budget - step.tokens;
             let tokens = if chunked { head.tokens.min(left) } else { head.tokens };
             // vLLM compares the chunk, not the prompt, so in chunked mode a prompt above max_model_len can pass.
             let limit = if chunked { self.config.max_model_len } else { self.config.max_model_len.min(budget) };
             if tokens > limit {
-                self.reject_waiting(position, plan);
+                self.reject_waiting(seat, head.id, plan);
                 continue;
             }
             let need = blocks_for(head.tokens, self.config.block_size);
@@ -30,7 +32,7 @@ impl V0 {
             let never_reserve = if self.is_safe() { 0 } else { i64::from(step.watermark_blocks) };
             if i64::from(pool) - i64::from(need) < never_reserve {
                 plan.admissions_refused.push(refusal(Admittance::Never));
-                self.reject_waiting(position, plan);
+                self.reject_waiting(seat, head.id, plan);
                 continue;
             }
             if u64::from(free) < u64::from(need) + u64::from(reserve) {
@@ -40,7 +42,7 @@ impl V0 {
             if tokens == 0 || tokens > left || step.slots >= self.config.max_num_seqs {
                 break;
             }
-            self.waiting.admit(position, step.now);
+            self.waiting.admit(seat, step.now);
             let request = &mut self.requests[head.id.index()];
             self.gpu.take(need, &mut request.blocks);
             request.slots = request.len();
@@ -54,12 +56,12 @@ impl V0 {
         }
     }
 
-    fn next_waiting(&mut self, step: &Step<'_>) -> Option<(usize, super::Entry)> {
-        self.waiting.next(step.controls.admission, step.now, self.waiting.bound(&self.config))
+    fn next_waiting(&mut self, step: &Step<'_>) -> Option<(Seat, Entry)> {
+        self.waiting.next(step.controls.admission, step.now, self.config.patience())
     }
 
-    fn reject_waiting(&mut self, position: usize, plan: &mut StepPlan) {
-        let id = self.waiting.reject(position);
+    fn reject_waiting(&mut self, seat: Seat, id: RequestId, plan: &mut StepPlan) {
+        self.waiting.remove(seat);
         self.requests[id.index()].phase = Phase::Rejected;
         plan.rejected.push(id);
     }

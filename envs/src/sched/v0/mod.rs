@@ -25,8 +25,10 @@ use std::collections::VecDeque;
 use kvtide_runtime::{Admission, Controls};
 
 use super::cohort::{Cohort, Turn};
-use super::waiting::{Entry, WaitingQueue};
-use super::{ConfigError, DeadEnds, EngineConfig, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan};
+use super::{
+    ConfigError, DeadEnds, EngineConfig, Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan,
+    WaitingQueue,
+};
 use crate::kv::{BlockId, BlockPool};
 use crate::time::Micros;
 
@@ -277,10 +279,7 @@ impl V0 {
     /// What the waiting queue keeps of a request.
     fn entry(&self, id: RequestId) -> Entry {
         let request = &self.requests[id.index()];
-        let tokens = request.len();
-        // On time means that the first token can still come in time, so the prefill it needs is taken off.
-        let late_at = Micros(request.late_at().0.saturating_sub(self.config.pricing.prefill(tokens).0));
-        Entry { id, tokens, arrival: request.arrival, late_at }
+        Entry::new(id, request.slo, request.arrival, request.answer(), request.len(), &self.config.pricing)
     }
 
     fn is_safe(&self) -> bool {
@@ -342,12 +341,18 @@ impl V0 {
 
     /// Waiting requests, head first.
     pub fn waiting(&self) -> impl DoubleEndedIterator<Item = RequestId> {
-        self.waiting.ids()
+        self.waiting.iter().map(|entry| entry.id)
+    }
+
+    /// The waiting queue itself.
+    pub(super) fn waiting_queue(&self) -> &WaitingQueue {
+        &self.waiting
     }
 
     /// Waiting requests in the order in which they are admitted under `order`.
     pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
-        self.waiting.in_order(order, now, self.waiting.bound(&self.config))
+        let entries = self.waiting.in_order(order, now, self.config.patience());
+        entries.into_iter().map(|entry| entry.id).collect()
     }
 
     /// Number of waiting requests.

@@ -14,11 +14,9 @@ impl V0 {
             plan.left.push(victim);
         }
         self.preemptions += 1;
-        let swap = match step.controls.preemption {
-            Preemption::Recompute => false,
-            Preemption::Swap => true,
-            Preemption::Cheaper => self.swap_is_cheaper(victim),
-        };
+        let rule = step.controls.preemption;
+        // What the host has no room for is not cheaper.
+        let swap = self.would_swap(victim, rule) && (rule != Preemption::Cheaper || self.host_has_room(victim));
         let request = &mut self.requests[victim.index()];
         request.preemptions += 1;
         if !swap {
@@ -34,11 +32,10 @@ impl V0 {
         Ok(())
     }
 
-    /// Compares moving the blocks twice with computing the whole sequence again.
-    fn swap_is_cheaper(&self, victim: RequestId) -> bool {
+    /// Whether `rule` would copy the whole sequence to the host.
+    fn would_swap(&self, victim: RequestId, rule: Preemption) -> bool {
         let request = &self.requests[victim.index()];
-        let pricing = &self.config.pricing;
-        self.host_has_room(victim) && pricing.swap(request.blocks.len() as u32) < pricing.prefill(request.len())
+        self.config.pricing.swaps(rule, request.blocks.len() as u32, request.len())
     }
 
     /// The swap-out test asks for one block more than is copied if the last block is exactly full.

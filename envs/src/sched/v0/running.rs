@@ -1,6 +1,6 @@
 //! Running requests decode, or go on with their prompt; blocks are found for them by preempting others.
 
-use kvtide_runtime::Victim;
+use kvtide_rules::victim;
 
 use super::super::cohort::Turn;
 use super::super::{Phase, Prefill, RequestId, Source, Stage, StepPlan};
@@ -111,21 +111,11 @@ impl V0 {
         }
     }
 
-    /// Position of the victim among those from position `first` of running on, of whom there are some. The newest of
-    /// equals.
+    /// Position of the victim among those from position `first` of running on, of whom there are some.
     fn choose_victim(&self, first: usize, step: &Step<'_>) -> usize {
-        let newest = self.running.len() - 1;
-        let request = |position: usize| self.view(self.running[position]);
-        // Reversed, so that the first extreme found is the newest.
-        let positions = (first..=newest).rev();
-        let chosen = match step.controls.victim {
-            Victim::Newest => Some(newest),
-            Victim::FewestBlocks => positions.min_by_key(|&at| request(at).held_blocks),
-            Victim::MostBlocks => positions.min_by_key(|&at| std::cmp::Reverse(request(at).held_blocks)),
-            Victim::LeastProgress => positions.min_by_key(|&at| request(at).generated),
-            Victim::MostSlack => positions.min_by_key(|&at| std::cmp::Reverse(request(at).next_deadline())),
-        };
-        chosen.unwrap_or(newest)
+        let newest_first = (first..self.running.len()).rev();
+        let chosen = victim::choose(step.controls.victim, newest_first, |&at| self.view(self.running[at]).running());
+        chosen.unwrap_or(first)
     }
 
     fn is_running(&self, id: RequestId) -> bool {

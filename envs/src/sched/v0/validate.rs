@@ -66,7 +66,7 @@ impl V0 {
     fn validate_queues(&self) -> Result<(), String> {
         let mut seen: Places<RequestId> = BTreeMap::new();
         let queues: [(&str, Phase, Vec<RequestId>); 3] = [
-            ("waiting", Phase::Waiting, self.waiting.ids().collect()),
+            ("waiting", Phase::Waiting, self.waiting.iter().map(|entry| entry.id).collect()),
             ("running", Phase::Running, self.running.clone()),
             ("swapped", Phase::Swapped, self.swapped.iter().copied().collect()),
         ];
@@ -95,7 +95,7 @@ impl V0 {
         if self.running.len() > self.config.max_num_seqs as usize {
             return Err(format!("{} requests run, above max_num_seqs", self.running.len()));
         }
-        match self.waiting.entries().find(|entry| **entry != self.entry(entry.id)) {
+        match self.waiting.iter().find(|entry| **entry != self.entry(entry.id)) {
             Some(stale) => Err(format!("waiting keeps {stale:?}, which is {:?}", self.entry(stale.id))),
             None => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! Waiting → running: the only place where the watermark is tested.
 
-use super::super::{Admittance, BlockCopy, Phase, Refusal, RequestId, Source, StepPlan, Test};
-use super::{Entry, Step, Turn, V1};
+use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
+use super::{Step, Turn, V1};
 use crate::kv::{BlockId, Eviction, blocks_for};
 
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
@@ -29,8 +29,8 @@ impl V1 {
     /// Only the first chunk's blocks are taken; that the whole prompt fits is tested, not reserved.
     pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
         while self.budget_left(step) > 0 && self.running.len() < self.config.max_num_seqs as usize {
-            let bound = self.waiting.bound(&self.config);
-            let Some((position, head)) = self.waiting.next(step.controls.admission, step.now, bound) else { break };
+            let next = self.waiting.next(step.controls.admission, step.now, self.config.patience());
+            let Some((seat, head)) = next else { break };
             if !self.could_fit(head, step, plan) {
                 break;
             }
@@ -39,7 +39,7 @@ impl V1 {
             if !self.passes(head, &offer, step, plan) {
                 break;
             }
-            self.waiting.admit(position, step.now);
+            self.waiting.admit(seat, step.now);
             self.enter_running(head.id, &offer, step, plan);
         }
     }

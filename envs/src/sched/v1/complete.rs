@@ -44,8 +44,7 @@ impl V1 {
         if sequence.is_stale {
             // Preempted since: the token counts, the keys and values are gone.
             sequence.is_stale = false;
-            let length = sequence.tokens;
-            self.waiting.lengthen(id, length);
+            self.waiting.lengthen(sequence.seat, sequence.tokens);
             return;
         }
         sequence.in_flight -= tokens;
@@ -88,7 +87,7 @@ impl V1 {
             self.running.remove(position);
             self.forget_loose(turn);
         } else {
-            self.waiting.take(id);
+            self.waiting.remove(self.sequences[id.index()].seat);
         }
         outcome.finished.push(id);
     }

@@ -32,8 +32,9 @@ use kvtide_runtime::{Admission, Controls};
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, Turn};
-use super::waiting::{Entry, WaitingQueue};
-use super::{ConfigError, DeadEnds, EngineConfig, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan};
+use super::{
+    ConfigError, DeadEnds, EngineConfig, Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue,
+};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::time::Micros;
 
@@ -143,7 +144,7 @@ impl V1 {
         self.sequences.push(sequence);
         if phase == Phase::Waiting {
             let entry = self.entry(id);
-            self.waiting.push_back(entry);
+            self.sequences[id.index()].seat = self.waiting.push_back(entry);
         }
         (id, phase)
     }
@@ -171,10 +172,7 @@ impl V1 {
     /// What the waiting queue keeps of a request.
     fn entry(&self, id: RequestId) -> Entry {
         let sequence = &self.sequences[id.index()];
-        // On time means that the first token can still come in time, so the prefill it needs is taken off.
-        let prefill = self.config.pricing.prefill(sequence.tokens);
-        let late_at = Micros(sequence.late_at().0.saturating_sub(prefill.0));
-        Entry { id, tokens: sequence.tokens, arrival: sequence.arrival, late_at }
+        Entry::new(id, sequence.slo, sequence.arrival, sequence.answer(), sequence.tokens, &self.config.pricing)
     }
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
@@ -265,12 +263,18 @@ impl V1 {
 
     /// Waiting requests, head first.
     pub fn waiting(&self) -> impl DoubleEndedIterator<Item = RequestId> {
-        self.waiting.ids()
+        self.waiting.iter().map(|entry| entry.id)
+    }
+
+    /// The waiting queue itself.
+    pub(super) fn waiting_queue(&self) -> &WaitingQueue {
+        &self.waiting
     }
 
     /// Waiting requests in the order in which they are admitted under `order`.
     pub fn waiting_in(&self, order: Admission, now: Micros) -> Vec<RequestId> {
-        self.waiting.in_order(order, now, self.waiting.bound(&self.config))
+        let entries = self.waiting.in_order(order, now, self.config.patience());
+        entries.into_iter().map(|entry| entry.id).collect()
     }
 
     /// Number of waiting requests.

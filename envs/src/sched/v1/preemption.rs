@@ -1,6 +1,6 @@
 //! Running → waiting: a victim gives its blocks up, to be computed again or brought back from the host.
 
-use kvtide_runtime::{Preemption, Victim};
+use kvtide_rules::victim;
 
 use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
 use super::{Step, Turn, V1};
@@ -26,18 +26,10 @@ impl V1 {
         true
     }
 
-    /// The victim among those from position `first` of running on; the newest of equals.
+    /// The victim among those from position `first` of running on.
     fn choose_victim(&self, first: usize, step: &Step<'_>) -> Option<RequestId> {
-        // Reversed, so that the first extreme found is the newest.
-        let newest_first = || self.running[first..].iter().rev().copied();
-        let blocks = |id: &RequestId| self.sequences[id.index()].blocks.len();
-        match step.controls.victim {
-            Victim::Newest => newest_first().next(),
-            Victim::FewestBlocks => newest_first().min_by_key(blocks),
-            Victim::MostBlocks => newest_first().min_by_key(|id| std::cmp::Reverse(blocks(id))),
-            Victim::LeastProgress => newest_first().min_by_key(|&id| self.view(id).generated),
-            Victim::MostSlack => newest_first().min_by_key(|&id| std::cmp::Reverse(self.view(id).next_deadline())),
-        }
+        let newest_first = self.running[first..].iter().rev().copied();
+        victim::choose(step.controls.victim, newest_first, |&id| self.view(id).running())
     }
 
     /// Takes a running request's blocks and puts it at the head of waiting. What it generated stays.
@@ -67,7 +59,7 @@ impl V1 {
         sequence.sampling = 0;
         sequence.in_flight = 0;
         let entry = self.entry(victim);
-        self.waiting.push_front(entry);
+        self.sequences[victim.index()].seat = self.waiting.push_front(entry);
     }
 
     fn swaps(&self, victim: RequestId, step: &Step<'_>) -> bool {
@@ -76,12 +68,7 @@ impl V1 {
         if blocks == 0 || blocks > self.host.num_free() {
             return false;
         }
-        let pricing = &self.config.pricing;
-        match step.controls.preemption {
-            Preemption::Recompute => false,
-            Preemption::Swap => true,
-            Preemption::Cheaper => pricing.swap(blocks) < pricing.prefill(sequence.computed),
-        }
+        self.config.pricing.swaps(step.controls.preemption, blocks, sequence.computed)
     }
 
     /// Copies every block with computed tokens to the host.

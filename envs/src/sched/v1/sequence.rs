@@ -1,5 +1,7 @@
 //! The state of one request under V1.
 
+use kvtide_rules::{Answer, Seat};
+
 use super::super::{Phase, Slo};
 use crate::kv::{BlockId, Content};
 use crate::time::Micros;
@@ -34,6 +36,8 @@ pub(super) struct Sequence {
     pub(super) next_event: u32,
     /// Of a running request: its place in running.
     pub(super) ticket: u32,
+    /// Of a waiting request: its place in waiting.
+    pub(super) seat: Seat,
     pub(super) phase: Phase,
     /// GPU blocks.
     pub(super) blocks: Vec<BlockId>,
@@ -72,6 +76,7 @@ impl Sequence {
             origin: 0,
             next_event: 0,
             ticket: 0,
+            seat: Seat::default(),
             phase: Phase::Waiting,
             blocks: Vec::new(),
             registered: 0,
@@ -108,13 +113,8 @@ impl Sequence {
         self.tokens + self.sampling > self.prompt_tokens
     }
 
-    /// From when on it cannot meet its targets any more if it waits; see
-    /// [`RequestState::late_at`](super::super::RequestState::late_at).
-    pub(super) fn late_at(&self) -> Micros {
-        match (self.first_token, self.last_token) {
-            (Some(first), _) if first > self.slo.deadline(self.arrival, 0) => Micros::ZERO,
-            (Some(_), Some(last)) => last + self.slo.stall,
-            _ => self.slo.deadline(self.arrival, 0),
-        }
+    /// How far its answer is.
+    pub(super) fn answer(&self) -> Answer {
+        Answer::of(self.slo, self.arrival, self.first_token, self.last_token)
     }
 }

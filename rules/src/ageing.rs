@@ -9,16 +9,34 @@
 //! another order; so a request would have been admitted once as many tokens have been admitted as were waiting before it,
 //! with its own, when it arrived.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
-use crate::time::Micros;
+use crate::Micros;
 
 /// How long a wait is remembered.
 const MEMORY: Micros = Micros::from_millis(600_000);
 
+/// How long somebody may be overtaken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Patience {
+    /// The least bound.
+    pub max_wait: Micros,
+    /// The bound as a multiple of the longest wait in queue order, where that is above `max_wait`; 0 for `max_wait` alone.
+    pub factor: f64,
+}
+
+impl Default for Patience {
+    /// Ten seconds, and 2.5 times the longest wait in queue order: what policies are trained with. Overtaking goes on until
+    /// the bound is met, so a wait can exceed it: measured, 2.5 keeps the longest wait within three times that of queue
+    /// order.
+    fn default() -> Patience {
+        Patience { max_wait: Micros::from_millis(10_000), factor: 2.5 }
+    }
+}
+
 /// The bound, and what it takes to know it. Constant time a request, amortised.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ageing {
+pub struct Ageing {
     /// Tokens admitted since the start, and tokens waiting.
     admitted: u64,
     waiting: u64,
@@ -31,23 +49,23 @@ pub(super) struct Ageing {
 
 impl Ageing {
     /// A request with `tokens` to compute arrives.
-    pub(super) fn arrive(&mut self, arrival: Micros, tokens: u32) {
+    pub fn arrive(&mut self, arrival: Micros, tokens: u32) {
         self.join(tokens);
         self.line.push_back((arrival, self.admitted + self.waiting));
     }
 
     /// Tokens wait that did not arrive just now: of a request that was preempted, or that turned out to be longer.
-    pub(super) fn join(&mut self, tokens: u32) {
+    pub fn join(&mut self, tokens: u32) {
         self.waiting += u64::from(tokens);
     }
 
     /// Tokens that waited do so no longer, but were not admitted either.
-    pub(super) fn leave(&mut self, tokens: u32) {
+    pub fn leave(&mut self, tokens: u32) {
         self.advance(tokens);
     }
 
     /// A request with `tokens` to compute is admitted.
-    pub(super) fn admit(&mut self, tokens: u32, now: Micros) {
+    pub fn admit(&mut self, tokens: u32, now: Micros) {
         self.advance(tokens);
         while let Some(&(arrival, mark)) = self.line.front()
             && (mark <= self.admitted || self.waiting == 0)
@@ -73,9 +91,9 @@ impl Ageing {
     }
 
     /// How long a request may wait before it comes first. Changes only when somebody is admitted.
-    pub(super) fn bound(&self, max_wait: Micros, patience: f64) -> Micros {
+    pub fn bound(&self, patience: Patience) -> Micros {
         let longest = self.waits.front().map_or(0, |&(_, wait)| wait.0);
-        max_wait.max(Micros((longest as f64 * patience) as u64))
+        patience.max_wait.max(Micros((longest as f64 * patience.factor) as u64))
     }
 }
 
@@ -89,20 +107,24 @@ mod tests {
         Micros(seconds * SECOND)
     }
 
+    fn bound(ageing: &Ageing, max_wait: u64, factor: f64) -> Micros {
+        ageing.bound(Patience { max_wait: at(max_wait), factor })
+    }
+
     #[test]
     fn the_bound_is_a_multiple_of_what_queue_order_would_have_given() {
         let mut ageing = Ageing::default();
         ageing.arrive(at(0), 100);
         ageing.arrive(at(1), 10);
-        assert_eq!(ageing.bound(at(5), 3.0), at(5));
+        assert_eq!(bound(&ageing, 5, 3.0), at(5));
         // The short one overtakes. In queue order the long one would not be in yet.
         ageing.admit(10, at(4));
-        assert_eq!(ageing.bound(at(5), 3.0), at(5));
+        assert_eq!(bound(&ageing, 5, 3.0), at(5));
         // Both are in, and in queue order would be: the first after 8 s, the second after 7.
         ageing.admit(100, at(8));
-        assert_eq!(ageing.bound(at(5), 3.0), at(24));
-        assert_eq!(ageing.bound(at(5), 0.0), at(5));
-        assert_eq!(ageing.bound(Micros::MAX, 3.0), Micros::MAX);
+        assert_eq!(bound(&ageing, 5, 3.0), at(24));
+        assert_eq!(bound(&ageing, 5, 0.0), at(5));
+        assert_eq!(ageing.bound(Patience { max_wait: Micros::MAX, factor: 3.0 }), Micros::MAX);
     }
 
     #[test]
@@ -112,34 +134,6 @@ mod tests {
             ageing.arrive(at(arrived), 7);
             ageing.admit(7, at(admitted));
         }
-        assert_eq!(ageing.bound(Micros::ZERO, 1.0), at(10));
-    }
-
-    /// Against a second queue that is served in order of arrival.
-    #[test]
-    fn waits_are_those_of_a_queue_served_in_order() {
-        use rand::RngExt;
-        let mut stream = crate::seed::stream(1, "ageing.test", 0);
-        let (mut ageing, mut shuffled, mut in_order) = (Ageing::default(), Vec::new(), VecDeque::new());
-        let (mut now, mut longest, mut served, mut due) = (0, 0, 0_u64, 0_u64);
-        for _ in 0..5_000 {
-            now += stream.random_range(1..1000);
-            if stream.random_bool(0.5) {
-                let tokens = stream.random_range(1..50);
-                ageing.arrive(Micros(now), tokens);
-                shuffled.push(tokens);
-                due += u64::from(tokens);
-                in_order.push_back((now, due));
-            } else if !shuffled.is_empty() {
-                let tokens = shuffled.swap_remove(stream.random_range(0..shuffled.len()));
-                ageing.admit(tokens, Micros(now));
-                served += u64::from(tokens);
-                while in_order.front().is_some_and(|&(_, due)| due <= served) {
-                    longest = longest.max(now - in_order.pop_front().unwrap().0);
-                }
-            }
-            assert_eq!(ageing.bound(Micros::ZERO, 1.0), Micros(longest));
-        }
-        assert!(longest > 10_000);
+        assert_eq!(bound(&ageing, 0, 1.0), at(10));
     }
 }

@@ -1,16 +1,18 @@
 //! Service-level objectives of one request.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use crate::time::Micros;
+use crate::Micros;
 
 /// Targets a request must meet all at once to be attained.
 ///
 /// Token *j* (from 0) is on time if it appears by `arrival + ttft + j * tpot`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Slo {
     /// Time to first token.
     pub ttft: Micros,
@@ -59,13 +61,11 @@ impl Default for Slo {
 }
 
 /// Why an SLO could not be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SloError {
     /// Neither a class nor `key:ms` pairs.
-    #[error("unknown SLO {0:?}: give a class (chat, agent, document, batch, real-time) or ttft:MS,tpot:MS[,stall:MS]")]
     Unknown(String),
     /// A value that is not a whole number of milliseconds in range.
-    #[error("SLO target {key}:{value:?} is not a whole number of milliseconds from 1 to {MAX_TARGET_MS}")]
     Target {
         /// Which target.
         key: String,
@@ -73,9 +73,28 @@ pub enum SloError {
         value: String,
     },
     /// A target given twice.
-    #[error("SLO target {0} is given twice")]
     Twice(String),
 }
+
+impl fmt::Display for SloError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SloError::Unknown(text) => {
+                write!(f, "unknown SLO {text:?}: give a class (")?;
+                for (index, name) in Slo::class_names().enumerate() {
+                    write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
+                }
+                f.write_str(") or ttft:MS,tpot:MS[,stall:MS]")
+            }
+            SloError::Target { key, value } => {
+                write!(f, "SLO target {key}:{value:?} is not a whole number of milliseconds from 1 to {MAX_TARGET_MS}")
+            }
+            SloError::Twice(key) => write!(f, "SLO target {key} is given twice"),
+        }
+    }
+}
+
+impl core::error::Error for SloError {}
 
 impl FromStr for Slo {
     type Err = SloError;
@@ -115,6 +134,8 @@ impl fmt::Display for Slo {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
@@ -131,7 +152,10 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let error = |text: &str| text.parse::<Slo>().unwrap_err().to_string();
-        assert!(error("fast").starts_with("unknown SLO \"fast\""));
+        assert_eq!(
+            error("fast"),
+            "unknown SLO \"fast\": give a class (chat, agent, document, batch, real-time) or ttft:MS,tpot:MS[,stall:MS]"
+        );
         assert!(error("ttft:0").contains("ttft:\"0\""));
         assert!(error("tpot:5.5").contains("tpot:\"5.5\""));
         assert_eq!(error("ttft:1,ttft:2"), "SLO target ttft is given twice");

@@ -1,14 +1,12 @@
-//! Time as the environment knows it: microseconds since the run started, never a wall clock.
+//! Time as every rule knows it: whole microseconds on a clock that does not go back, the node's own or a simulated one.
 
-use std::fmt;
-use std::iter::Sum;
-use std::ops::{Add, AddAssign, Sub};
-
-use serde::{Deserialize, Serialize};
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Sub};
 
 /// A moment or a duration, in whole microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Micros(pub u64);
 
 impl Micros {
@@ -19,7 +17,10 @@ impl Micros {
 
     /// Rounds to the nearest microsecond; negative and NaN become zero.
     pub fn from_secs_f64(seconds: f64) -> Micros {
-        Micros((seconds * 1e6).round() as u64)
+        let exact = seconds * 1e6;
+        // `f64::round` is not in `core`. Halves go up, and the difference is exact.
+        let whole = exact as u64;
+        Micros(whole.saturating_add(u64::from(exact - whole as f64 >= 0.5)))
     }
 
     /// From whole milliseconds.
@@ -83,5 +84,22 @@ impl Sum for Micros {
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.6}s", self.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_as_the_standard_library_rounds() {
+        let seconds = [0.0, -0.0, -1.0, 4e-7, 5e-7, 4.999_999e-7, 1.5e-6, 2.5e-6, 1e-6, 12.345_678_9, 1e9, 9e12, 4e15];
+        for seconds in seconds.into_iter().chain([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE]) {
+            assert_eq!(Micros::from_secs_f64(seconds), Micros((seconds * 1e6).round() as u64), "{seconds}");
+        }
+        for number in 0..10_000 {
+            let seconds = f64::from(number) * 1.7e-7;
+            assert_eq!(Micros::from_secs_f64(seconds), Micros((seconds * 1e6).round() as u64), "{seconds}");
+        }
     }
 }
