@@ -19,4 +19,4 @@ fi
 rm -rf "$folder/wheels" "$folder/site"
 "$folder/tools/bin/maturin" build --quiet --release --interpreter "$python" --manifest-path python/Cargo.toml --out "$folder/wheels"
 pip --target "$folder/site" --no-index --no-deps "$folder"/wheels/*.whl
-PYTHONPATH="$folder/site:$folder/tools" "$python" -B -m pytest -p no:cacheprovider python "$@"
+KVTIDE_WHEELS="$folder/wheels" PYTHONPATH="$folder/site:$folder/tools" "$python" -B -m pytest -p no:cacheprovider python "$@"

@@ -1,8 +1,9 @@
-"""Drives vLLM's own V1 scheduler over a trace, without a GPU or a model, with and without kvtide.
+"""Drives vLLM's own V1 scheduler over traffic, without a GPU or a model, with and without kvtide.
 
 vLLM's scheduler, KV-cache manager, block pool and queues are those of the published wheel. Only what surrounds them is
-played: requests arrive as the trace says, a step takes as long as kvtide's roofline says (`envs/src/cost/roofline.rs`),
-every finished prefill or decode returns one token. So the numbers compare with `kvtide simulate` on the same trace.
+played: requests arrive as the trace says, or as so many clients send them; a step takes as long as the simulator prices it
+(by the simulator's own code, `kvtide._kvtide.StepCost`); every finished prefill or decode returns one token. So the numbers
+compare with `kvtide simulate` on the same trace.
 
 Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`.
 """
@@ -14,69 +15,94 @@ import gc
 import json
 import os
 import sys
-import tempfile
 import time
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+from engine import BLOCK, Engine, answer, sampled
+
+from kvtide._kvtide import Slo, StepCost
 
 
-class Roofline:
-    """Llama 3 8B in bf16 on an RTX 4090, as kvtide's `llama-3-8b@rtx-4090`."""
+@dataclass(frozen=True)
+class World:
+    """What is served, on what, and what it is asked for."""
 
-    layers, heads, kv_heads, head_dim, hidden = 32, 32, 8, 128, 4096
-    layer_params = layers * (hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * 14_336)
-    head_params = hidden * 128_256
-    flops, bandwidth = 165.2e12 * 0.7, 1008e9 * 0.8
-    step_fixed, sequence_fixed = 3e-3, 15e-6
-    kv_bytes = 2 * layers * kv_heads * head_dim * 2
+    requests: list[dict]
+    # None: an open loop.
+    clients: int | None
+    cost: StepCost
+    engine: Engine
+    slo: Slo
 
-    context_token = kv_bytes / bandwidth
-    attention_pair = 4 * layers * heads * head_dim / flops
 
-    @classmethod
-    def step_us(cls, decodes: list[int], chunks: list[tuple[int, int]]) -> int:
-        """Of decodes, each with its context, and prompt chunks, each (context, tokens)."""
-        sequences = len(decodes) + len(chunks)
-        tokens = len(decodes) + sum(tokens for _, tokens in chunks)
-        seconds = cls.step_fixed
-        seconds += max(tokens * 2 * cls.layer_params / cls.flops, cls.layer_params * 2 / cls.bandwidth)
-        seconds += max(sequences * 2 * cls.head_params / cls.flops, cls.head_params * 2 / cls.bandwidth)
-        seconds += sum(decodes) * cls.context_token
-        for context, k in chunks:
-            pairs = k * context + k * (k + 1) / 2
-            seconds += max(pairs * cls.attention_pair, (context + k) * cls.context_token)
-        seconds += sequences * cls.sequence_fixed
-        return max(round(seconds * 1e6), 1)
+class Text:
+    """A request's tokens by position. Where prefix hashes are known, those of equal hashes are equal; all others are like
+    nobody else's."""
+
+    def __init__(self, row: dict, index: int) -> None:
+        if row.get("session") and not row.get("hash_ids"):
+            raise SystemExit("sessions without prefix hashes are not played: their texts are not known here")
+        self.index = index
+        self.tokens = row["prompt_tokens"]
+        self.size = row.get("hash_block_tokens", 0)
+        self.hashes = row.get("hash_ids", [])
+
+    def prompt(self) -> list[int]:
+        shared = [hash_id * self.size + place for hash_id in self.hashes for place in range(self.size)][: self.tokens]
+        return shared + [self.own(place) for place in range(len(shared), self.tokens)]
+
+    def own(self, place: int) -> int:
+        return -(self.index << 24 | place) - 1
+
+
+@dataclass
+class Record:
+    """When a request got its tokens."""
+
+    arrival_us: int
+    first_us: int | None = None
+    last_us: int = 0
+    stall_us: int = 0
+    tokens: int = 0
+
+    def token(self, now_us: int) -> None:
+        if self.first_us is None:
+            self.first_us = now_us
+        else:
+            self.stall_us = max(self.stall_us, now_us - self.last_us)
+        self.last_us = now_us
+        self.tokens += 1
+
+    def attains(self, slo: Slo) -> bool:
+        gaps = self.tokens - 1
+        tpot = (self.last_us - self.first_us) / gaps if gaps else 0
+        ttft_us = self.first_us - self.arrival_us
+        return ttft_us <= slo.ttft_us and tpot <= slo.tpot_us and self.stall_us <= slo.stall_us
 
 
 class Driver:
-    """One scheduler, one trace, one clock."""
+    """One scheduler, one world, one clock."""
 
-    def __init__(self, trace: list[dict], scheduler, slo_us: tuple[int, int, int]) -> None:
-        self.trace, self.scheduler = trace, scheduler
-        self.ttft_us, self.tpot_us, self.stall_us = slo_us
+    def __init__(self, world: World, scheduler) -> None:
+        self.world, self.scheduler = world, scheduler
         self.now_us = 0
-        self.records = [None] * len(trace)
+        self.records: list[Record] = []
         self.steps = self.preemptions = 0
         self.schedule_s = 0.0
-        self.watermarks: dict[int, int] = {}
 
     def run(self) -> dict:
-        scheduler, trace = self.scheduler, self.trace
-        arrived, in_flight = 0, None
+        scheduler, in_flight = self.scheduler, None
         while True:
-            while arrived < len(trace) and trace[arrived]["arrival_us"] <= self.now_us:
-                scheduler.add_request(self.request(arrived))
-                arrived += 1
+            self.deliver()
             planned = self.plan() if scheduler.requests else None
             if planned is None and in_flight is None:
-                if arrived == len(trace):
+                if len(self.records) == len(self.world.requests):
                     if scheduler.requests:
                         raise SystemExit("stalled")
                     return self.summary()
-                self.now_us = trace[arrived]["arrival_us"]
+                self.now_us = self.world.requests[len(self.records)]["arrival_us"]
                 continue
             previous, in_flight = in_flight, planned
             if planned is not None:
@@ -88,22 +114,20 @@ class Driver:
                 self.now_us = max(self.now_us, previous["ends_us"])
                 self.complete(previous)
 
-    def request(self, index: int):
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.request import Request
-
-        row = self.trace[index]
-        # Tokens nobody else has: a prefix is shared with nobody but oneself before a preemption.
-        prompt = list(range(index << 20, (index << 20) + row["prompt_tokens"]))
-        self.records[index] = {"first": None, "last": None, "stall": 0, "tokens": 0}
-        return Request(
-            request_id=str(index),
-            prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=row["output_tokens"], ignore_eos=True),
-            pooling_params=None,
-            arrival_time=row["arrival_us"] * 1e-6,
-            block_hasher=HASHER,
-        )
+    def deliver(self) -> None:
+        """Everybody who has arrived; in a closed loop, a request for each client that waits for none."""
+        requests, clients = self.world.requests, self.world.clients
+        while len(self.records) < len(requests):
+            index = len(self.records)
+            row = requests[index]
+            arrival_us = row["arrival_us"] if clients is None else self.now_us
+            if arrival_us > self.now_us or clients is not None and len(self.scheduler.requests) >= clients:
+                return
+            self.records.append(Record(arrival_us))
+            request = self.world.engine.request(
+                str(index), Text(row, index).prompt(), row["output_tokens"], arrival_us * 1e-6
+            )
+            self.scheduler.add_request(request)
 
     def plan(self) -> dict | None:
         scheduler = self.scheduler
@@ -114,184 +138,130 @@ class Driver:
         if output.total_num_scheduled_tokens == 0:
             return None
         self.steps += 1
-        blocks = scheduler.kv_cache_manager.watermark_blocks
-        self.watermarks[blocks] = self.watermarks.get(blocks, 0) + 1
-        decodes, chunks, samples = [], [], []
+        decodes, context, chunks = 0, 0, []
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = scheduler.requests[request_id]
-            context = request.num_computed_tokens - tokens
+            before = request.num_computed_tokens - tokens
             # Of a request that has its first token, or will have once the step before is done.
-            is_decode = tokens == 1 and context >= request.num_prompt_tokens
-            if is_decode:
+            if tokens == 1 and before >= request.num_prompt_tokens:
+                decodes += 1
                 # Those computed before and the one being computed.
-                decodes.append(context + 1)
+                context += before + 1
             else:
-                chunks.append((context, tokens))
-            samples.append(not request.is_prefill_chunk)
-        return {"output": output, "samples": samples, "took_us": Roofline.step_us(decodes, chunks)}
+                chunks.append((before, tokens))
+        took_us = self.world.cost.step_us(decodes, context, chunks)
+        return {"output": output, "samples": sampled(scheduler, output), "took_us": took_us}
 
     def complete(self, step: dict) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
+        def token(request) -> int:
+            index = int(request.request_id)
+            return -(index << 24 | request.num_tokens) - 1
 
-        ids = list(step["output"].num_scheduled_tokens)
-        tokens = []
-        for request_id, samples in zip(ids, step["samples"], strict=True):
-            request = self.scheduler.requests.get(request_id)
-            if not samples or request is None:
-                tokens.append([])
-                continue
-            index = int(request_id)
-            tokens.append([(index << 20) + request.num_tokens])
-            self.token(index)
-        result = ModelRunnerOutput(
-            req_ids=ids, req_id_to_index={id: index for index, id in enumerate(ids)}, sampled_token_ids=tokens
-        )
+        answered, result = answer(self.scheduler, step["output"], step["samples"], token)
+        for request_id in answered:
+            self.records[int(request_id)].token(self.now_us)
         self.scheduler.update_from_output(step["output"], result)
 
-    def token(self, index: int) -> None:
-        record = self.records[index]
-        if record["first"] is None:
-            record["first"] = self.now_us
-        else:
-            record["stall"] = max(record["stall"], self.now_us - record["last"])
-        record["last"] = self.now_us
-        record["tokens"] += 1
-
     def summary(self) -> dict:
-        attained, ttfts = 0, []
-        for row, record in zip(self.trace, self.records, strict=True):
-            assert record["tokens"] == row["output_tokens"], "every request is answered in full"
-            ttft = record["first"] - row["arrival_us"]
-            ttfts.append(ttft)
-            gaps = record["tokens"] - 1
-            tpot = (record["last"] - record["first"]) / gaps if gaps else 0
-            attained += ttft <= self.ttft_us and tpot <= self.tpot_us and record["stall"] <= self.stall_us
-        ttfts.sort()
+        for row, record in zip(self.world.requests, self.records, strict=True):
+            assert record.tokens == row["output_tokens"], "every request is answered in full"
+        ttfts = sorted(record.first_us - record.arrival_us for record in self.records)
         summary = {
-            "requests": len(self.trace),
-            "slo_attainment": round(attained / len(self.trace), 4),
+            "requests": len(self.records),
+            "slo_attainment": sum(record.attains(self.world.slo) for record in self.records) / len(self.records),
             "preemptions": self.preemptions,
-            "steps": self.steps,
+            "scheduler_steps": self.steps,
             "makespan_s": self.now_us * 1e-6,
-            "ttft_p50_ms": ttfts[len(ttfts) // 2] / 1000,
             "ttft_p99_ms": ttfts[len(ttfts) * 99 // 100] / 1000,
             "schedule_us_per_step": round(self.schedule_s / self.steps * 1e6, 1),
-            "watermark_blocks": {str(k): v for k, v in sorted(self.watermarks.items())},
         }
         tide = getattr(self.scheduler, "kvtide", None)
         if tide is not None:
-            summary["kvtide"] = {name: tide.metrics.of(name) for name in
-                                 ("decisions", "overrides", "fallbacks", "errors", "reloads")}  # fmt: skip
+            summary["kvtide"] = guard_report(tide)
         return summary
 
 
-def make_scheduler(options, watermark: float, scheduler_cls: str | None):
-    """vLLM's scheduler over a pool of `options.blocks` blocks, with everything a GPU would do left out."""
-    import torch
-    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-    folder = Path(tempfile.mkdtemp(prefix="kvtide-opt-"))
-    shape = {
-        "architectures": ["OPTForCausalLM"], "model_type": "opt", "num_hidden_layers": 1, "hidden_size": 16,
-        "num_attention_heads": 1, "ffn_dim": 16, "word_embed_proj_dim": 16, "vocab_size": 100, "torch_dtype": "float16",
-        "max_position_embeddings": options.max_model_len,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(shape))
-    model = ModelConfig(
-        model=str(folder), skip_tokenizer_init=True, dtype="float16", max_model_len=options.max_model_len
-    )
-    cache = CacheConfig(block_size=16, enable_prefix_caching=options.prefix_cache)
-    cache.num_gpu_blocks = options.blocks
-    scheduler_config = SchedulerConfig(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_model_len=options.max_model_len,
-        enable_chunked_prefill=True,
-        async_scheduling=not options.sync,
-        watermark=watermark,
-        scheduler_cls=scheduler_cls,
-        is_encoder_decoder=False,
-    )
-    config = VllmConfig(
-        model_config=model, cache_config=cache, scheduler_config=scheduler_config, device_config=DeviceConfig("cpu")
-    )
-    # What the platform made of it: on a machine without a GPU it may not be what was asked for.
-    config.scheduler_config.async_scheduling = not options.sync
-    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=1, dtype=torch.float16)
-    groups = [KVCacheGroupSpec(["layer"], spec)]
-    kv_cache_config = KVCacheConfig(num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-
-    class NoGrammar:
-        """A structured-output manager of requests without structure: every token will do."""
-
-        def __getattr__(self, name):
-            return lambda *args, **kwargs: True
-
-    cls = config.scheduler_config.get_scheduler_cls()
-    return cls(
-        vllm_config=config,
-        kv_cache_config=kv_cache_config,
-        structured_output_manager=NoGrammar(),
-        block_size=16,
-        hash_block_size=16,
-    )
+def guard_report(tide) -> dict:
+    """As `kvtide simulate --json` has it, and what went wrong."""
+    metrics, fallback = tide.metrics, tide.pilot.guard.last_fallback
+    return {
+        "decisions": metrics.counts["decisions", ""],
+        "fallbacks": metrics.of("fallbacks"),
+        "out_of_range": metrics.of("out_of_range"),
+        "last_fallback": tide.pilot.refusal if tide.pilot.table is None else fallback,
+        "errors": metrics.of("errors"),
+        "reloads": metrics.of("reloads"),
+    }
 
 
-HASHER = None
+def serve(world: World, policy: str) -> dict:
+    """The world, served under `policy`."""
+    kind, _, value = policy.partition(":")
+    watermark, scheduler_cls = 0.0, None
+    os.environ.pop("KVTIDE_TABLE", None)
+    if kind == "fixed":
+        watermark = float(value)
+    elif kind in ("table", "shadow"):
+        scheduler_cls = "kvtide.vllm.Scheduler"
+        os.environ.update(KVTIDE_TABLE=value, KVTIDE_MODE="act" if kind == "table" else "shadow")
+        os.environ["KVTIDE_SLO"] = str(world.slo)
+        os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = str(world.cost.prefill_ns_per_token)
+        os.environ["KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR"] = str(world.cost.attention_ns_per_token_pair)
+    elif kind != "default":
+        sys.exit(f"no policy {policy!r}")
+    scheduler = world.engine.scheduler(watermark, scheduler_cls)
+    driver = Driver(world, scheduler)
+    if scheduler_cls is not None:
+        scheduler.kvtide.clock = scheduler.kvtide.wall_clock = lambda: driver.now_us * 1e-6
+    # Otherwise every policy pays for the objects of those before it.
+    gc.collect()
+    gc.disable()
+    try:
+        return {"policy": policy, **driver.run()}
+    finally:
+        gc.enable()
+
+
+def read(path: Path) -> list[dict]:
+    """Requests in order of arrival, of whom the first comes at 0, as kvtide has it."""
+    requests = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(first["arrival_us"] <= second["arrival_us"] for first, second in pairwise(requests)), "in order"
+    start_us = requests[0]["arrival_us"]
+    return [row | {"arrival_us": row["arrival_us"] - start_us} for row in requests]
+
+
+def setting(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name not in ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens"):
+        raise argparse.ArgumentTypeError(f"{name} is not set here")
+    return name, int(value)
+
+
+def world_of(options) -> World:
+    cost = StepCost(options.env)
+    engine = {
+        "num_gpu_blocks": cost.num_gpu_blocks,
+        "max_num_seqs": cost.max_num_seqs,
+        "max_num_batched_tokens": cost.max_num_batched_tokens,
+    }
+    engine = Engine(**(engine | dict(options.set)), prefix_cache=options.prefix_cache == "on")
+    return World(read(options.trace), options.clients, cost, engine, Slo.parse(options.slo))
 
 
 def main() -> None:
-    global HASHER
+    assert BLOCK == 16, "the simulator's blocks"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, required=True, help="kvtide JSON Lines")
     parser.add_argument("--policy", action="append", required=True)
-    parser.add_argument("--blocks", type=int, default=2588)
-    parser.add_argument("--max-num-seqs", type=int, default=256)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
-    parser.add_argument("--max-model-len", type=int)
-    parser.add_argument("--sync", action="store_true")
-    parser.add_argument("--no-prefix-cache", dest="prefix_cache", action="store_false")
+    parser.add_argument("--env", default="llama-3-8b@rtx-4090")
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--slo", default="ttft:2000,tpot:100,stall:3000")
+    parser.add_argument("--set", type=setting, action="append", default=[])
+    parser.add_argument("--prefix-cache", choices=("on", "off"), default="on")
     options = parser.parse_args()
-    options.max_model_len = options.max_model_len or (options.blocks - 1) * 16
-    trace = [json.loads(line) for line in options.trace.read_text().splitlines()]
-    trace.sort(key=lambda row: row["arrival_us"])
-    # As kvtide does: the clock begins with the first arrival.
-    first_us = trace[0]["arrival_us"]
-    for row in trace:
-        row["arrival_us"] -= first_us
-
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-
-    if options.prefix_cache:
-        init_none_hash(sha256)
-        HASHER = get_request_block_hasher(16, sha256)
+    world = world_of(options)
     for policy in options.policy:
-        kind, _, value = policy.partition(":")
-        watermark, scheduler_cls = 0.0, None
-        os.environ.pop("KVTIDE_TABLE", None)
-        if kind == "fixed":
-            watermark = float(value)
-        elif kind in ("table", "shadow"):
-            scheduler_cls = "kvtide.vllm.Scheduler"
-            os.environ.update(KVTIDE_TABLE=value, KVTIDE_MODE="act" if kind == "table" else "shadow")
-            os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = str(2 * Roofline.layer_params / Roofline.flops * 1e9)
-            os.environ["KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR"] = str(Roofline.attention_pair * 1e9)
-        elif kind != "default":
-            sys.exit(f"no policy {policy!r}")
-        scheduler = make_scheduler(options, watermark, scheduler_cls)
-        driver = Driver(trace, scheduler, (2_000_000, 100_000, 3_000_000))
-        if kind in ("table", "shadow"):
-            scheduler.kvtide.clock = lambda: driver.now_us * 1e-6
-        # Otherwise every policy pays for the objects of those before it.
-        gc.collect()
-        gc.disable()
-        summary = driver.run()
-        gc.enable()
-        name = policy if kind in ("default", "fixed") else f"{kind}:{Path(value).name}"
-        print(json.dumps({"policy": name, **summary}), flush=True)
-        del driver, scheduler
+        print(json.dumps(serve(world, policy)), flush=True)
 
 
 if __name__ == "__main__":

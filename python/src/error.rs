@@ -1,6 +1,6 @@
 //! Exceptions.
 
-use kvtide_runtime::FormatError;
+use kvtide_runtime::{FormatError, Unfit};
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,9 +9,18 @@ create_exception!(kvtide, TableError, PyValueError, "Bytes that are not a table 
 
 /// The exception for `error`, its `reason` the error's name: `crc`, `truncated`, `schema`, ….
 pub fn table_error(py: Python<'_>, error: FormatError) -> PyErr {
-    let exception = TableError::new_err(error.to_string());
+    named(py, error.to_string(), &reason(error))
+}
+
+/// The exception for a table that is not for a host, its `reason` either `profile` or `host`.
+pub fn host_error(py: Python<'_>, unfit: Unfit) -> PyErr {
+    named(py, unfit.to_string(), if matches!(unfit, Unfit::Head { .. }) { "profile" } else { "host" })
+}
+
+fn named(py: Python<'_>, message: String, reason: &str) -> PyErr {
+    let exception = TableError::new_err(message);
     // An exception that cannot take an attribute is still the exception.
-    let _ = exception.value(py).setattr("reason", reason(error));
+    let _ = exception.value(py).setattr("reason", reason);
     exception
 }
 

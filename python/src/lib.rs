@@ -1,14 +1,23 @@
 //! The extension module `kvtide._kvtide`: the runtime as Python sees it.
 //!
-//! Nothing is decided here. Observations, tables and the guard are those of `kvtide-runtime`; this crate turns Python's
-//! numbers into a [`Snapshot`](kvtide_runtime::Snapshot) and errors into exceptions with a named reason.
+//! Nothing is decided here. Observations, tables and the guard are those of `kvtide-runtime`, and what a node does by the
+//! same rules as the simulator is `kvtide-rules`; this crate turns Python's numbers into a
+//! [`Snapshot`](kvtide_runtime::Snapshot) and errors into exceptions with a named reason.
 
 mod action;
 mod bytes;
+mod cached;
+#[cfg(feature = "simulator")]
+mod cost;
 mod error;
 mod guard;
+mod ledger;
 mod observation;
+mod pricing;
+mod queue;
 mod requests;
+mod running;
+mod slo;
 mod table;
 
 use pyo3::prelude::*;
@@ -24,9 +33,17 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
     m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;
+    m.add_function(wrap_pyfunction!(cached::evictable_blocks, m)?)?;
+    #[cfg(feature = "simulator")]
+    m.add_class::<cost::PyStepCost>()?;
     m.add_class::<action::PyControls>()?;
     m.add_class::<guard::PyGuard>()?;
+    m.add_class::<ledger::PyLedger>()?;
     m.add_class::<observation::PyObservation>()?;
     m.add_class::<observation::PyObserver>()?;
+    m.add_class::<pricing::PyPricing>()?;
+    m.add_class::<queue::PyWaitingQueue>()?;
+    m.add_class::<running::PyRunning>()?;
+    m.add_class::<slo::PySlo>()?;
     m.add_class::<table::PyTable>()
 }

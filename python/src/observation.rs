@@ -6,7 +6,11 @@ use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::ledger::PyLedger;
+use crate::pricing::PyPricing;
+use crate::queue::PyWaitingQueue;
 use crate::requests::{Rows, count, unsigned};
+use crate::running::PyRunning;
 
 /// Names of the features, in order.
 pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
@@ -85,13 +89,15 @@ impl PyObserver {
     /// `running` has a row for each running request: tokens, computed tokens, generated tokens, held blocks, deadline of
     /// the next token. `waiting` has one for each waiting request from the front: tokens, arrival, deadline of the first
     /// token (None or -1 if it has had it), prefill time. Where that is long, `newest` may hold the last of them, from
-    /// the back, and `num_waiting` how many there are. Rows are tuples, or 64-bit integers in one buffer.
+    /// the back, and `num_waiting` how many there are. Rows are tuples, or 64-bit integers in one buffer. Instead of rows
+    /// there may be a `Running` and, with the `pricing` of its prompts, a `WaitingQueue`; instead of counters, a `ledger`.
     #[pyo3(signature = (
         *, now_us, block_size, num_gpu_blocks, free_gpu_blocks, max_num_seqs, max_num_batched_tokens, ttft_target_us,
         tpot_target_us, evictable_blocks = 0, num_cpu_blocks = 0, free_cpu_blocks = 0, num_swapped = 0,
         running = None, waiting = None, newest = None, num_waiting = None,
         total_steps = 0, total_refused_steps = 0, total_arrivals = 0, total_arrived_prompt_tokens = 0,
-        total_completions = 0, total_completed_output_tokens = 0, total_preemptions = 0, total_swapped_blocks = 0
+        total_completions = 0, total_completed_output_tokens = 0, total_preemptions = 0, total_swapped_blocks = 0,
+        pricing = None, ledger = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, as Python passes them")]
     fn observe(
@@ -108,8 +114,8 @@ impl PyObserver {
         num_cpu_blocks: u32,
         free_cpu_blocks: u32,
         num_swapped: u32,
-        running: Option<Rows<5>>,
-        waiting: Option<Rows<4>>,
+        running: Option<Running<'_>>,
+        waiting: Option<Waiting<'_>>,
         newest: Option<Rows<4>>,
         num_waiting: Option<u32>,
         total_steps: u64,
@@ -120,9 +126,10 @@ impl PyObserver {
         total_completed_output_tokens: u64,
         total_preemptions: u64,
         total_swapped_blocks: u64,
+        pricing: Option<PyRef<'_, PyPricing>>,
+        ledger: Option<PyRef<'_, PyLedger>>,
     ) -> PyObservation {
-        let waiting = waiting.unwrap_or_else(Rows::none);
-        let totals = Totals {
+        let counted = Totals {
             steps: total_steps,
             refused_steps: total_refused_steps,
             arrivals: total_arrivals,
@@ -140,28 +147,52 @@ impl PyObserver {
             evictable_blocks,
             num_cpu_blocks,
             free_cpu_blocks,
-            waiting: num_waiting.unwrap_or(waiting.len() as u32),
             swapped: num_swapped,
             max_num_seqs,
             max_num_batched_tokens,
             ttft_target_us,
             tpot_target_us,
-            totals,
+            totals: ledger.map_or(counted, |ledger| ledger.totals),
             ..Snapshot::default()
         };
-        for request in running.into_iter().flatten() {
-            shot.add_running(&running_request(request));
+        match running {
+            Some(Running::Read(running)) => shot.add_all_running(running.0.iter().copied()),
+            Some(Running::Rows(rows)) => shot.add_all_running(rows.into_iter().map(running_request)),
+            None => {}
         }
-        match newest {
-            None => {
-                shot.look_at_waiting(waiting.iter().map(waiting_request), waiting.iter().rev().map(waiting_request));
+        match waiting {
+            Some(Waiting::Queue(waiting)) => {
+                let pricing = pricing.map(|pricing| pricing.pricing()).unwrap_or_default();
+                kvtide_rules::windows::look_at_waiting(&waiting.queue, &pricing, &mut shot);
             }
-
-            Some(newest) => {
-                shot.look_at_waiting(waiting.iter().map(waiting_request), newest.iter().map(waiting_request));
-            }
+            Some(Waiting::Rows(rows)) => look_at_rows(&rows, newest, num_waiting, &mut shot),
+            None => look_at_rows(&Rows::none(), newest, num_waiting, &mut shot),
         }
         PyObservation(self.0.observe(&shot))
+    }
+}
+
+/// Running requests, read already or as rows.
+#[derive(FromPyObject)]
+enum Running<'py> {
+    Read(PyRef<'py, PyRunning>),
+    Rows(Rows<5>),
+}
+
+/// Waiting requests, in a queue or as rows.
+#[derive(FromPyObject)]
+enum Waiting<'py> {
+    Queue(PyRef<'py, PyWaitingQueue>),
+    Rows(Rows<4>),
+}
+
+/// Looks at the rows from both ends; the last are in `newest`, from the back, where that is given.
+fn look_at_rows(rows: &Rows<4>, newest: Option<Rows<4>>, num_waiting: Option<u32>, shot: &mut Snapshot) {
+    shot.waiting = num_waiting.unwrap_or(rows.len() as u32);
+    let front = rows.iter().map(waiting_request);
+    match newest {
+        None => shot.look_at_waiting(front, rows.iter().rev().map(waiting_request)),
+        Some(newest) => shot.look_at_waiting(front, newest.iter().map(waiting_request)),
     }
 }
 

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use kvtide_runtime::format::MAX_FILE_BYTES;
-use kvtide_runtime::{Action, FEATURES, Policy, Table};
-use pyo3::exceptions::PyOSError;
+use kvtide_runtime::{Action, FEATURES, Host, Policy, Table};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::action::{PyControls, mask};
 use crate::bytes;
-use crate::error::table_error;
+use crate::error::{host_error, table_error};
 use crate::observation::PyObservation;
 
 /// A validated decision table made for this build's observations and actions.
@@ -18,7 +18,7 @@ use crate::observation::PyObservation;
 #[derive(Debug, Clone, Copy)]
 pub struct PyTable {
     pub table: Table<'static>,
-    size: usize,
+    data: &'static [u8],
 }
 
 #[pymethods]
@@ -42,8 +42,9 @@ impl PyTable {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<PyTable> {
         Table::parse(data).map_err(|error| table_error(py, error))?;
-        let table = Table::parse(bytes::keep(data)).map_err(|error| table_error(py, error))?;
-        Ok(PyTable { table, size: data.len() })
+        let data = bytes::keep(data);
+        let table = Table::parse(data).map_err(|error| table_error(py, error))?;
+        Ok(PyTable { table, data })
     }
 
     /// The heads it decides: watermark, core or full.
@@ -73,7 +74,13 @@ impl PyTable {
     /// Bytes of the file.
     #[getter]
     fn size(&self) -> usize {
-        self.size
+        self.data.len()
+    }
+
+    /// The file.
+    #[getter]
+    fn data(&self) -> &'static [u8] {
+        self.data
     }
 
     /// What the table says about itself.
@@ -94,6 +101,26 @@ impl PyTable {
             dict.set_item(spec.name, (range.min, range.max))?;
         }
         Ok(dict)
+    }
+
+    /// The features it decides by.
+    #[getter]
+    fn features(&self) -> Vec<&'static str> {
+        self.table.uses().iter().map(|feature| FEATURES[feature as usize].name).collect()
+    }
+
+    /// The watermark that did best, constant, where the table was trained; None if it does not say.
+    #[getter]
+    fn fallback_watermark(&self) -> Option<f64> {
+        self.table.fallback_watermark()
+    }
+
+    /// Raises `TableError` if the table can never do its work on `host` (`vllm-0.33`, `sglang-0.5`, `kvtide`): `reason` is
+    /// `profile` if it decides what it may not decide there, `host` if it decides by what is never in its trained range.
+    #[pyo3(signature = (host, *, prefix_cache = true, range_tolerance = 0.1))]
+    fn check_host(&self, py: Python<'_>, host: &str, prefix_cache: bool, range_tolerance: f32) -> PyResult<()> {
+        let host = Host::from_name(host).ok_or_else(|| PyValueError::new_err(format!("no host {host:?}")))?;
+        host.check(&self.table, prefix_cache, range_tolerance).map_err(|unfit| host_error(py, unfit))
     }
 
     /// Decides without a guard. Heads outside the profile are vLLM's own; without `swap`, every preemption recomputes.

@@ -69,7 +69,7 @@ class Manager:
             cached_block_hash_to_block={},
             free_block_queue=SimpleNamespace(fake_free_list_head=head, fake_free_list_tail=tail),
         )
-        self.held = defaultdict(list)
+        self.held, self.enable_caching = defaultdict(list), True
         manager = SimpleNamespace(req_to_blocks=self.held, num_cached_block={})
         self.coordinator = SimpleNamespace(single_type_managers=[manager])
         self.watermark_blocks = int(watermark * num_blocks)
@@ -105,6 +105,9 @@ class VllmScheduler:
         while index < len(self.running):
             request = self.running[index]
             while self.kv_cache_manager.allocate_slots(request, 1) is None:
+                victim = self.running[-1]
+                if not self._request_blocks_can_be_freed(victim):
+                    break
                 victim = self.running.pop()
                 self._preempt_request(victim)
                 preempted.add(victim.request_id)
@@ -131,6 +134,9 @@ class VllmScheduler:
             scheduled_new_reqs=new,
             preempted_req_ids=preempted,
         )
+
+    def _request_blocks_can_be_freed(self, request):
+        return True
 
     def _preempt_request(self, request):
         self.kv_cache_manager.release(request)

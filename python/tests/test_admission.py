@@ -1,106 +1,131 @@
-"""Order of admission, with the numbers of the simulator's own tests (`envs/src/sched/waiting.rs`, `ageing.rs`)."""
+"""The waiting queue: vLLM's interface, and the simulator's order (whose rules have tests of their own in `rules/`)."""
 
 import random
 from types import SimpleNamespace
 
-from fake_vllm import Queue
+import pytest
 
-from kvtide.admission import Ageing, Entry, rank
-from kvtide.vllm import ordered
+from kvtide import WaitingQueue
 
-SECOND = 1_000_000
+FOREVER = 1 << 62
+ORDERS = ("fcfs", "on-time-first", "shortest-on-time-first")
 
 
-def queue_of(entries, order, now_us, max_wait_us=1000):
-    queue = ordered(Queue)()
+def request_of(name, tokens, arrival_us, admit_by_us):
+    return SimpleNamespace(request_id=name, entry=(tokens, arrival_us, admit_by_us, admit_by_us))
+
+
+def queue_of(entries=(), order="fcfs", now_us=0):
     failures = []
-    queue.attach(lambda request: request.entry, lambda: failures.append(1))
-    queue.ageing.bound = lambda: max_wait_us
-    for index, (tokens, arrival_us, late_at_us) in enumerate(entries):
-        queue.add_request(SimpleNamespace(request_id=str(index), entry=Entry(tokens, arrival_us, late_at_us)))
-    queue.order, queue.now_us, queue.failures = order, now_us, failures
-    return queue
+    queue = WaitingQueue(lambda request: request.entry, failures.append)
+    for index, entry in enumerate(entries):
+        queue.add_request(request_of(str(index), *entry))
+    queue.order, queue.now_us = order, now_us
+    return queue, failures
 
 
-def test_late_requests_come_after_those_on_time_and_before_nobody_who_waited_too_long():
-    entries = [(30, 0, 50), (20, 0, 200), (10, 0, 200)]
-    names = {
-        ("fcfs", 100): "0",
-        ("on-time-first", 100): "1",
-        ("shortest-on-time-first", 100): "2",
-        ("on-time-first", 300): "0",
-        ("shortest-on-time-first", 1001): "0",
-    }
-    for (order, now_us), wanted in names.items():
-        assert queue_of(entries, order, now_us).peek_request().request_id == wanted
+def names(requests):
+    return [request.request_id for request in requests]
 
 
-def test_what_is_looked_at_is_what_is_taken():
+@pytest.mark.parametrize(
+    ("order", "now_us", "wanted"),
+    [("fcfs", 100, "0"), ("on-time-first", 100, "1"), ("shortest-on-time-first", 100, "2"), ("on-time-first", 300, "0"),
+     ("shortest-on-time-first", 10_000_001, "0")],
+)  # fmt: skip
+def test_late_requests_come_after_those_on_time_and_before_nobody_who_waited_too_long(order, now_us, wanted):
+    queue, _ = queue_of([(30, 0, 50), (20, 0, 200), (10, 0, 200)], order, now_us)
+    assert queue.peek_request().request_id == wanted
+
+
+def rank(request, order, now_us):
+    """Written again, and obviously: nobody here waits longer than the bound."""
+    tokens, _, admit_by_us, _ = request.entry
+    if order == "fcfs":
+        return 0
+    return (now_us > admit_by_us, tokens if order == "shortest-on-time-first" and now_us <= admit_by_us else 0)
+
+
+def test_what_is_looked_at_is_what_is_taken_and_iteration_is_in_queue_order():
     stream = random.Random(1)
-    queue = queue_of([], "fcfs", 0, 5000)
-    oracle, taken = [], 0
-    for step in range(3000):
-        queue.now_us += stream.randrange(20)
-        queue.order = ["fcfs", "on-time-first", "shortest-on-time-first"][step // 100 % 3]
-        if stream.random() < 0.5:
-            entry = Entry(stream.randrange(1, 50), queue.now_us, queue.now_us + stream.randrange(500))
-            request = SimpleNamespace(request_id=str(step), entry=entry)
-            if stream.random() < 0.2:
-                queue.prepend_request(request)
-                oracle.insert(0, request)
-            else:
-                queue.add_request(request)
-                oracle.append(request)
+    queue, failures = queue_of()
+    oracle, now_us, taken = [], 0, 0
+    for step in range(4000):
+        now_us += stream.randrange(20)
+        queue.now_us, queue.order = now_us, ORDERS[step // 100 % 3]
+        draw = stream.random()
+        if draw < 0.4:
+            request = request_of(str(step), stream.randrange(1, 50), now_us, now_us + stream.randrange(500))
+            queue.add_request(request)
+            oracle.append(request)
+        elif draw < 0.5:
+            back = [request_of(f"{step}.{index}", 5, now_us, FOREVER) for index in range(stream.randrange(3))]
+            queue.prepend_requests(back)
+            oracle[:0] = reversed(back)
+        elif draw < 0.55 and oracle:
+            gone = stream.sample(oracle, min(3, len(oracle)))
+            queue.remove_requests([*gone, request_of("nobody", 1, 1, 1)])
+            oracle = [request for request in oracle if request not in gone]
+        elif draw < 0.6 and oracle:
+            gone = stream.choice(oracle)
+            queue.remove_request(gone)
+            oracle.remove(gone)
         elif oracle:
-            shortest = queue.order == "shortest-on-time-first"
-            wanted = oracle[0] if queue.order == "fcfs" else min(
-                oracle, key=lambda request: rank(request.entry, shortest, queue.now_us, 5000))  # fmt: skip
+            wanted = min(oracle, key=lambda request: rank(request, queue.order, now_us))
             assert queue.peek_request() is wanted
-            if stream.random() < 0.6:
+            if stream.random() < 0.7:
                 assert queue.pop_request() is wanted
                 oracle.remove(wanted)
                 taken += 1
-            elif stream.random() < 0.2:
-                queue.remove_requests([wanted])
-                oracle.remove(wanted)
-        assert list(queue) == oracle
-    assert taken > 300
-    assert queue.failures == []
-    assert set(queue.entries) == {request.request_id for request in oracle}
+        assert (list(queue), len(queue), bool(queue)) == (oracle, len(oracle), bool(oracle))
+    assert taken > 500
+    assert failures == []
 
 
-def test_a_queue_that_fails_is_first_come_first_served():
-    queue = queue_of([(9, 0, 50), (1, 0, 500)], "on-time-first", 100)
-    del queue.entries["1"]
-    assert queue.peek_request().request_id == "0"
-    assert (queue.order, queue.failures) == ("fcfs", [1])
-    assert queue.pop_request().request_id == "0"
+def test_a_request_that_cannot_be_read_is_queued_all_the_same():
+    queue, failures = queue_of([(9, 0, 50)], "on-time-first", 100)
+    queue.add_request(SimpleNamespace(request_id="odd", entry=None))
+    queue.prepend_request(SimpleNamespace(request_id="odder"))
+    assert [type(error) for error in failures] == [TypeError, AttributeError]
+    assert names(queue) == ["odder", "0", "odd"]
+    assert [queue.pop_request().request_id for _ in range(3)] == ["odder", "odd", "0"]
 
 
-def test_the_bound_is_a_multiple_of_what_queue_order_would_have_given():
-    ageing = Ageing()
-    ageing.arrive(0, 100)
-    ageing.arrive(SECOND, 10)
-    assert ageing.bound(5 * SECOND, 3.0) == 5 * SECOND
-    ageing.admit(10, 4 * SECOND)
-    assert ageing.bound(5 * SECOND, 3.0) == 5 * SECOND
-    ageing.admit(100, 8 * SECOND)
-    assert ageing.bound(5 * SECOND, 3.0) == 24 * SECOND
+def test_nobody_waits():
+    queue, _ = queue_of(order="on-time-first")
+    for take in (queue.peek_request, queue.pop_request):
+        with pytest.raises(IndexError):
+            take()
+    with pytest.raises(ValueError, match="does not wait"):
+        queue.remove_request(request_of("a", 1, 1, 1))
+    with pytest.raises(ValueError, match="no order of admission"):
+        queue.order = "random"
 
 
-def test_a_long_wait_is_forgotten_after_ten_minutes():
-    ageing = Ageing()
-    for arrived, admitted in ((0, 30), (100, 110), (640, 641)):
-        ageing.arrive(arrived * SECOND, 7)
-        ageing.admit(7, admitted * SECOND)
-    assert ageing.bound(0, 1.0) == 10 * SECOND
+def test_a_clock_that_goes_back_stands_still():
+    queue, _ = queue_of(now_us=100)
+    queue.now_us = 50
+    assert queue.now_us == 100
+
+
+def test_who_is_looked_at_and_not_taken_was_refused():
+    queue, _ = queue_of([(1, 0, 50), (2, 0, 50)])
+    assert not queue.take_refusal()
+    queue.peek_request()
+    queue.pop_request()
+    assert not queue.take_refusal()
+    queue.peek_request()
+    assert queue.take_refusal()
+    assert not queue.take_refusal()
 
 
 def test_a_token_that_comes_late_lengthens_a_waiting_request():
-    queue = queue_of([(5, 0, 500), (6, 0, 500)], "shortest-on-time-first", 100)
-    first = queue[0]
-    assert queue.peek_request() is first
-    first.num_tokens = 7
-    queue.lengthen(first)
+    queue, _ = queue_of([(5, 0, 500), (6, 0, 500)], "shortest-on-time-first", 100)
+    first = queue.peek_request()
+    assert first.request_id == "0"
+    queue.lengthen(first, 7)
     assert queue.peek_request().request_id == "1"
-    assert (queue.ageing.waiting, queue.entries["0"].tokens) == (13, 7)
+    # Whoever has no more than before, or does not wait, is let be.
+    queue.lengthen(first, 5)
+    queue.lengthen(request_of("nobody", 1, 1, 1), 9)
+    assert queue.peek_request().request_id == "1"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import leaf, split, table_bytes
+from tables import leaf, split, table_bytes
 
 import kvtide
 from kvtide import Guard, Observation, Observer, Table, TableError
@@ -17,6 +17,11 @@ NUMBERS = dict(
     ttft_target_us=2_000_000, tpot_target_us=100_000,
 )  # fmt: skip
 FREE = [split("free_fraction", 1, 0.5), leaf(watermark=4), leaf(watermark=0)]
+
+
+def always(level):
+    """A table that looks at the free fraction and does the same whatever it is."""
+    return [split("free_fraction", 1, 0.5), leaf(watermark=level), leaf(watermark=level)]
 
 
 def observe(**numbers):
@@ -30,7 +35,7 @@ def test_a_table_says_what_it_is(tmp_path):
     assert (table.profile, table.heads, table.leaves, table.depth) == ("watermark", ["watermark"], 2, 1)
     assert table.metadata == {"name": "free", "slo": "ttft:1,tpot:2"}
     assert table.ranges["growth_8"] == (-1e6, 1e6)
-    assert table.size == path.stat().st_size
+    assert (table.size, table.data) == (path.stat().st_size, path.read_bytes())
 
 
 def test_it_decides_and_says_why():
@@ -153,7 +158,7 @@ def test_wrong_rows_are_exceptions():
 
 
 def test_the_guard_falls_back_and_says_why():
-    table = Table.from_bytes(table_bytes([leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}))
+    table = Table.from_bytes(table_bytes(always(8), ranges={"free_fraction": (0.0, 0.5)}))
     guard = Guard(table, fallback_watermark=0.02, out_of_range_decisions=2, recovery_decisions=3)
     inside, outside = observe(free_gpu_blocks=25), observe(free_gpu_blocks=90)
     assert guard.decide(inside).watermark == 0.25
@@ -163,6 +168,7 @@ def test_the_guard_falls_back_and_says_why():
     assert guard.last_fallback == "non_finite"
     assert guard.decide(outside).watermark == 0.25
     assert guard.decide(outside).watermark == 0.02
+    assert guard.outside == ["free_fraction"]
     assert [guard.decide(inside).watermark for _ in range(3)] == [0.02, 0.02, 0.25]
     counters = guard.counters
     assert counters["decisions"] == 8
@@ -171,12 +177,56 @@ def test_the_guard_falls_back_and_says_why():
 
 
 def test_an_excursion_and_the_counters_outlive_a_table():
-    made = lambda watermark: Table.from_bytes(table_bytes([leaf(watermark=watermark)], ranges={"free_fraction": (0.0, 0.5)}))
+    made = lambda level: Table.from_bytes(table_bytes(always(level), ranges={"free_fraction": (0.0, 0.5)}))
     guard = Guard(made(8), fallback_watermark=0.02, out_of_range_decisions=1, recovery_decisions=2)
     assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.02
     guard.replace(made(5))
     assert [guard.decide(observe(free_gpu_blocks=25)).watermark for _ in range(2)] == [0.02, 0.08]
     assert (guard.counters["decisions"], guard.counters["out_of_range"]) == (3, 2)
+
+
+def test_a_guard_looks_only_at_what_the_table_decides_by():
+    table = Table.from_bytes(table_bytes([leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}))
+    guard = Guard(table, out_of_range_decisions=1)
+    assert table.features == []
+    assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.25
+    assert Table.from_bytes(table_bytes(FREE)).features == ["free_fraction"]
+
+
+def test_a_table_may_know_what_to_fall_back_to():
+    table = Table.from_bytes(table_bytes(FREE, metadata={"fallback": "0.05"}))
+    assert table.fallback_watermark == 0.05
+    watermarks = {
+        (engine, asks): Guard(table, fallback_watermark=engine, asks_table=asks).fallback_watermark
+        for engine in (0.0, 0.02) for asks in (False, True)
+    }  # fmt: skip
+    assert watermarks == {(0.0, False): 0.0, (0.0, True): 0.05, (0.02, False): 0.02, (0.02, True): 0.02}
+    assert Table.from_bytes(table_bytes(FREE)).fallback_watermark is None
+
+
+def test_a_table_that_a_host_can_never_follow_is_refused_by_name():
+    def refusal(host, nodes, profile="watermark", ranges=None, **node):
+        table = Table.from_bytes(table_bytes(nodes, profile, ranges=ranges))
+        try:
+            table.check_host(host, **node)
+        except TableError as error:
+            return error.reason, str(error)
+        return None
+
+    tier = [split("host_free_fraction", 1, 0.5), leaf(), leaf()]
+    trained_with_one = {"host_free_fraction": (0.75, 1.0)}
+    reason, says = refusal("vllm-0.33", tier, ranges=trained_with_one)
+    assert reason == "host"
+    assert "host_free_fraction, which was 0.75 to 1 in training and is always 0 here: vllm-0.33 has no host tier" in says
+    assert refusal("kvtide", tier, ranges=trained_with_one) is None
+    assert refusal("vllm-0.33", [leaf()], ranges=trained_with_one) is None
+    assert refusal("sglang-0.5", [leaf()], "full")[0] == "profile"
+    assert refusal("vllm-0.33", [leaf(preemption=0)], "core")[0] == "host"
+    cache = ([split("evictable_fraction", 1, 0.5), leaf(), leaf()], "watermark", {"evictable_fraction": (0.2, 0.9)})
+    assert refusal("vllm-0.33", *cache) is None
+    assert "runs without its prefix cache" in refusal("vllm-0.33", *cache, prefix_cache=False)[1]
+    with pytest.raises(ValueError, match="no host .toaster"):
+        refusal("toaster", [leaf()])
 
 
 def test_the_rate_limit_holds_what_the_table_decided():

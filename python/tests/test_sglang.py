@@ -6,7 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from conftest import leaf, table_bytes
+from tables import leaf, table_bytes
 
 from kvtide import sglang
 from kvtide.settings import Settings
@@ -43,7 +43,7 @@ def scheduler(*running):
         running_batch=SimpleNamespace(reqs=list(running)),
         tree_cache=SimpleNamespace(evictable_size=lambda: 100),
         token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: 150),
-        new_token_ratio_tracker=Tracker(),
+        new_token_ratio_tracker=Tracker(), server_args=SimpleNamespace(disable_radix_cache=False),
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_it_decides_every_interval_and_after_a_retraction(acting):
     assert host.engine.current == 0.9
     host.current  # noqa: B018
     assert host.metrics.counts["decisions", ""] == 3
-    assert (host.steps, host.retractions) == (9, 1)
+    assert (host.ledger.steps, host.ledger.preemptions) == (9, 1)
 
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "profile", "shadow", "ranks", "failure"])
@@ -127,11 +127,11 @@ def test_who_arrives_and_who_is_done_is_counted(acting):
     done, aborted = request("a"), request("b")
     for joined in (done, aborted, done):
         sglang.after_arrival(None, SimpleNamespace(new_token_ratio_tracker=host), joined)
-    assert (host.arrivals, host.arrived_tokens) == (2, 200)
+    assert (host.ledger.arrivals, host.ledger.arrived_prompt_tokens) == (2, 200)
     done.finished = aborted.finished = lambda: True
     aborted.finished_reason = type("FINISH_ABORT", (), {})()
     host.sweep()
-    assert (host.completions, host.completed_tokens, host.live) == (1, 10, {})
+    assert (host.ledger.completions, host.ledger.completed_output_tokens, host.live) == (1, 10, {})
 
 
 def test_the_hook_replaces_the_tracker_or_leaves_it(acting, monkeypatch):
@@ -197,5 +197,5 @@ def test_sglangs_own_hook_registry_carries_the_hooks(acting, monkeypatch):
     registry.HookRegistry.apply_hooks()
     host = stand_in.Scheduler()
     host._add_request_to_queue(request("z"))
-    assert host.new_token_ratio_tracker.arrivals == 1
+    assert host.new_token_ratio_tracker.ledger.arrivals == 1
     assert host.new_token_ratio_tracker.current == pytest.approx(180 / 200)

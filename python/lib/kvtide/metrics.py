@@ -1,53 +1,82 @@
-"""Counters, kept here and exported to Prometheus where its client is installed."""
+"""Counters, kept here and exported to Prometheus where its client is installed. `python/ops` has what to do with them."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter as Counts
 
-logger = logging.getLogger("kvtide")
-
+# Name to what it counts, and the label it is counted by. Every one has the labels `host` and `mode` as well.
 COUNTERS = {
     "decisions": ("Decisions asked for", ()),
     "overrides": ("Decisions that differ from what the engine would have done", ()),
-    "fallbacks": ("Decisions left to the engine", ("reason",)),
+    "fallbacks": ("Decisions left to the fallback", ("reason",)),
+    "out_of_range": ("Decisions at which a feature that the table decides by was out of its trained range", ("feature",)),
     "errors": ("Failures inside kvtide; the engine went on by itself", ("where",)),
     "reloads": ("Table files read", ("result",)),
 }
+GAUGES = {
+    "watermark": ("Share of the pool that admission leaves free, as decided last", ()),
+    "in_force": ("1 where what the table decided last is what the engine does", ()),
+    "table_info": ("1 for the table that is loaded", ("name", "profile", "hash")),
+}
+BASE = ("host", "mode")
 _exported: dict | None = None
 
 
 class Metrics:
     """Counts by name and label. `exported` is what Prometheus has, if anything."""
 
-    def __init__(self, host: str, mode: str) -> None:
+    def __init__(self, host: str, mode: str, logger) -> None:
         self.host = host
         self.mode = mode
         self.counts: Counts[tuple[str, str]] = Counts()
-        self.watermark = 0.0
-        self.exported = _export()
+        self.values: dict[str, float] = {}
+        self.table: tuple[str, ...] = ()
+        self.exported = _export(logger)
+        # Looking a label up takes longer than everything else here.
+        self._labelled: dict[tuple[str, str], object] = {}
 
     def count(self, name: str, label: str = "") -> int:
         """Adds one; returns how many there are."""
-        self.counts[name, label] += 1
-        if self.exported is not None:
-            labels = (self.host, self.mode) + ((label,) if label else ())
-            self.exported[name].labels(*labels).inc()
-        return self.counts[name, label]
+        key = (name, label)
+        self.counts[key] += 1
+        exported = self._exported(name, label)
+        if exported is not None:
+            exported.inc()
+        return self.counts[key]
 
-    def set_watermark(self, watermark: float) -> None:
-        """The watermark in force; in shadow mode the one that would be."""
-        if watermark != self.watermark or self.counts["decisions", ""] <= 1:
-            self.watermark = watermark
-            if self.exported is not None:
-                self.exported["watermark"].labels(self.host, self.mode).set(watermark)
+    def set(self, name: str, value: float) -> None:
+        """Of a gauge."""
+        if self.values.get(name) != value:
+            self.values[name] = value
+            exported = self._exported(name)
+            if exported is not None:
+                exported.set(value)
+
+    def loaded(self, name: str, profile: str, digest: str) -> None:
+        """Another table is loaded than before."""
+        info = self.exported and self.exported["table_info"]
+        labels = (name, profile, digest)
+        if info and self.table and self.table != labels:
+            info.labels(self.host, self.mode, *self.table).set(0)
+        self.table = labels
+        if info:
+            info.labels(self.host, self.mode, *labels).set(1)
 
     def of(self, name: str) -> dict[str, int]:
         """Counts of `name` by label."""
         return {label: count for (counter, label), count in self.counts.items() if counter == name}
 
+    def _exported(self, name: str, label: str = ""):
+        if self.exported is None:
+            return None
+        key = (name, label)
+        if key not in self._labelled:
+            labels = (self.host, self.mode) + ((label,) if label else ())
+            self._labelled[key] = self.exported[name].labels(*labels)
+        return self._labelled[key]
 
-def _export() -> dict | None:
+
+def _export(logger) -> dict | None:
     """One set of counters a process, whoever asks."""
     global _exported
     if _exported is None:
@@ -56,25 +85,17 @@ def _export() -> dict | None:
         except ImportError:
             return None
         try:
-            base = ("host", "mode")
-            counters = {
-                name: Counter(f"kvtide_{name}", help_text, base + labels)
-                for name, (help_text, labels) in COUNTERS.items()
-            }
-            counters["watermark"] = Gauge(
-                "kvtide_watermark",
-                "Share of the pool that admission leaves free, as decided last",
-                base,
-                multiprocess_mode="mostrecent",
-            )
-            _exported = counters
+            exported = {name: Counter(f"kvtide_{name}", says, BASE + labels) for name, (says, labels) in COUNTERS.items()}
+            for name, (says, labels) in GAUGES.items():
+                exported[name] = Gauge(f"kvtide_{name}", says, BASE + labels, multiprocess_mode="mostrecent")
+            _exported = exported
         except Exception:
             logger.exception("kvtide: counters are not exported")
             return None
     return _exported
 
 
-def serve(port: int) -> None:
+def serve(port: int, logger) -> None:
     """Serves the counters of this process: vLLM and SGLang schedule in a process that has no metrics page of its own."""
     try:
         from prometheus_client import start_http_server

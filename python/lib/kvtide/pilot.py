@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from kvtide._kvtide import Controls, Guard, Observation, Table, TableError
+from kvtide._kvtide import Controls, Guard, Observation, Slo, Table, TableError
+from kvtide.fallbacks import Fallbacks
 from kvtide.metrics import Metrics
-from kvtide.settings import Settings, SettingError, Slo
-
-logger = logging.getLogger("kvtide")
+from kvtide.settings import Settings
 
 DEFAULT_INTERVAL = 8
 
 
 class Unsupported(Exception):
-    """A table that asks for heads the host does not have."""
+    """A table that asks for heads this engine, as it is configured, keeps for itself."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a pilot must know of the engine it sits in."""
+
+    # As kvtide knows it: `vllm-0.33`, `sglang-0.5`.
+    host: str
+    # The heads it can carry out as it is configured.
+    heads: frozenset[str]
+    prefix_cache: bool
+    # What it does by itself.
+    watermark: float
+    # Whether a table may know a better watermark to fall back to.
+    asks_table: bool
 
 
 class Pilot:
     """Decides with the table at `settings.table`, as long as there is a good one.
 
-    `heads` are those the host can carry out. A table that decides another is refused whole: half of a policy is another
+    A table that the engine cannot follow, or that would fall back for good, is refused whole: half of a policy is another
     policy, which nobody has judged.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, heads: frozenset[str], watermark: float) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, engine: Engine, logger) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.heads = heads
-        # What the engine would do by itself.
-        self.engine_watermark = watermark
+        self.logger = logger
+        self.engine = engine
         self.table: Table | None = None
         self.refusal = "no_table"
+        self.fallbacks = Fallbacks(logger)
         self.guard = Guard(
             None,
-            fallback_watermark=watermark,
+            fallback_watermark=engine.watermark if settings.fallback_watermark is None else settings.fallback_watermark,
+            asks_table=settings.fallback == "table" or settings.fallback is None and engine.asks_table,
             out_of_range_decisions=settings.out_of_range_decisions,
             recovery_decisions=settings.recovery_decisions,
             hold_decisions=settings.hold_decisions,
@@ -45,14 +61,14 @@ class Pilot:
         self.slo = settings.slo or Slo()
         self.interval = settings.interval or DEFAULT_INTERVAL
         self._seen: tuple[int, int, int] | None = None
-        self._poll_at = 0.0
+        self._poll_at_us = 0
         self.load()
 
-    def poll(self, now_s: float) -> None:
+    def poll(self, now_us: int) -> None:
         """Looks for another file, every few seconds. A bad one never replaces a good table."""
-        if now_s < self._poll_at:
+        if now_us < self._poll_at_us:
             return
-        self._poll_at = now_s + self.settings.reload_s
+        self._poll_at_us = now_us + int(self.settings.reload_s * 1e6)
         if self._stamp() != self._seen:
             self.load()
 
@@ -67,80 +83,92 @@ class Pilot:
         """Reads the file; says whether its table is the one in force now."""
         # Taken before reading, so that a file written meanwhile is read again.
         self._seen = self._stamp()
-        path = self.settings.table
         try:
-            table = Table.load(path)
-            missing = sorted(set(table.heads) - self.heads)
-            if missing:
-                raise Unsupported(
-                    f"decides {', '.join(missing)} (profile {table.profile}), which this engine does not let kvtide decide; "
-                    "export it for a smaller profile"
-                )
+            table = Table.load(self.settings.table)
+            self._check(table)
             slo, interval = self._trained(table)
         except OSError as error:
             return self._refuse("no_table", "unreadable", error)
         except TableError as error:
-            unknown = error.reason in ("schema", "action_set")
-            return self._refuse("unknown_schema" if unknown else "no_table", error.reason, error)
+            refusals = {"schema": "unknown_schema", "action_set": "unknown_schema", "profile": "profile", "host": "host"}
+            return self._refuse(refusals.get(error.reason, "no_table"), error.reason, error)
         except Unsupported as error:
             return self._refuse("profile", "profile", error)
-        except SettingError as error:
+        except ValueError as error:
             return self._refuse("no_table", "metadata", error)
         self.table = table
         self.slo, self.interval = slo, interval
         # An excursion is remembered: another file is no reason to act on traffic it has not seen.
         self.guard.replace(table)
         self.metrics.count("reloads", "ok")
-        name = table.metadata.get("name", "unnamed")
-        logger.info(
-            "kvtide: %s: table %r, profile %s, %d leaves, decided every %d steps, mode %s",
-            path, name, table.profile, table.leaves, interval, self.settings.mode,
-        )
+        name, digest = table.metadata.get("name", "unnamed"), hashlib.sha256(table.data).hexdigest()[:12]
+        self.metrics.loaded(name, table.profile, digest)
+        self.logger.info(
+            "kvtide: table %r loaded: mode %s, profile %s, sha256 %s, %d leaves, decides every %d steps (%s)",
+            name, self.metrics.mode, table.profile, digest, table.leaves, interval, self.settings.table,
+        )  # fmt: skip
         return True
+
+    def _check(self, table: Table) -> None:
+        missing = sorted(set(table.heads) - self.engine.heads)
+        if missing:
+            raise Unsupported(
+                f"decides {', '.join(missing)} (profile {table.profile}), which this engine does not let kvtide decide; "
+                "export it for a smaller profile"
+            )
+        table.check_host(
+            self.engine.host, prefix_cache=self.engine.prefix_cache, range_tolerance=self.settings.range_tolerance
+        )
 
     def _trained(self, table: Table) -> tuple[Slo, int]:
         metadata = table.metadata
         trained = Slo.parse(metadata["slo"]) if "slo" in metadata else None
         slo = self.settings.slo or trained or Slo()
         if trained and slo != trained:
-            logger.warning("kvtide: the table was trained for %s, KVTIDE_SLO says otherwise", metadata["slo"])
+            self.logger.warning("kvtide: the table was trained for %s, KVTIDE_SLO says otherwise", trained)
         interval = metadata.get("interval", "")
         return slo, self.settings.interval or (int(interval) if interval.isdecimal() else 0) or DEFAULT_INTERVAL
 
     def _refuse(self, refusal: str, reason: str, error: Exception) -> bool:
         self.metrics.count("reloads", reason)
+        stays = "the engine goes on by itself" if self.table is None else "the table before it stays"
         if self.table is None:
             self.refusal = refusal
-            logger.error("kvtide: %s is refused (%s): %s; the engine goes on by itself", self.settings.table, reason, error)
-        else:
-            logger.error("kvtide: %s is refused (%s): %s; the table before it stays", self.settings.table, reason, error)
+        self.logger.error("kvtide: %s is refused (%s): %s; %s", self.settings.table, reason, error, stays)
         return False
 
-    def decide(self, observe: Callable[[], Observation], swap: bool = False) -> Controls | None:
-        """What to do, or None: what the engine does by itself."""
+    def decide(self, observe: Callable[[], Observation], now_us: int, swap: bool = False) -> Controls | None:
+        """What to do: by the table, or the fallback; None is what the engine does by itself."""
         self.metrics.count("decisions")
         if self.table is None:
-            self.metrics.count("fallbacks", self.refusal)
-            self.metrics.set_watermark(self.engine_watermark)
+            self._note(self.refusal, (), self.engine.watermark, now_us)
             return None
         controls = self.guard.decide(observe(), swap=swap)
-        reason = self.guard.last_fallback
-        if reason is not None:
-            self.metrics.count("fallbacks", reason)
-            self.metrics.set_watermark(self.engine_watermark)
+        outside = self.guard.outside
+        for feature in outside:
+            self.metrics.count("out_of_range", feature)
+        fallback = self.guard.last_fallback
+        self._note(fallback, outside, controls.watermark, now_us)
+        if fallback is not None and self._falls_back_to_engine():
             return None
-        same = (
-            controls.watermark == self.engine_watermark
-            and controls.victim == "newest"
-            and controls.admission == "fcfs"
-        )
-        if not same:
+        if (controls.watermark, controls.victim, controls.admission) != (self.engine.watermark, "newest", "fcfs"):
             self.metrics.count("overrides")
-        self.metrics.set_watermark(controls.watermark)
         return controls
 
-    def failed(self, where: str) -> None:
-        """Counts the exception being handled. The first of a kind is logged in full, later ones ever more rarely."""
+    def _falls_back_to_engine(self) -> bool:
+        return self.settings.fallback_watermark is None and self.guard.fallback_watermark == self.engine.watermark
+
+    def _note(self, fallback: str | None, outside, watermark: float, now_us: int) -> None:
+        self.fallbacks.note(fallback, outside, now_us)
+        if fallback is not None:
+            self.metrics.count("fallbacks", fallback)
+        self.metrics.set("watermark", watermark)
+        self.metrics.set("in_force", float(fallback is None and self.metrics.mode == "act"))
+
+    def failed(self, where: str, error: Exception | None = None) -> None:
+        """Counts `error`, or the exception being handled. The first of a kind is logged in full, later ones ever more
+        rarely."""
         count = self.metrics.count("errors", where)
         if count & (count - 1) == 0:
-            logger.exception("kvtide: failure %d in %s; the engine goes on by itself", count, where)
+            self.logger.error("kvtide: failure %d in %s; the engine goes on by itself", count, where,
+                              exc_info=error or True)  # fmt: skip

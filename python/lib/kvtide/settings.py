@@ -6,31 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvtide._kvtide import Slo
+
 MODES = ("shadow", "act")
+FALLBACKS = ("engine", "table")
 
 
 class SettingError(ValueError):
     """An environment variable that cannot be understood."""
-
-
-@dataclass(frozen=True)
-class Slo:
-    """Targets, microseconds."""
-
-    ttft_us: int = 2_000_000
-    tpot_us: int = 100_000
-    stall_us: int = 3_000_000
-
-    @staticmethod
-    def parse(text: str) -> Slo:
-        """`ttft:2000,tpot:100,stall:3000`, in milliseconds; what is left out keeps its default."""
-        targets = {}
-        for part in text.split(","):
-            name, _, value = part.strip().partition(":")
-            if name not in ("ttft", "tpot", "stall") or not value.isdecimal() or int(value) == 0:
-                raise SettingError(f"targets are ttft:MS,tpot:MS,stall:MS, found {text!r}")
-            targets[f"{name}_us"] = int(value) * 1000
-        return Slo(**targets)
 
 
 @dataclass(frozen=True)
@@ -53,6 +36,10 @@ class Settings:
     recovery_decisions: int = 32
     hold_decisions: int = 0
     range_tolerance: float = 0.1
+    # What is done where the table cannot be trusted: what the `engine` does by itself, or the watermark that the `table`
+    # knows to be best, or this one. None: what suits the engine.
+    fallback: str | None = None
+    fallback_watermark: float | None = None
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Settings | None:
@@ -63,11 +50,12 @@ class Settings:
         mode = environ.get("KVTIDE_MODE", "shadow")
         if mode not in MODES:
             raise SettingError(f"KVTIDE_MODE is shadow or act, found {mode!r}")
-        slo = environ.get("KVTIDE_SLO")
+        slo, fallback = environ.get("KVTIDE_SLO"), environ.get("KVTIDE_FALLBACK") or None
+        is_named = fallback in (None, *FALLBACKS)
         return Settings(
             table=table,
             mode=mode,
-            slo=Slo.parse(slo) if slo else None,
+            slo=_slo(slo) if slo else None,
             interval=_number(environ, "KVTIDE_INTERVAL", int, None, 1),
             prefill_ns_per_token=_number(environ, "KVTIDE_PREFILL_NS_PER_TOKEN", float, None, 0),
             attention_ns_per_token_pair=_number(environ, "KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR", float, 0.0, 0),
@@ -77,7 +65,26 @@ class Settings:
             recovery_decisions=_number(environ, "KVTIDE_RECOVERY_DECISIONS", int, 32, 1),
             hold_decisions=_number(environ, "KVTIDE_HOLD_DECISIONS", int, 0, 0),
             range_tolerance=_number(environ, "KVTIDE_RANGE_TOLERANCE", float, 0.1, 0),
+            fallback=fallback if is_named else "engine",
+            fallback_watermark=None if is_named else _share("KVTIDE_FALLBACK", fallback),
         )
+
+
+def _slo(text: str) -> Slo:
+    try:
+        return Slo.parse(text)
+    except ValueError as error:
+        raise SettingError(f"KVTIDE_SLO: {error}") from None
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise SettingError(f"{name} is {' or '.join(FALLBACKS)} or a watermark from 0 to 1, found {text!r}")
+    return share
 
 
 def _number(environ, name, kind, default, least):

@@ -19,12 +19,12 @@ import logging
 import os
 import time
 
-from kvtide._kvtide import Observer
+from kvtide._kvtide import Ledger, Observer, Pricing
 from kvtide.metrics import Metrics, serve
-from kvtide.pilot import Pilot
+from kvtide.pilot import Engine, Pilot
 from kvtide.settings import Settings
 
-logger = logging.getLogger("kvtide")
+logger = logging.getLogger("sglang.kvtide")
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 HEADS = frozenset({"watermark"})
@@ -38,20 +38,22 @@ class TideTracker:
     def __init__(self, scheduler, tracker, settings: Settings, ranks: int = 1, clock=time.perf_counter) -> None:
         self.scheduler = scheduler
         self.engine = tracker
-        self.settings = settings
         # SGLang's arrival times are of this clock.
         self.clock = clock
         self.acts = settings.mode == "act" and ranks == 1
         if settings.mode == "act" and not self.acts:
             logger.error("kvtide: %d ranks schedule at once and must agree; kvtide only counts", ranks)
-        self.metrics = Metrics("sglang", "act" if self.acts else "shadow")
-        self.pilot = Pilot(settings, self.metrics, HEADS, 0.0)
+        self.metrics = Metrics("sglang", "act" if self.acts else "shadow", logger)
+        # What SGLang does by itself is no watermark, so where kvtide falls back the ratio is SGLang's.
+        has_cache = not getattr(scheduler.server_args, "disable_radix_cache", False)
+        engine = Engine("sglang-0.5", HEADS, prefix_cache=has_cache, watermark=0.0, asks_table=False)
+        self.pilot = Pilot(settings, self.metrics, engine, logger)
         self.observer = Observer()
+        self.ledger = Ledger()
+        self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
         self.watermark: float | None = None
         self.now_us = 0
-        self.due_in = 0
-        self.steps = self.retractions = 0
-        self.arrivals = self.arrived_tokens = self.completions = self.completed_tokens = 0
+        self.is_reset = False
         self.live: dict = {}
         # SGLang reads this where it was given on the command line; ours is what it says.
         limit = os.environ.get("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "4096")
@@ -88,20 +90,21 @@ class TideTracker:
     def current(self, ratio: float) -> None:
         """SGLang's own estimate, after requests were retracted because memory ran out."""
         self.engine.current = ratio
-        self.steps += 1
-        self.retractions += 1
-        self.due_in = 0
+        self.step(retracted=1)
 
     def decay_step(self) -> None:
         """A decode step in which nobody was retracted."""
         self.engine.decay_step()
-        self.steps += 1
-        self.due_in -= 1
+        self.step(retracted=0)
+
+    def step(self, retracted: int) -> None:
+        self.ledger.planned(1, False, retracted)
+        self.ledger.done()
 
     def reset(self) -> None:
         self.engine.reset()
         self.watermark = None
-        self.due_in = 0
+        self.is_reset = True
 
     def estimate_new_token_ratio_after_retract(self, reqs) -> float:
         return self.engine.estimate_new_token_ratio_after_retract(reqs)
@@ -109,14 +112,15 @@ class TideTracker:
     # --- decisions -------------------------------------------------------------------------------------------------
 
     def decide_if_due(self) -> None:
-        if self.due_in > 0:
+        if not self.is_reset and not self.ledger.is_due(self.pilot.interval):
             return
-        self.due_in = self.pilot.interval
-        self.now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
-        self.pilot.poll(self.now_us * 1e-6)
+        self.is_reset = False
+        self.ledger.decided()
+        self.now_us = int(self.clock() * 1e6 + 0.5)
+        self.pilot.poll(self.now_us)
         # Whatever fails from here on leaves SGLang's own ratio.
         self.watermark = None
-        controls = self.pilot.decide(self.observe)
+        controls = self.pilot.decide(self.observe, self.now_us)
         if controls is not None:
             self.watermark = controls.watermark
 
@@ -134,8 +138,7 @@ class TideTracker:
         """A request joined the waiting queue, perhaps again."""
         if request.rid not in self.live:
             self.live[request.rid] = request
-            self.arrivals += 1
-            self.arrived_tokens += len(request.origin_input_ids)
+            self.ledger.arrived(len(request.origin_input_ids))
 
     def sweep(self) -> None:
         """Counts who is done."""
@@ -143,8 +146,7 @@ class TideTracker:
             if request.finished():
                 del self.live[rid]
                 if "ABORT" not in type(request.finished_reason).__name__:
-                    self.completions += 1
-                    self.completed_tokens += len(request.output_ids)
+                    self.ledger.completed(len(request.output_ids))
 
     def observe(self):
         """What the scheduler knows at this moment. A page is a block."""
@@ -157,7 +159,7 @@ class TideTracker:
         for request in scheduler.running_batch.reqs:
             generated = len(request.output_ids)
             tokens = len(request.origin_input_ids) + generated
-            deadline_us = arrival_us(request) + slo.ttft_us + generated * slo.tpot_us
+            deadline_us = slo.deadline_us(arrival_us(request), generated)
             running.append((tokens, tokens - 1, generated, -(-(tokens - 1) // page), deadline_us))
         queue = scheduler.waiting_queue
         return self.observer.observe(
@@ -174,19 +176,14 @@ class TideTracker:
             waiting=[self.waiting_row(request) for request in queue[:WAITING_WINDOW]],
             newest=[self.waiting_row(request) for request in queue[: -NEWEST_WINDOW - 1 : -1]],
             num_waiting=len(queue),
-            total_steps=self.steps,
-            total_arrivals=self.arrivals,
-            total_arrived_prompt_tokens=self.arrived_tokens,
-            total_completions=self.completions,
-            total_completed_output_tokens=self.completed_tokens,
-            total_preemptions=self.retractions,
+            ledger=self.ledger,
         )
 
     def waiting_row(self, request):
         tokens = len(request.origin_input_ids) + len(request.output_ids)
         arrived_us = arrival_us(request)
-        deadline_us = None if len(request.output_ids) else arrived_us + self.pilot.slo.ttft_us
-        return (tokens, arrived_us, deadline_us, int(tokens * (self.settings.prefill_ns_per_token or 0.0) * 1e-3))
+        deadline_us = None if len(request.output_ids) else self.pilot.slo.deadline_us(arrived_us, 0)
+        return (tokens, arrived_us, deadline_us, self.pricing.prefill_us(tokens))
 
 
 def arrival_us(request) -> int:
@@ -213,7 +210,7 @@ def after_init(result, scheduler, *args, **kwargs):
             tracker = TideTracker(scheduler, scheduler.new_token_ratio_tracker, settings, ranks_of(scheduler))
             scheduler.new_token_ratio_tracker = tracker
             if settings.metrics_port:
-                serve(settings.metrics_port)
+                serve(settings.metrics_port, logger)
     except Exception:
         logger.exception("kvtide: cannot start; SGLang schedules by itself")
     return result

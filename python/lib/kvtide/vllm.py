@@ -5,98 +5,85 @@ Installed, the plugin puts `kvtide.vllm.Scheduler` in the place of vLLM's own wh
 asynchronous as configured. What a table decides is carried out like this:
 
 - **watermark**: the KV-cache manager's `watermark_blocks`, which vLLM reads at every admission;
-- **admission**: a request queue that is vLLM's deque, except for which request is next;
+- **admission**: a request queue that is vLLM's, except for which request is next;
 - **victim**: when a running request is refused blocks, the victim is moved to the end of `running`, whence vLLM takes it;
 - **preemption**: V1 knows recompute only, and the guard asks for nothing else.
 
 Under `--scheduling-policy priority` only the watermark is kvtide's, since order and victim are the operator's then.
+
+Nothing here is called once a request: a step costs a clock and a few counters, a decision every few steps one look at who
+runs, in Rust (`python/checks/adapter_cost.py` measures both).
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections import deque
 from itertools import islice
 
-from kvtide._kvtide import Observer
-from kvtide.admission import Entry, OrderedQueue
+from kvtide._kvtide import Ledger, Observer, Pricing, Running, WaitingQueue, evictable_blocks
 from kvtide.metrics import Metrics, serve
-from kvtide.pilot import Pilot
+from kvtide.pilot import Engine, Pilot
 from kvtide.settings import Settings
 
-logger = logging.getLogger("kvtide")
+# vLLM shows what is logged under its own name.
+logger = logging.getLogger("vllm.kvtide")
 
-# As far as an observation looks from either end of the waiting queue.
+# As far as an observation looks from either end of a waiting queue that is not kvtide's.
 WAITING_WINDOW = 16
 NEWEST_WINDOW = 64
-# Free blocks looked at to find the first that holds a cache entry.
-FREE_WINDOW = 4096
-# Steps at least this full tell what a prompt token costs.
-PRICED_SHARE = 0.5
+# Older than this on arrival is nobody: somebody has set the clock.
+MAX_AGE_S = 60.0
 ALL_HEADS = frozenset({"watermark", "victim", "preemption", "admission"})
 
 
 class Tide:
-    """Everything kvtide keeps about one scheduler. What it raises goes no further than `TideMixin`."""
+    """Everything kvtide keeps about one scheduler. What it raises goes no further than `TideMixin`.
 
-    def __init__(self, scheduler, settings: Settings, clock=time.time) -> None:
+    Time is of a clock that nobody sets. vLLM stamps arrivals with one that is: how old a request is when it arrives is
+    taken from that one, once, and so an hour's step forward, or back, is nothing to those who are here already.
+    """
+
+    def __init__(self, scheduler, settings: Settings, clock=time.monotonic, wall_clock=time.time) -> None:
         self.scheduler = scheduler
-        self.settings = settings
-        self.clock = clock
+        self.clock, self.wall_clock = clock, wall_clock
         self.acts = settings.mode == "act"
-        self.metrics = Metrics("vllm", settings.mode)
-        manager = scheduler.kv_cache_manager
-        self.manager = manager
-        self.engine_blocks = manager.watermark_blocks
-        heads = supported_heads(scheduler)
-        watermark = scheduler.scheduler_config.watermark
-        self.pilot = Pilot(settings, self.metrics, heads, watermark)
+        self.metrics = Metrics("vllm", settings.mode, logger)
+        self.manager = scheduler.kv_cache_manager
+        self.engine_blocks = self.manager.watermark_blocks
+        engine = engine_of(scheduler)
+        self.pilot = Pilot(settings, self.metrics, engine, logger)
         self.observer = Observer()
+        self.ledger = Ledger()
+        self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
         self.victim = "newest"
-        self.now_us = 0
-        self.steps_since = 0
-        self.is_due = True
-        self.was_refused = False
-        # In the step being planned.
-        self.refused_admission = False
+        self.now_us = self.last_output_us = 0
         self.preempted = 0
         # Preempted, with tokens perhaps on their way.
         self.victims: list = []
-        # Of steps that are planned and not done.
-        self.planned: deque[tuple[bool, int]] = deque()
-        # Counters since the start.
-        self.steps = self.refused_steps = self.preemptions = 0
-        self.arrivals = self.arrived_tokens = self.completions = self.completed_tokens = 0
+        self.arrived_us: dict[str, int] = {}
         # Requests without a first token yet, and of the others whether it was late.
         self.unanswered: dict = {}
         self.was_late: dict[str, bool] = {}
-        self.last_output_us = 0
-        # Nanoseconds a prompt token, and what it is measured by.
-        self.price = settings.prefill_ns_per_token or 0.0
-        self.last_step: tuple[int, int] | None = None
-
-        self.allocate = manager.allocate_slots
-        manager.allocate_slots = self.allocate_slots
-        self.queue = None
-        if self.acts and "admission" in heads:
-            self.queue = ordered(type(scheduler.waiting))()
-            self.queue.attach(self.entry, lambda: self.pilot.failed("queue"))
-            scheduler.waiting = self.queue
+        self.is_ordered = "admission" in engine.heads
+        if self.is_ordered:
+            self.queue = WaitingQueue(self.entry, lambda error: self.pilot.failed("queue", error))
+        else:
+            self.queue = watched(type(scheduler.waiting))()
+        scheduler.waiting = self.queue
 
     # --- around a step ---------------------------------------------------------------------------------------------
 
     def before(self) -> None:
         """Before a step is planned: decide if it is time to, and put the decision in force."""
         try:
-            self.refused_admission, self.preempted = False, 0
-            self.now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
-            if self.queue is not None:
-                self.queue.now_us = self.now_us
-            self.pilot.poll(self.now_us * 1e-6)
-            if self.is_due or self.steps_since >= self.pilot.interval:
-                self.is_due, self.steps_since = False, 0
-                self.obey(self.pilot.decide(self.observe))
+            self.preempted = 0
+            self.now_us = self.queue.now_us = int(self.clock() * 1e6 + 0.5)
+            if self.ledger.is_due(self.pilot.interval):
+                self.ledger.decided()
+                self.pilot.poll(self.now_us)
+                self.obey(self.pilot.decide(self.observe, self.now_us))
         except Exception:
             self.pilot.failed("decide")
             self.obey(None)
@@ -113,55 +100,31 @@ class Tide:
                 blocks = int(controls.watermark * self.manager.block_pool.num_gpu_blocks)
                 self.victim, order = controls.victim, controls.admission
             self.manager.watermark_blocks = blocks
-            if self.queue is not None:
-                self.queue.order = order
+            self.queue.order = order
         except Exception:
             self.pilot.failed("obey")
-            self.manager.watermark_blocks, self.victim = self.engine_blocks, "newest"
-            if self.queue is not None:
-                self.queue.order = "fcfs"
+            self.manager.watermark_blocks, self.victim, self.queue.order = self.engine_blocks, "newest", "fcfs"
 
     def after(self, output) -> None:
         """After a step is planned."""
         tokens = output.total_num_scheduled_tokens
-        self.steps_since += 1
-        if tokens > 0:
-            self.planned.append((self.refused_admission, self.preempted))
+        # Running requests that were refused have preempted somebody.
+        self.ledger.planned(tokens, self.queue.take_refusal(), self.preempted)
+        self.pricing.planned(self.now_us, tokens, self.scheduler.max_num_scheduled_tokens)
         for request in output.scheduled_new_reqs:
             self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
-        # The first refusal after a step without one asks for a decision.
-        refused = self.refused_admission or self.preempted > 0
-        self.is_due = refused and not self.was_refused
-        self.was_refused = refused
-        self.learn_price(tokens)
-
-    def learn_price(self, tokens: int) -> None:
-        if self.settings.prefill_ns_per_token is not None:
-            return
-        if self.last_step is not None:
-            before_us, planned = self.last_step
-            # One full step after the other: the time between them is that of the first.
-            if planned >= PRICED_SHARE * self.scheduler.max_num_scheduled_tokens and tokens > 0:
-                price = (self.now_us - before_us) * 1000 / planned
-                self.price += (price - self.price) * (0.1 if self.price else 1.0)
-        self.last_step = (self.now_us, tokens)
 
     def answered(self, output) -> None:
         """A step is done, which counts from now on; asynchronously that is one step late. Who has its first token now, and
         was it in time?"""
-        if output.total_num_scheduled_tokens > 0 and self.planned:
-            refused, preempted = self.planned.popleft()
-            self.steps += 1
-            self.refused_steps += refused
-            self.preemptions += preempted
-        now_us = max(int(self.clock() * 1e6 + 0.5), self.now_us)
-        self.last_output_us = now_us
-        if self.queue is None:
-            self.victims.clear()
-        elif self.victims:
+        if output.total_num_scheduled_tokens > 0:
+            self.ledger.done()
+        now_us = self.last_output_us = int(self.clock() * 1e6 + 0.5)
+        if self.victims:
             # Asynchronously a victim's last token comes when it already waits.
-            for request in self.victims:
-                self.queue.lengthen(request)
+            if self.is_ordered:
+                for request in self.victims:
+                    self.queue.lengthen(request, request.num_tokens)
             self.victims = [request for request in self.victims if request.num_stale_output_tokens > 0]
         if not self.unanswered:
             return
@@ -171,107 +134,63 @@ class Tide:
             elif request.num_output_tokens > 0:
                 del self.unanswered[request_id]
                 if not request.is_finished():
-                    self.was_late[request_id] = now_us > arrival_us(request) + self.pilot.slo.ttft_us
+                    self.was_late[request_id] = now_us > self.pilot.slo.deadline_us(self.arrival_us(request), 0)
 
     # --- what happens to requests ----------------------------------------------------------------------------------
 
     def arrived(self, request) -> None:
-        self.arrivals += 1
-        self.arrived_tokens += request.num_prompt_tokens
+        self.arrival_us(request)
+        self.ledger.arrived(request.num_prompt_tokens)
+
+    def arrival_us(self, request) -> int:
+        """When it arrived, on the clock that nobody sets."""
+        arrived_us = self.arrived_us.get(request.request_id)
+        if arrived_us is None:
+            age_s = min(max(self.wall_clock() - request.arrival_time, 0.0), MAX_AGE_S)
+            arrived_us = max(int((self.clock() - age_s) * 1e6 + 0.5), 0)
+            self.arrived_us[request.request_id] = arrived_us
+        return arrived_us
 
     def was_preempted(self, request) -> None:
         self.preempted += 1
         self.victims.append(request)
 
     def freed(self, request) -> None:
+        self.arrived_us.pop(request.request_id, None)
         self.unanswered.pop(request.request_id, None)
         self.was_late.pop(request.request_id, None)
         if "ABORTED" not in request.status.name:
-            self.completions += 1
-            self.completed_tokens += request.num_output_tokens
+            self.ledger.completed(request.num_output_tokens)
 
-    def entry(self, request) -> Entry:
-        """What admission order needs of a request as it joins the queue."""
-        slo, tokens, arrived_us = self.pilot.slo, request.num_tokens, arrival_us(request)
+    def entry(self, request) -> tuple[int, int, int, int | None]:
+        """What admission order and an observation need of a request as it joins the queue."""
+        slo, tokens, arrival_us = self.pilot.slo, request.num_tokens, self.arrival_us(request)
         was_late = self.was_late.get(request.request_id)
-        if was_late:
-            late_at_us = 0
-        elif was_late is None:
-            late_at_us = arrived_us + slo.ttft_us
-        else:
-            late_at_us = self.last_output_us + slo.stall_us
-        return Entry(tokens, arrived_us, max(late_at_us - self.prefill_us(tokens), 0))
+        admit_by_us = slo.admit_by_us(arrival_us, tokens, self.pricing, was_late, self.last_output_us)
+        return tokens, arrival_us, admit_by_us, None if request.num_output_tokens else slo.deadline_us(arrival_us, 0)
 
-    def prefill_us(self, tokens: int) -> int:
-        pairs = tokens * tokens / 2
-        return int((tokens * self.price + pairs * self.settings.attention_ns_per_token_pair) * 1e-3 + 0.5)
-
-    def allocate_slots(self, request, *args, **kwargs):
-        """vLLM's own, with a look at what it refuses."""
-        blocks = self.allocate(request, *args, **kwargs)
-        if blocks is None:
-            try:
-                if request.status.name == "RUNNING":
-                    if self.victim != "newest":
-                        self.offer_victim(request)
-                else:
-                    self.refused_admission = True
-            except Exception:
-                self.pilot.failed("victim")
-        return blocks
-
-    def offer_victim(self, request) -> None:
-        """Moves the victim to the end of running. Those before `request` have had their turn in this step, and it is its
-        own victim only when nobody is behind it: both as vLLM has it."""
+    def offer_victim(self, request, asker):
+        """vLLM is about to preempt `request`, the last that runs, because `asker` was refused blocks. Moves the victim in its
+        place, and returns it. Those before `asker` have had their turn in this step, and it is its own victim only when
+        nobody is behind it: both as vLLM has it."""
         running = self.scheduler.running
-        first = running.index(request) + 1
+        first = running.index(asker) + 1
         if len(running) - first < 2:
-            return
-        cost = {
-            "fewest-blocks": self.held_blocks,
-            "most-blocks": lambda other: -self.held_blocks(other),
-            "least-progress": lambda other: other.num_output_tokens,
-            "most-slack": lambda other: -self.deadline_us(other),
-        }[self.victim]
-        # From the end, so that the first of equals is the newest.
-        victim = min(range(len(running) - 1, first - 1, -1), key=lambda index: cost(running[index]))
-        running.append(running.pop(victim))
-
-    def held_blocks(self, request) -> int:
-        held = self.manager.coordinator.single_type_managers[0].req_to_blocks
-        return len(held.get(request.request_id, ()))
-
-    def deadline_us(self, request) -> int:
-        """By when its next token is on time."""
-        slo = self.pilot.slo
-        return arrival_us(request) + slo.ttft_us + request.num_output_tokens * slo.tpot_us
+            return request
+        victim = self.running(first).victim(self.victim)
+        running.append(running.pop(first + victim))
+        return running[-1]
 
     # --- observation -----------------------------------------------------------------------------------------------
 
+    def running(self, first: int = 0) -> Running:
+        held = self.manager.coordinator.single_type_managers[0].req_to_blocks
+        return Running.of_vllm(self.scheduler.running, held, self.arrived_us, self.pilot.slo, self.now_us, first)
+
     def observe(self):
         """What the scheduler knows at this moment."""
-        scheduler, slo = self.scheduler, self.pilot.slo
-        pool = self.manager.block_pool
-        held = self.manager.coordinator.single_type_managers[0].req_to_blocks
-        ttft_us, tpot_us = slo.ttft_us, slo.tpot_us
-        running = []
-        for request in scheduler.running:
-            generated = request.num_output_tokens
-            running.append((
-                request.num_tokens,
-                request.num_computed_tokens,
-                generated,
-                len(held.get(request.request_id, ())),
-                int(request.arrival_time * 1e6 + 0.5) + ttft_us + generated * tpot_us,
-            ))  # fmt: skip
-        queue = scheduler.waiting
-        if hasattr(queue, "__reversed__"):
-            first, last = islice(queue, WAITING_WINDOW), islice(reversed(queue), NEWEST_WINDOW)
-        else:
-            # A priority queue: in its order, and by arrival.
-            everybody = list(queue)
-            first = everybody[:WAITING_WINDOW]
-            last = sorted(everybody, key=arrival_us, reverse=True)[:NEWEST_WINDOW]
+        scheduler, slo, pool = self.scheduler, self.pilot.slo, self.manager.block_pool
+        blocks = self.manager.coordinator.single_type_managers[0]
         free = pool.get_num_free_blocks()
         return self.observer.observe(
             now_us=self.now_us,
@@ -279,64 +198,65 @@ class Tide:
             # Without the null block, which is never given out.
             num_gpu_blocks=pool.num_gpu_blocks - 1,
             free_gpu_blocks=free,
-            evictable_blocks=self.evictable_blocks(pool, free),
+            evictable_blocks=evictable_blocks(pool, free, blocks.req_to_blocks, blocks.num_cached_block),
             max_num_seqs=scheduler.max_num_running_reqs,
             max_num_batched_tokens=scheduler.max_num_scheduled_tokens,
-            ttft_target_us=ttft_us,
-            tpot_target_us=tpot_us,
-            running=running,
-            waiting=[self.waiting_row(request) for request in first],
-            newest=[self.waiting_row(request) for request in last],
-            num_waiting=len(queue),
-            total_steps=self.steps,
-            total_refused_steps=self.refused_steps,
-            total_arrivals=self.arrivals,
-            total_arrived_prompt_tokens=self.arrived_tokens,
-            total_completions=self.completions,
-            total_completed_output_tokens=self.completed_tokens,
-            total_preemptions=self.preemptions,
+            ttft_target_us=slo.ttft_us,
+            tpot_target_us=slo.tpot_us,
+            running=self.running(),
+            ledger=self.ledger,
+            **self.waiting(),
         )
 
+    def waiting(self) -> dict:
+        if self.is_ordered:
+            return {"waiting": self.queue, "pricing": self.pricing}
+        # A priority queue: in its order, and by arrival.
+        everybody = list(self.queue)
+        last = sorted(everybody, key=self.arrival_us, reverse=True)
+        return {
+            "waiting": [self.waiting_row(request) for request in islice(everybody, WAITING_WINDOW)],
+            "newest": [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)],
+            "num_waiting": len(everybody),
+        }
+
     def waiting_row(self, request):
-        tokens, arrived_us = request.num_tokens, int(request.arrival_time * 1e6 + 0.5)
-        deadline_us = None if request.num_output_tokens else arrived_us + self.pilot.slo.ttft_us
-        return (tokens, arrived_us, deadline_us, self.prefill_us(tokens))
-
-    def evictable_blocks(self, pool, free: int) -> int:
-        """Free blocks that hold a cache entry. Those without one are in front of the free queue, as vLLM frees them."""
-        cached = len(pool.cached_block_hash_to_block)
-        if cached == 0:
-            return 0
-        end = pool.free_block_queue.fake_free_list_tail
-        block = pool.free_block_queue.fake_free_list_head.next_free_block
-        looked_at = 0
-        while block is not None and block is not end and block.block_hash is None:
-            looked_at += 1
-            if looked_at >= FREE_WINDOW:
-                # A pool that is nearly empty: at most what is cached and not held by somebody who runs.
-                in_use = self.manager.coordinator.single_type_managers[0].num_cached_block
-                return max(min(free - looked_at, cached - sum(in_use.values())), 0)
-            block = block.next_free_block
-        return max(free - looked_at, 0)
+        tokens, arrival_us, _, first_token_by_us = self.entry(request)
+        return tokens, arrival_us, first_token_by_us, self.pricing.prefill_us(tokens)
 
 
-def arrival_us(request) -> int:
-    return int(request.arrival_time * 1e6 + 0.5)
+class Watched:
+    """Mixed into a queue of vLLM's that stays in its own order: notices who is looked at and not taken, for want of blocks."""
+
+    order, now_us, was_asked = "fcfs", 0, False
+
+    def peek_request(self):
+        self.was_asked = True
+        return super().peek_request()
+
+    def pop_request(self):
+        self.was_asked = False
+        return super().pop_request()
+
+    def take_refusal(self) -> bool:
+        was_refused, self.was_asked = self.was_asked, False
+        return was_refused
 
 
-def supported_heads(scheduler) -> frozenset[str]:
-    """The heads this scheduler lets kvtide decide."""
-    if len(scheduler.kv_cache_manager.coordinator.single_type_managers) != 1:
+def watched(base: type) -> type:
+    return type("WatchedRequestQueue", (Watched, base), {})
+
+
+def engine_of(scheduler) -> Engine:
+    """What there is to know of vLLM as it is configured."""
+    manager, heads = scheduler.kv_cache_manager, ALL_HEADS
+    if len(manager.coordinator.single_type_managers) != 1:
         logger.error("kvtide: blocks of several kinds (hybrid model) are not what tables are made for")
-        return frozenset()
-    if getattr(scheduler.policy, "value", scheduler.policy) != "fcfs":
-        return frozenset({"watermark"})
-    return ALL_HEADS
-
-
-def ordered(base: type) -> type:
-    """vLLM's queue, with kvtide's order."""
-    return type("OrderedRequestQueue", (OrderedQueue, base), {})
+        heads = frozenset()
+    elif getattr(scheduler.policy, "value", scheduler.policy) != "fcfs":
+        heads = frozenset({"watermark"})
+    watermark = scheduler.scheduler_config.watermark
+    return Engine("vllm-0.33", heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True)
 
 
 def attach(scheduler) -> Tide | None:
@@ -349,7 +269,7 @@ def attach(scheduler) -> Tide | None:
         tide = Tide(scheduler, settings)
         if settings.metrics_port:
             rank = getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0)
-            serve(settings.metrics_port + rank)
+            serve(settings.metrics_port + rank, logger)
         return tide
     except Exception:
         logger.exception("kvtide: cannot start; vLLM schedules by itself")
@@ -358,6 +278,8 @@ def attach(scheduler) -> Tide | None:
 
 class TideMixin:
     """Around vLLM's scheduler: what is called, and when."""
+
+    kvtide: Tide | None = None
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -371,9 +293,15 @@ class TideMixin:
                 self.kvtide.pilot.failed(what)
 
     def schedule(self, *args, **kwargs):
-        self._tell_kvtide("before")
+        tide = self.kvtide
+        if tide is None:
+            return super().schedule(*args, **kwargs)
+        tide.before()
         output = super().schedule(*args, **kwargs)
-        self._tell_kvtide("after", output)
+        try:
+            tide.after(output)
+        except Exception:
+            tide.pilot.failed("after")
         return output
 
     def update_from_output(self, scheduler_output, *args, **kwargs):
@@ -387,6 +315,19 @@ class TideMixin:
         if is_new:
             self._tell_kvtide("arrived", request)
         return result
+
+    def _request_blocks_can_be_freed(self, request, *args, **kwargs):
+        """vLLM asks this of the last that runs, between being refused blocks and preempting that one: the one moment at which
+        a victim can be chosen, and only refusals pay for it. It does not say for whom it asks, and so is looked at."""
+        tide = self.kvtide
+        if tide is not None and tide.victim != "newest" and self.running and self.running[-1] is request:
+            caller = sys._getframe(1)
+            if caller.f_code.co_name == "schedule":
+                try:
+                    request = tide.offer_victim(request, caller.f_locals["request"])
+                except Exception:
+                    tide.pilot.failed("victim")
+        return super()._request_blocks_can_be_freed(request, *args, **kwargs)
 
     def _preempt_request(self, request, *args, **kwargs):
         self._tell_kvtide("was_preempted", request)
@@ -404,7 +345,10 @@ def _make_classes() -> dict[str, type]:
     """The scheduler classes. Made when asked for, since vLLM need not be installed to import this module."""
     if not _classes:
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler as VllmAsyncScheduler
+        from vllm.v1.core.sched.request_queue import RequestQueue
         from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
+
+        RequestQueue.register(WaitingQueue)
 
         class Scheduler(TideMixin, VllmScheduler):
             """vLLM's scheduler with kvtide; asynchronous where that is configured."""
@@ -438,9 +382,13 @@ def register() -> None:
             return
 
         def get_scheduler_cls(self):
-            if self.scheduler_cls is None:
+            """Whom it names outright is taken here too: vLLM would warn that asynchronous scheduling is lost, which is not
+            so."""
+            name = self.scheduler_cls
+            ours = {None: "Scheduler", "kvtide.vllm.Scheduler": "Scheduler", "kvtide.vllm.AsyncScheduler": "AsyncScheduler"}
+            if name is None or isinstance(name, str) and name in ours:
                 try:
-                    return _make_classes()["Scheduler"]
+                    return _make_classes()[ours[name]]
                 except Exception:
                     logger.exception("kvtide: cannot start; vLLM schedules by itself")
             return original(self)

@@ -1,0 +1,109 @@
+//! What a scheduler's steps come to.
+
+use std::collections::VecDeque;
+
+use kvtide_rules::Cadence;
+use kvtide_runtime::observer::Totals;
+use pyo3::prelude::*;
+
+/// Counts what an observation counts, and says when a decision is due.
+#[pyclass(name = "Ledger", module = "kvtide")]
+#[derive(Debug, Default)]
+pub struct PyLedger {
+    pub totals: Totals,
+    cadence: Cadence,
+    has_decided: bool,
+    /// Of steps that are planned and not done: whether something was refused, and preemptions.
+    planned: VecDeque<(bool, u32)>,
+}
+
+/// Steps that are planned and not done. An engine has a handful; whoever never says that one is done is not remembered.
+const MAX_PLANNED: usize = 64;
+
+#[pymethods]
+impl PyLedger {
+    #[new]
+    fn new() -> PyLedger {
+        PyLedger::default()
+    }
+
+    /// Whether to decide before the step that is planned next: the first time, every `interval` steps, and after the first
+    /// step with a refusal that follows one without.
+    fn is_due(&self, interval: u32) -> bool {
+        !self.has_decided || self.cadence.is_due(interval)
+    }
+
+    /// A decision was made.
+    fn decided(&mut self) {
+        self.has_decided = true;
+        self.cadence.decided();
+    }
+
+    /// A step is planned in which so many requests were preempted, and an admission was refused or not. It counts once it
+    /// is `done`, which one without tokens never is.
+    fn planned(&mut self, tokens: u32, refused_admission: bool, preempted: u32) {
+        self.cadence.stepped(refused_admission || preempted > 0);
+        if tokens > 0 {
+            if self.planned.len() == MAX_PLANNED {
+                self.planned.pop_front();
+            }
+            self.planned.push_back((refused_admission, preempted));
+        }
+    }
+
+    /// The earliest step that is not done is.
+    fn done(&mut self) {
+        if let Some((refused, preempted)) = self.planned.pop_front() {
+            self.totals.steps += 1;
+            self.totals.refused_steps += u64::from(refused);
+            self.totals.preemptions += u64::from(preempted);
+        }
+    }
+
+    /// A request arrived.
+    fn arrived(&mut self, prompt_tokens: u32) {
+        self.totals.arrivals += 1;
+        self.totals.arrived_prompt_tokens += u64::from(prompt_tokens);
+    }
+
+    /// A request was answered.
+    fn completed(&mut self, output_tokens: u32) {
+        self.totals.completions += 1;
+        self.totals.completed_output_tokens += u64::from(output_tokens);
+    }
+
+    #[getter]
+    fn steps(&self) -> u64 {
+        self.totals.steps
+    }
+
+    #[getter]
+    fn refused_steps(&self) -> u64 {
+        self.totals.refused_steps
+    }
+
+    #[getter]
+    fn preemptions(&self) -> u64 {
+        self.totals.preemptions
+    }
+
+    #[getter]
+    fn arrivals(&self) -> u64 {
+        self.totals.arrivals
+    }
+
+    #[getter]
+    fn arrived_prompt_tokens(&self) -> u64 {
+        self.totals.arrived_prompt_tokens
+    }
+
+    #[getter]
+    fn completions(&self) -> u64 {
+        self.totals.completions
+    }
+
+    #[getter]
+    fn completed_output_tokens(&self) -> u64 {
+        self.totals.completed_output_tokens
+    }
+}
