@@ -1,6 +1,7 @@
 //! Whole episodes under one policy, and which of a run's policies is kept: the one that does best on traffic nobody trains
 //! on.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::env::{Arena, Episode, Served};
@@ -36,7 +37,7 @@ impl Validator {
         Validator { arena, episodes: episodes as u64, seed }
     }
 
-    /// The share of all requests that missed no target under `policy`. Of a network that is the likeliest choice, as serving
+    /// The share of requests that missed no target under `policy`, as [`Attained::share`] has it. Of a network that is the likeliest choice, as serving
     /// takes it.
     ///
     /// # Errors
@@ -89,10 +90,20 @@ impl Attained {
         Attained { requests: requests as f64, on_time: on_time as f64, world }
     }
 
-    /// The share of all requests that missed no target; 1 of none.
+    /// The share of requests that missed no target: within a world every request counts the same, and a world counts as many
+    /// times as it has episodes with requests. A world whose requests are short, and therefore many, would otherwise decide for
+    /// all. 1 of no requests.
     pub fn share(episodes: &[Attained]) -> f64 {
-        let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
-        if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
+        let mut worlds: BTreeMap<usize, (f64, f64, f64)> = BTreeMap::new();
+        for episode in episodes.iter().filter(|episode| episode.requests > 0.0) {
+            let (count, requests, on_time) = worlds.entry(episode.world).or_default();
+            *count += 1.0;
+            *requests += episode.requests;
+            *on_time += episode.on_time;
+        }
+        let count: f64 = worlds.values().map(|world| world.0).sum();
+        let shares: f64 = worlds.values().map(|(count, requests, on_time)| count * on_time / requests).sum();
+        if count > 0.0 { shares / count } else { 1.0 }
     }
 }
 
@@ -121,7 +132,7 @@ pub(super) fn play(
     arena.play(seed, &mut decide).map_err(|error| AgentError::Play { seed, reason: error.to_string() })
 }
 
-/// The share of all requests of `episodes` that missed no target.
+/// The share of the requests of `episodes` that missed no target, as [`Attained::share`] has it.
 pub(super) fn attainment(episodes: &[Episode]) -> f64 {
     Attained::share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
 }
@@ -129,6 +140,16 @@ pub(super) fn attainment(episodes: &[Episode]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn within_a_world_requests_count_and_between_worlds_episodes() {
+        let attained = |world, requests, on_time| Attained { requests, on_time, world };
+        assert_eq!(Attained::share(&[attained(0, 100.0, 100.0), attained(0, 300.0, 100.0)]), 0.5);
+        let many = [attained(0, 100.0, 100.0), attained(1, 9000.0, 0.0), attained(0, 100.0, 60.0)];
+        assert!((Attained::share(&many) - (2.0 * 0.8 + 0.0) / 3.0).abs() < 1e-12);
+        assert_eq!(Attained::share(&[attained(0, 100.0, 50.0), attained(1, 0.0, 0.0)]), 0.5);
+        assert_eq!(Attained::share(&[]), 1.0);
+    }
 
     #[test]
     fn the_world_that_loses_most_counts() {

@@ -54,29 +54,24 @@ impl<'a> Reference<'a> {
 }
 
 impl Loss {
-    /// Over episodes in pairs. Every request counts the same. How many there are is up to the policy where clients wait for
+    /// Over episodes in pairs, by [`Attained::share`]. How many requests there are is up to the policy where clients wait for
     /// their answers.
     fn between(teacher: &[Attained], student: &[Attained]) -> Loss {
         let pairs: Vec<(Attained, Attained)> = teacher.iter().copied().zip(student.iter().copied()).collect();
         let lost = |pairs: &[&(Attained, Attained)]| {
-            let teacher = share(pairs.iter().map(|pair| pair.0))?;
-            Some(100.0 * (teacher - share(pairs.iter().map(|pair| pair.1))?))
+            let share = |side: fn(&(Attained, Attained)) -> Attained| {
+                Attained::share(&pairs.iter().map(|pair| side(pair)).collect::<Vec<Attained>>())
+            };
+            Some(100.0 * (share(|pair| pair.0) - share(|pair| pair.1)))
         };
         let nothing = Interval::single(0.0);
         Loss {
-            teacher: share(teacher.iter().copied()).unwrap_or(1.0),
-            student: share(student.iter().copied()).unwrap_or(1.0),
+            teacher: Attained::share(teacher),
+            student: Attained::share(student),
             episodes: pairs.len(),
             points: resampled(&pairs, lost).unwrap_or(nothing),
         }
     }
-}
-
-/// The share of requests that missed no target; `None` of none.
-fn share(attained: impl Iterator<Item = Attained>) -> Option<f64> {
-    let (requests, on_time) =
-        attained.fold((0.0, 0.0), |sums, episode| (sums.0 + episode.requests, sums.1 + episode.on_time));
-    (requests > 0.0).then(|| on_time / requests)
 }
 
 #[cfg(test)]

@@ -57,6 +57,10 @@ pub struct WorldSpec {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
+    /// A smaller or larger pool of GPU blocks: what the deployment's own, or the one that is set, is multiplied by.
+    #[arg(long, value_name = "FACTOR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<f64>,
     /// How a trace's load is scaled: thin (keep a share of the requests, overlay copies) or stretch (scale its clock).
     #[arg(long, value_name = "thin|stretch", default_value = "thin")]
     pub scale: String,
@@ -100,6 +104,7 @@ impl Default for WorldSpec {
             clients: None,
             slo: "ttft:2000,tpot:100,stall:3000".to_owned(),
             set: Vec::new(),
+            pool: None,
             scale: "thin".to_owned(),
             jitter: None,
             lengths: None,
@@ -113,6 +118,8 @@ impl Default for WorldSpec {
 
 /// Longest decision interval.
 const MAX_INTERVAL: u32 = 1_000_000;
+/// Factors accepted for the size of the pool.
+const POOL_FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 /// Most clients of a closed loop.
 const MAX_CLIENTS: u32 = 1_000_000;
 
@@ -156,6 +163,12 @@ impl WorldSpec {
         let mut engine = engine.with(settings)?;
         if engine.num_cpu_blocks > 0 && !host.has_host_tier {
             return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
+        }
+        if let Some(factor) = self.pool {
+            if !POOL_FACTORS.contains(&factor) {
+                return Err(wrong("pool", &factor.to_string(), "a factor from 0.01 to 100"));
+            }
+            engine.resize_pool(factor);
         }
         let cost = CostModel::new(deployment, engine.block_size);
         engine.pricing = cost.pricing();

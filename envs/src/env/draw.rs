@@ -91,12 +91,7 @@ impl WorldDraw {
     /// The node with a pool of another size, and a longest sequence that fits it.
     fn resized(&self, factor: f64) -> NodeConfig {
         let mut node = self.node.clone();
-        if factor != 1.0 {
-            let engine = &mut node.engine;
-            engine.num_gpu_blocks = (f64::from(engine.num_gpu_blocks) * factor).round() as u32;
-            engine.max_model_len =
-                engine.max_model_len.min(engine.num_usable_blocks().saturating_mul(engine.block_size));
-        }
+        node.engine.resize_pool(factor);
         node
     }
 }
