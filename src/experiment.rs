@@ -11,6 +11,7 @@ use kvtide_envs::time::Micros;
 use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
+use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::observation::FEATURES;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,10 @@ pub struct Experiment {
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<String>,
+    /// The watermark that tables made of this run fall back to. `None`: the best constant one on the traffic that is trained
+    /// on, which is looked for when training starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<f64>,
     /// How the policy is found.
     #[serde(default, skip_serializing_if = "is_default")]
     pub method: Method,
@@ -378,6 +383,9 @@ impl Experiment {
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
         }
+        if let Some(fallback) = self.fallback.filter(|fallback| !WATERMARK_LEVELS.contains(fallback)) {
+            return range("fallback", fallback.to_string(), "one of the watermarks a policy can choose, such as 0.02");
+        }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;
         self.episodes.validate()?;
@@ -435,6 +443,18 @@ impl Experiment {
     /// The part that is trained on is shorter than an episode, or a further world cannot be set up.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
         self.part(world, Part::Train { but: self.validation.map_or(0.0, |validation| validation.share) })
+    }
+
+    /// The same with blocks that are only numbers, where that is cheaper: what tables are taught in.
+    ///
+    /// # Errors
+    /// As [`env_config`](Self::env_config).
+    pub fn modelled_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
+        let config = self.env_config(world)?;
+        if !config.memory.is_exclusive() {
+            return Ok(config);
+        }
+        Ok(Arc::new(EnvConfig { memory: MemorySource::Modelled, ..EnvConfig::clone(&config) }))
     }
 
     /// The environment its policies are judged in, if they are.

@@ -14,7 +14,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{Action, ActionProfile, Head};
+use kvtide_runtime::{Action, ActionProfile, Head, Host};
 
 const SECOND: Micros = Micros(1_000_000);
 
@@ -25,7 +25,10 @@ fn world(num_cpu_blocks: u32) -> WorldDraw {
     let range = Window { start: Micros::ZERO, end: SECOND.times(20) };
     let source = WorkloadSource::Synthetic("chat:rate=4,duration=20".parse().unwrap());
     let episodes = EpisodeSource { source, range, length: SECOND.times(20), load: (0.8, 1.5) };
-    WorldDraw::new(NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None }, episodes)
+    WorldDraw::new(
+        NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None, host: Host::KVTIDE },
+        episodes,
+    )
 }
 
 fn config(worlds: Vec<WorldDraw>) -> Arc<EnvConfig> {

@@ -20,7 +20,7 @@ use kvtide_envs::workload::{Replay, Window, Workload, WorkloadError, WorkloadSou
 use kvtide_runtime::Snapshot;
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
 use kvtide_runtime::observer::Totals;
-use kvtide_runtime::{Action, ActionProfile, Controls, Head, NUM_FEATURES, Preemption, Victim};
+use kvtide_runtime::{Action, ActionProfile, Controls, Head, Host, NUM_FEATURES, Preemption, Victim};
 use rand::RngExt;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
         length: SECOND.times(20),
         load: (0.8, 1.5),
     };
-    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None };
+    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None, host: Host::KVTIDE };
     let worlds = vec![WorldDraw::new(node, episodes)];
     EnvConfig {
         worlds,
@@ -73,6 +73,7 @@ fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
         cost,
         slo: Slo::from_millis(1000, 60, 500),
         clients: None,
+        host: Host::KVTIDE,
     };
     let episodes = EpisodeSource {
         source: WorkloadSource::Replay { trace, replay: Replay::default() },

@@ -1,11 +1,13 @@
 //! What stands between a table and a serving node.
 //!
-//! A table knows the traffic it was distilled from. Whenever it cannot be trusted, the node gets the watermark it
-//! would have used without kvtide, and a counter says why.
+//! A table knows the traffic it was distilled from. Whenever it cannot be trusted, the node gets a fixed watermark, its own or
+//! the one that did best on that traffic ([`GuardConfig::fallback_for`]), and a counter says why. Only features the table
+//! decides by are looked at: where the others are, nothing depends on.
 
 use crate::action::{Action, ActionMask, ActionProfile, Controls, Head};
+use crate::feature_set::FeatureSet;
 use crate::format::FormatError;
-use crate::observation::Observation;
+use crate::observation::{Feature, NUM_FEATURES, Observation};
 use crate::policy::Policy;
 use crate::table::Table;
 
@@ -42,6 +44,18 @@ impl Default for GuardConfig {
     }
 }
 
+impl GuardConfig {
+    /// The fallback of a node whose engine does `engine` by itself, with `table` loaded: an operator's watermark above 0 stays;
+    /// 0, which is no watermark at all, gives way to the one the table knows to be best where it was trained.
+    #[must_use]
+    pub fn fallback_for(engine: Controls, table: &Table<'_>) -> Controls {
+        match table.fallback_watermark() {
+            Some(watermark) if engine.watermark == 0.0 => Controls { watermark, ..engine },
+            _ => engine,
+        }
+    }
+}
+
 /// Why a decision was the fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fallback {
@@ -53,7 +67,7 @@ pub enum Fallback {
     Stale,
     /// A value of the observation was NaN or infinite.
     NonFinite,
-    /// A feature has been outside its trained range for too long, or not back inside for long enough.
+    /// A feature the table decides by has been outside its trained range for too long, or not back inside for long enough.
     OutOfRange,
 }
 
@@ -151,6 +165,11 @@ impl<'a> Guard<'a> {
         self.state.counters()
     }
 
+    /// The guard without its table.
+    pub const fn state(&self) -> &GuardState {
+        &self.state
+    }
+
     /// Why the last decision was the fallback; `None` if the table took it.
     pub const fn last_fallback(&self) -> Option<Fallback> {
         self.state.last_fallback()
@@ -183,15 +202,36 @@ pub struct GuardState {
     contrary_decisions: u32,
     /// What the table decided last that was not held back, and for how many decisions that has been in force.
     in_force: Option<(Controls, u32)>,
+    /// Features the table decides by that were out of range at the last decision that looked.
+    outside: FeatureSet,
+    /// How often each was.
+    times_outside: [u64; NUM_FEATURES],
 }
 
 impl GuardState {
     /// The state before the first decision. A fallback watermark outside 0..=1 is clamped; NaN is 0.
     pub fn new(mut config: GuardConfig) -> GuardState {
-        // `max` drops NaN, `clamp` would keep it.
-        config.fallback.watermark = config.fallback.watermark.max(0.0).clamp(0.0, 1.0);
-        let counters = GuardCounters::default();
-        GuardState { config, counters, last: None, out_of_range: false, contrary_decisions: 0, in_force: None }
+        config.fallback = sound(config.fallback);
+        GuardState {
+            config,
+            counters: GuardCounters::default(),
+            last: None,
+            out_of_range: false,
+            contrary_decisions: 0,
+            in_force: None,
+            outside: FeatureSet::EMPTY,
+            times_outside: [0; NUM_FEATURES],
+        }
+    }
+
+    /// Falls back to other controls from now on: another table may know a better watermark. Clamped as by [`new`](Self::new).
+    pub fn set_fallback(&mut self, fallback: Controls) {
+        self.config.fallback = sound(fallback);
+    }
+
+    /// What is fallen back to.
+    pub const fn fallback(&self) -> Controls {
+        self.config.fallback
     }
 
     /// Decides with `table`, or without one for the reason given, as [`Guard::decide`].
@@ -243,6 +283,16 @@ impl GuardState {
         self.last
     }
 
+    /// The features the table decides by that were out of range when it was last looked at.
+    pub const fn outside(&self) -> FeatureSet {
+        self.outside
+    }
+
+    /// Decisions at which `feature`, which the table decides by, was out of range, whether or not they fell back.
+    pub const fn times_outside(&self, feature: Feature) -> u64 {
+        self.times_outside[feature as usize]
+    }
+
     /// The table, if this observation can be trusted with it.
     fn judge<'t, 'a>(
         &mut self,
@@ -259,8 +309,13 @@ impl GuardState {
         }
         // Only an observation that can be believed counts for or against the range.
         let tolerance = self.config.range_tolerance;
-        let inside = table.ranges().zip(observation.values).all(|(range, value)| range.contains(value, tolerance));
-        self.note_range(!inside);
+        let is_outside = |feature: &Feature| !table.range(*feature).contains(observation[*feature], tolerance);
+        self.outside = table.uses().iter().filter(is_outside).collect();
+        for feature in self.outside.iter() {
+            let times = &mut self.times_outside[feature as usize];
+            *times = times.saturating_add(1);
+        }
+        self.note_range(!self.outside.is_empty());
         if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
     }
 
@@ -276,6 +331,12 @@ impl GuardState {
             self.contrary_decisions = 0;
         }
     }
+}
+
+/// `controls` with a watermark in 0..=1.
+fn sound(controls: Controls) -> Controls {
+    // `max` drops NaN, `clamp` would keep it.
+    Controls { watermark: controls.watermark.max(0.0).clamp(0.0, 1.0), ..controls }
 }
 
 /// `controls` with every choice the mask forbids replaced; the watermark stays, it need not be one of the levels.

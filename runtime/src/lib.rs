@@ -15,10 +15,12 @@
 pub mod action;
 pub mod census;
 mod crc;
+pub mod feature_set;
 pub mod fixed;
 pub mod format;
 pub mod guard;
 mod hash;
+pub mod host;
 pub mod observation;
 pub mod observer;
 pub mod owned;
@@ -27,9 +29,11 @@ pub mod table;
 
 pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Controls, Head, Preemption, Victim};
 pub use census::{RunningRequest, WaitingRequest};
+pub use feature_set::FeatureSet;
 pub use fixed::Fixed;
 pub use format::FormatError;
 pub use guard::{Fallback, Guard, GuardConfig, GuardCounters, GuardState};
+pub use host::{Host, Unfit};
 pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
 pub use observer::{Observer, Snapshot};
 pub use owned::OwnedTable;

@@ -1,5 +1,6 @@
 //! A table and its bytes in one value, for a node that replaces its table while it serves.
 
+use crate::feature_set::FeatureSet;
 use crate::format::{FormatError, Outline};
 use crate::table::Table;
 
@@ -10,6 +11,7 @@ use crate::table::Table;
 pub struct OwnedTable<B> {
     bytes: B,
     outline: Outline,
+    uses: FeatureSet,
 }
 
 impl<B: AsRef<[u8]>> OwnedTable<B> {
@@ -18,8 +20,9 @@ impl<B: AsRef<[u8]>> OwnedTable<B> {
     /// # Errors
     /// As [`Table::parse`].
     pub fn parse(bytes: B) -> Result<OwnedTable<B>, FormatError> {
-        let outline = Table::parse(bytes.as_ref())?.file().outline();
-        Ok(OwnedTable { bytes, outline })
+        let table = Table::parse(bytes.as_ref())?;
+        let (outline, uses) = (table.file().outline(), table.uses());
+        Ok(OwnedTable { bytes, outline, uses })
     }
 
     /// The table.
@@ -29,7 +32,8 @@ impl<B: AsRef<[u8]>> OwnedTable<B> {
     /// which no container of the standard library does.
     pub fn table(&self) -> Result<Table<'_>, FormatError> {
         let bytes = self.bytes.as_ref();
-        self.outline.view(bytes).map(Table::trusted).ok_or(FormatError::Truncated { needed: 0, found: bytes.len() })
+        let view = self.outline.view(bytes).map(|file| Table::trusted(file, self.uses));
+        view.ok_or(FormatError::Truncated { needed: 0, found: bytes.len() })
     }
 
     /// The file.

@@ -1,6 +1,7 @@
 //! The policy that ships: a decision tree over the observation.
 
 use crate::action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Head, NUM_HEADS};
+use crate::feature_set::FeatureSet;
 use crate::format::{Comparison, FeatureRange, FormatError, Leaf, Metadata, TableFile};
 use crate::observation::{Feature, NUM_FEATURES, Observation, SCHEMA_HASH};
 use crate::policy::Policy;
@@ -21,6 +22,7 @@ pub use crate::format::Node;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table<'a> {
     file: TableFile<'a>,
+    uses: FeatureSet,
 }
 
 impl<'a> Table<'a> {
@@ -49,21 +51,25 @@ impl<'a> Table<'a> {
         }
         let mut rest = file.raw_nodes();
         let mut node = 0;
+        let mut uses = FeatureSet::EMPTY;
         while let Some((bytes, tail)) = rest.split_first() {
-            if let Node::Leaf { choices } = Node::from_bytes(*bytes)
-                && let Some(head) = wrong_head(choices)
-            {
-                return Err(FormatError::LeafChoice { node, head, found: choices[head as usize] });
+            match Node::from_bytes(*bytes) {
+                Node::Split { feature, .. } => uses = uses.with_index(feature),
+                Node::Leaf { choices } => {
+                    if let Some(head) = wrong_head(choices) {
+                        return Err(FormatError::LeafChoice { node, head, found: choices[head as usize] });
+                    }
+                }
             }
             node += 1;
             rest = tail;
         }
-        Ok(Table { file })
+        Ok(Table { file, uses })
     }
 
-    /// A table whose file [`from_file`](Self::from_file) has accepted before.
-    pub(crate) const fn trusted(file: TableFile<'a>) -> Table<'a> {
-        Table { file }
+    /// A table whose file [`from_file`](Self::from_file) has accepted before, and found to use these features.
+    pub(crate) const fn trusted(file: TableFile<'a>, uses: FeatureSet) -> Table<'a> {
+        Table { file, uses }
     }
 
     /// The file behind the table.
@@ -89,6 +95,24 @@ impl<'a> Table<'a> {
     /// What the teacher saw of each feature, in [`Feature`] order.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = FeatureRange> + Clone + use<'a> {
         self.file.ranges()
+    }
+
+    /// What the teacher saw of one feature.
+    pub fn range(&self, feature: Feature) -> FeatureRange {
+        // There is one for each; nothing stands for one that does not exist.
+        self.file.range(feature as usize).unwrap_or(FeatureRange { min: 0.0, max: 0.0 })
+    }
+
+    /// The features it decides by.
+    pub const fn uses(&self) -> FeatureSet {
+        self.uses
+    }
+
+    /// The watermark that did best, constant, on the traffic the table was trained on: what a node does where the table cannot
+    /// be trusted and nobody set another. From the metadata `fallback`; `None` where it says nothing, or nothing in 0..=1.
+    pub fn fallback_watermark(&self) -> Option<f64> {
+        let watermark = self.metadata().get("fallback")?.parse().ok()?;
+        (0.0..=1.0).contains(&watermark).then_some(watermark)
     }
 
     /// The nodes in breadth-first order.

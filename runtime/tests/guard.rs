@@ -4,10 +4,10 @@ mod support;
 
 use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
 use kvtide_runtime::{
-    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, Head, Node,
-    Observation, Preemption, Table, Victim,
+    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, GuardState,
+    Head, Node, Observation, Preemption, Table, Victim,
 };
-use support::{bytes_of, leaf, ranges, spec};
+use support::{bytes_of, leaf, ranges, spec, split};
 
 const FALLBACK: Controls = Controls {
     watermark: 0.037,
@@ -33,11 +33,12 @@ const TABLE: Controls = Controls {
     admission: Admission::Fcfs,
 };
 
-/// Trained on free fractions of 0.2 to 0.6 and everything else.
+/// Decides by the free fraction, trained on 0.2 to 0.6 of it, to the same end on either side.
 fn bytes(profile: ActionProfile) -> Vec<u8> {
     let mut ranges = ranges();
     ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
-    bytes_of(&TableSpec { profile, ..spec(&ranges, &[leaf([6, 1, 0, 0])]) })
+    let nodes = [split(Feature::FreeFraction as u8, 1, 0.4), leaf([6, 1, 0, 0]), leaf([6, 1, 0, 0])];
+    bytes_of(&TableSpec { profile, ..spec(&ranges, &nodes) })
 }
 
 fn free(fraction: f32) -> Observation {
@@ -127,6 +128,51 @@ fn out_of_range_needs_patience_both_ways() {
         *guard.counters(),
         GuardCounters { decisions: 9, table_decisions: 4, out_of_range: 5, ..GuardCounters::default() }
     );
+}
+
+#[test]
+fn only_what_the_table_decides_by_has_a_range() {
+    let mut ranges = ranges();
+    ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
+    ranges[Feature::HostFreeFraction as usize] = FeatureRange { min: 1.0, max: 1.0 };
+    let nodes = [split(Feature::Running as u8, 1, 0.4), leaf([6, 1, 0, 0]), leaf([6, 1, 0, 0])];
+    let bytes = bytes_of(&spec(&ranges, &nodes));
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    // No host pool at all, and far too much that is free: the table looks at neither.
+    assert_eq!(taken(&mut guard, &[OUTSIDE; 9]), [true; 9]);
+    assert!(guard.state().outside().is_empty());
+    assert_eq!(guard.state().times_outside(Feature::FreeFraction), 0);
+}
+
+#[test]
+fn what_was_out_of_range_is_named_and_counted() {
+    let bytes = bytes(ActionProfile::Full);
+    let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
+    taken(&mut guard, &[OUTSIDE, OUTSIDE, INSIDE, OUTSIDE]);
+    assert!(guard.state().outside().iter().eq([Feature::FreeFraction]));
+    assert_eq!(guard.state().times_outside(Feature::FreeFraction), 3);
+    assert_eq!(guard.state().times_outside(Feature::Running), 0);
+    taken(&mut guard, &[INSIDE]);
+    assert!(guard.state().outside().is_empty());
+}
+
+#[test]
+fn a_table_knows_where_to_fall_back_to_unless_the_operator_said() {
+    let ranges = ranges();
+    let nodes = [leaf([6, 1, 0, 0])];
+    let knows = |fallback: &str| bytes_of(&TableSpec { metadata: &[("fallback", fallback)], ..spec(&ranges, &nodes) });
+    let fallback = |bytes: &[u8], watermark| {
+        GuardConfig::fallback_for(Controls { watermark, ..FALLBACK }, &Table::parse(bytes).unwrap())
+    };
+    assert_eq!(fallback(&knows("0.05"), 0.0), Controls { watermark: 0.05, ..FALLBACK });
+    assert_eq!(fallback(&knows("0.05"), 0.02), Controls { watermark: 0.02, ..FALLBACK });
+    for nonsense in ["", "much", "NaN", "-0.1", "1.5", "inf"] {
+        assert_eq!(fallback(&knows(nonsense), 0.0), Controls { watermark: 0.0, ..FALLBACK }, "{nonsense}");
+    }
+    let mut state = GuardState::new(CONFIG);
+    state.set_fallback(Controls { watermark: 7.0, ..FALLBACK });
+    let controls = state.decide(Err(Fallback::NoTable), &free(INSIDE), 0, ActionMask::ALL);
+    assert_eq!(controls, Controls { watermark: 1.0, ..FALLBACK });
 }
 
 #[test]

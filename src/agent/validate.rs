@@ -5,10 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::env::{Arena, Episode};
 use kvtide_envs::seed;
-use kvtide_runtime::{Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, Observation, Policy};
 use rayon::prelude::*;
 
 use super::AgentError;
+
+/// Who decides in whole episodes, each from its start.
+pub trait Server: Sync {
+    /// Whoever decides in one episode; obeys the mask, and may remember.
+    fn start(&self) -> Box<dyn FnMut(&Observation, ActionMask) -> Action + '_>;
+}
+
+/// A policy remembers nothing.
+impl<P: Policy + Sync + ?Sized> Server for P {
+    fn start(&self) -> Box<dyn FnMut(&Observation, ActionMask) -> Action + '_> {
+        Box::new(|observation, mask| self.decide(observation, mask))
+    }
+}
 
 /// Judges policies on the same episodes each time.
 pub struct Validator {
@@ -28,8 +41,8 @@ impl Validator {
     ///
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.
-    pub fn attainment(&self, policy: &(dyn Policy + Sync)) -> Result<f64, AgentError> {
-        Ok(share(&self.attained(policy, &AtomicBool::new(false))?.unwrap_or_default()))
+    pub fn attainment(&self, policy: &(impl Server + ?Sized)) -> Result<f64, AgentError> {
+        Ok(Attained::share(&self.attained(policy, &AtomicBool::new(false))?.unwrap_or_default()))
     }
 
     /// Requests, and those that missed no target, of every episode, in order: the same episodes for every policy. `None`
@@ -39,7 +52,7 @@ impl Validator {
     /// [`AgentError::Play`] if an episode cannot be played.
     pub fn attained(
         &self,
-        policy: &(dyn Policy + Sync),
+        policy: &(impl Server + ?Sized),
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Attained>>, AgentError> {
         let attained = |episode| {
@@ -47,10 +60,15 @@ impl Validator {
                 return Ok(None);
             }
             let seed = seed::derive(self.seed, "validation", episode);
-            Ok(Some(Attained::of(&play(&*self.arena, seed, policy, |_| {})?)))
+            Ok(Some(Attained::of(&self.play(seed, policy)?)))
         };
         let all: Result<Vec<Option<Attained>>, AgentError> = (0..self.episodes).into_par_iter().map(attained).collect();
         Ok(all?.into_iter().collect())
+    }
+
+    fn play(&self, seed: u64, server: &(impl Server + ?Sized)) -> Result<Episode, AgentError> {
+        let played = self.arena.play(seed, &mut *server.start());
+        played.map_err(|error| AgentError::Play { seed, reason: error.to_string() })
     }
 }
 
@@ -67,6 +85,12 @@ impl Attained {
     fn of(episode: &Episode) -> Attained {
         let requests = metric(episode, "requests");
         Attained { requests, on_time: requests * metric(episode, "slo_attainment") }
+    }
+
+    /// The share of all requests that missed no target; 1 of none.
+    pub fn share(episodes: &[Attained]) -> f64 {
+        let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
+        if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
     }
 }
 
@@ -86,13 +110,7 @@ pub(super) fn play(
 
 /// The share of all requests of `episodes` that missed no target.
 pub(super) fn attainment(episodes: &[Episode]) -> f64 {
-    share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
-}
-
-/// The share of all requests that missed no target; 1 of none.
-fn share(episodes: &[Attained]) -> f64 {
-    let requests: f64 = episodes.iter().map(|episode| episode.requests).sum();
-    if requests > 0.0 { episodes.iter().map(|episode| episode.on_time).sum::<f64>() / requests } else { 1.0 }
+    Attained::share(&episodes.iter().map(Attained::of).collect::<Vec<Attained>>())
 }
 
 fn metric(episode: &Episode, name: &str) -> f64 {

@@ -171,6 +171,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         without: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
+        fallback: None,
         ppo: PpoConfig {
             total_decisions: args.decisions,
             num_steps: NUM_STEPS,

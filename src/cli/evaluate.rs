@@ -11,7 +11,7 @@ use clap::Args;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, duration};
 
-use super::args::{DrawArgs, Loads, found_text, load_policies};
+use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
@@ -44,6 +44,9 @@ pub(super) struct EvaluateArgs {
     /// Also write every run to this file, one JSON object a line, as runs finish.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
+    guard: GuardSwitch,
     /// JSON Lines on stdout: a `load` line for each load found, a `run` line for each run as it finishes, then a
     /// `comparison` line for each policy.
     #[arg(long)]
@@ -51,7 +54,7 @@ pub(super) struct EvaluateArgs {
 }
 
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
-    let policies = load_policies(&args.policies)?;
+    let policies = load_policies(&args.policies, args.guard)?;
     let reference = match &args.reference {
         Some(text) => text.parse::<PolicySpec>()?.to_string(),
         None => policies[0].0.clone(),
@@ -61,6 +64,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     }
     let stop = stop::on_interrupt();
     let world = args.world.world()?;
+    check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     if let Some(path) = &args.report {
         report::check_folder(path)?;

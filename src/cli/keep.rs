@@ -1,15 +1,19 @@
 //! Which policy a training run leaves to be shipped.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use kvtide_envs::env::ServingArena;
-use kvtide_runtime::ActionProfile;
+use kvtide_envs::env::{EnvConfig, ServingArena};
+use kvtide_runtime::{ActionProfile, Controls};
 use serde::Serialize;
 
 use super::train::TrainError;
 use crate::agent::{AgentError, CrossEntropy, NetworkPolicy, Trainer, Validator};
 use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::distil::{self, DistilConfig};
 use crate::experiment::Experiment;
+use crate::export;
 use crate::world::World;
 
 /// The best policy so far, in a folder of its own.
@@ -19,8 +23,13 @@ pub(super) struct Keeper {
     judge: Option<Judge>,
 }
 
+/// Judges by the table a policy becomes, behind its guard: that is what ships.
 struct Judge {
+    /// Where tables are taught, and where they are judged.
+    taught: Arc<EnvConfig>,
+    judged: Arc<EnvConfig>,
     validator: Validator,
+    engine: Controls,
     every: u64,
     best: f64,
 }
@@ -30,9 +39,13 @@ struct Judge {
 pub(super) struct Judgement {
     /// Iterations, or generations, done.
     pub(super) iteration: u64,
-    /// Share of requests that missed no target.
+    /// Share of requests that missed no target under the table, by which policies are kept.
     pub(super) attainment: f64,
-    /// The best so far, this one included.
+    /// The same under the network it was made from.
+    pub(super) network: f64,
+    /// Leaves of the table.
+    pub(super) leaves: usize,
+    /// The best table so far, this one included.
     pub(super) best: f64,
 }
 
@@ -40,22 +53,19 @@ impl Keeper {
     /// Of a run of `experiment` that leaves its policy in `folder`, where an interrupted run may have left one.
     pub(super) fn new(experiment: &Experiment, world: &World, folder: PathBuf) -> Result<Keeper, TrainError> {
         let judge = match (experiment.validation, experiment.validation_config(world)?) {
-            (Some(validation), Some(config)) => {
-                let arena = Box::new(ServingArena::new(&config)?);
+            (Some(validation), Some(judged)) => {
+                let arena = Box::new(ServingArena::new(&judged)?);
                 let validator = Validator::new(arena, validation.episodes, experiment.seed());
-                let best = if folder.exists() {
-                    validator.attainment(&checkpoint::load_policy(&folder)?)?
-                } else {
-                    f64::NEG_INFINITY
-                };
-                Some(Judge { validator, every: validation.every, best })
+                let engine = world.node.engine.default_controls();
+                let taught = experiment.modelled_config(world)?;
+                Some(Judge { taught, judged, validator, engine, every: validation.every, best: best_of(&folder)? })
             }
             _ => None,
         };
         Ok(Keeper { folder, judge })
     }
 
-    /// Looks at what is `learned` if it is time to, and keeps it if it is the best so far.
+    /// Looks at what is `learned` if it is time to, and keeps it if its table is the best so far.
     pub(super) fn look(
         &mut self,
         learned: &impl Learned,
@@ -71,16 +81,44 @@ impl Keeper {
         if !finished && !iteration.is_multiple_of(judge.every) {
             return Ok(None);
         }
-        let attainment = judge.validator.attainment(&learned.policy(provenance.profile)?)?;
+        let policy = learned.policy(provenance.profile)?;
+        let (attainment, leaves) = judge.table(&policy, provenance)?;
+        let network = judge.validator.attainment(&policy)?;
         if attainment > judge.best {
             judge.best = attainment;
             let mut provenance = provenance.clone();
-            provenance.metadata.insert("validation_attainment".to_owned(), format!("{attainment:.6}"));
+            provenance.metadata.insert(VALIDATION.to_owned(), format!("{attainment:.6}"));
+            provenance.metadata.insert("validation_network".to_owned(), format!("{network:.6}"));
             learned.save(&self.folder, &provenance)?;
         }
-        Ok(Some(Judgement { iteration, attainment, best: judge.best }))
+        Ok(Some(Judgement { iteration, attainment, network, leaves, best: judge.best }))
     }
 }
+
+impl Judge {
+    /// What the table of `policy` attains, made as `kvtide export` makes it, and its leaves. Not to be interrupted: a run that
+    /// is resumed would not make it up.
+    fn table(&self, policy: &NetworkPolicy, provenance: &Provenance) -> Result<(f64, usize), TrainError> {
+        let (stop, config) = (AtomicBool::new(false), DistilConfig::default());
+        let mut student = distil::distil(policy, &self.taught, &config, &mut |_| {}, &stop)?;
+        export::add_margin(&mut student, &self.judged, config.seed, &stop)?;
+        let provenance = export::Provenance { training: provenance.metadata.clone(), ..export::Provenance::default() };
+        let chosen = export::choose(&student, &provenance, self.engine, &self.validator, &stop)?;
+        Ok(chosen.map_or((0.0, 0), |chosen| (chosen.attainment, chosen.student.tree.leaves())))
+    }
+}
+
+/// What the table of the policy kept in `folder` attained, if there is one.
+fn best_of(folder: &Path) -> Result<f64, TrainError> {
+    if !folder.exists() {
+        return Ok(f64::NEG_INFINITY);
+    }
+    let kept = checkpoint::inspect(folder)?.metadata.get(VALIDATION).and_then(|text| text.parse().ok());
+    Ok(kept.unwrap_or(f64::NEG_INFINITY))
+}
+
+/// The metadata that says what the table of a policy attained on validation traffic, to six digits.
+const VALIDATION: &str = "validation_attainment";
 
 /// What a run, by whichever method, has come to.
 pub(super) trait Learned {

@@ -2,10 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use kvtide_runtime::Policy;
-
 use super::{DistilError, Driver, Teacher};
-use crate::agent::{Attained, Validator};
+use crate::agent::{Attained, Server, Validator};
 use crate::bootstrap::{Interval, stratified};
 
 /// How a student does beside its teacher.
@@ -49,7 +47,7 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// An episode cannot be played, or `stop` was set.
-    pub fn loss(&self, student: &(dyn Policy + Sync)) -> Result<Loss, DistilError> {
+    pub fn loss(&self, student: &(impl Server + ?Sized)) -> Result<Loss, DistilError> {
         let student = self.validator.attained(student, self.stop)?.ok_or(DistilError::Stopped)?;
         Ok(Loss::between(&self.teacher, &student))
     }

@@ -52,6 +52,14 @@ pub enum WorldError {
     /// There is no such memory.
     #[error("--memory: {0}")]
     Memory(#[from] MemoryError),
+    /// Blocks to swap to where nothing is swapped.
+    #[error("num_cpu_blocks={num_cpu_blocks}: {host} has no host tier; --host kvtide has one")]
+    NoTier {
+        /// The host.
+        host: &'static str,
+        /// What was asked for.
+        num_cpu_blocks: u32,
+    },
     /// The targets.
     #[error(transparent)]
     Slo(#[from] SloError),
@@ -195,10 +203,11 @@ impl World {
     }
 
     /// What a policy gets used to, by name: where it differs from training, results may too.
-    pub fn conditions(&self) -> [(&'static str, String); 4] {
+    pub fn conditions(&self) -> [(&'static str, String); 5] {
         [
             ("env", self.deployment.name()),
             ("engine", self.node.engine.engine.name().to_owned()),
+            ("host", self.node.host.name.to_owned()),
             ("slo", self.node.slo.to_string()),
             ("interval", self.decision_interval.to_string()),
         ]

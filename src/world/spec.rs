@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
+use kvtide_envs::kv::Eviction;
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
+use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
 
 use super::{Traffic, World, WorldError};
@@ -31,9 +33,14 @@ pub struct WorldSpec {
     /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: String,
-    /// Whose scheduling rules: v0 (vLLM 0.6) or v1 (vLLM today).
-    #[arg(long, value_name = "v0|v1", default_value = "v0")]
+    /// Whose scheduling rules: v1 (vLLM today) or v0 (vLLM 0.6).
+    #[arg(long, value_name = "v0|v1", default_value = "v1")]
     pub engine: String,
+    /// The engine that a policy is made for and judged in, with the heads, tiers and features that it has: vllm-0.33,
+    /// sglang-0.5, or kvtide, which has all of them [default: vllm-0.33; kvtide with --engine v0].
+    #[arg(long, value_name = "HOST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// V1: keep blocks by content and take them again. `auto`: as vLLM does, on.
     #[arg(long, value_name = "on|off|auto", default_value = "auto")]
     pub prefix_cache: String,
@@ -87,7 +94,8 @@ impl Default for WorldSpec {
             trace: None,
             workload: None,
             env: "llama-3-8b@rtx-4090".to_owned(),
-            engine: "v0".to_owned(),
+            engine: "v1".to_owned(),
+            host: None,
             prefix_cache: "auto".to_owned(),
             clients: None,
             slo: "ttft:2000,tpot:100,stall:3000".to_owned(),
@@ -141,10 +149,29 @@ impl WorldSpec {
             ("on", EngineKind::V0) => return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1")),
             (other, _) => return Err(wrong("prefix-cache", other, "on, off or auto")),
         }
+        let host = self.host(engine.engine)?;
+        if host == Host::SGLANG {
+            engine.eviction = Eviction::Radix;
+        }
         let mut engine = engine.with(settings)?;
+        if engine.num_cpu_blocks > 0 && !host.has_host_tier {
+            return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
+        }
         let cost = CostModel::new(deployment, engine.block_size);
         engine.pricing = cost.pricing();
-        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients })
+        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients, host })
+    }
+
+    /// The host that was asked for, or the one whose scheduler this is.
+    fn host(&self, engine: EngineKind) -> Result<Host, WorldError> {
+        let Some(name) = &self.host else {
+            return Ok(if engine == EngineKind::V1 { Host::VLLM } else { Host::KVTIDE });
+        };
+        let host = Host::from_name(name).ok_or_else(|| wrong("host", name, "vllm-0.33, sglang-0.5 or kvtide"))?;
+        if engine == EngineKind::V0 && host != Host::KVTIDE {
+            return Err(wrong("host", name, "kvtide with --engine v0: the other hosts schedule as v1 does"));
+        }
+        Ok(host)
     }
 
     /// Where traffic comes from.

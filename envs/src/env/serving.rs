@@ -6,7 +6,7 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Observation, Observer};
 
 use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
-use super::observe::snapshot;
+use super::observe::observe;
 use super::reward::{Reward, RewardWeights};
 use super::{Episode, Node, NodeError, Progress, mask};
 use crate::memory::{MemoryError, MemorySource};
@@ -193,7 +193,7 @@ impl ServingEnv {
             episode_return: 0.0,
             done: false,
         };
-        let first = (running.observer.observe(&snapshot(&running.node)), running.info());
+        let first = (observe(&running.node, &mut running.observer), running.info());
         self.running = Some(running);
         Ok(first)
     }
@@ -210,7 +210,7 @@ impl ServingEnv {
         let progress = running.node.advance(&action.controls(), self.config.decision_interval);
         // A dead engine has lost a request: there is no going on with it.
         let progress = progress.inspect_err(|_| running.done = true)?;
-        let observation = running.observer.observe(&snapshot(&running.node));
+        let observation = observe(&running.node, &mut running.observer);
         let reward = running.reward.take(running.node.collector());
         running.mask = mask(&running.node, self.config.profile);
         running.decisions += 1;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collector, GroupSummary, Record};
+use super::{Collector, GroupSummary, GuardReport, Record};
 use crate::memory::MemoryReport;
 use crate::percentile::percentile;
 use crate::time::Micros;
@@ -98,6 +98,9 @@ pub struct Summary {
     /// What memory did, where blocks are more than numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryReport>,
+    /// What the guard of a table did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
 }
 
 impl Summary {
@@ -139,6 +142,7 @@ impl Summary {
             by_class: collector.groups.by_class(&records, seconds),
             by_tenant: collector.groups.by_tenant(&records, seconds),
             memory: None,
+            guard: None,
         }
     }
 }

@@ -50,7 +50,12 @@ fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
         schema_hash: rt::SCHEMA_HASH,
         action_set_hash: rt::ACTION_SET_HASH,
         ranges: &ranges,
-        nodes: &[rt::Node::Leaf { choices: [level, 4, 0, 2] }],
+        nodes: &[
+            // By the first feature, to the same end on either side.
+            rt::Node::Split { feature: 0, left: 1, threshold: 0.5 },
+            rt::Node::Leaf { choices: [level, 4, 0, 2] },
+            rt::Node::Leaf { choices: [level, 4, 0, 2] },
+        ],
         metadata: &[],
         extensions: &[],
     };

@@ -26,17 +26,18 @@ impl Mailbox {
     }
 
     /// Exchanges `mine` for what is new, if there is something and nobody is just putting it down. Never waits: a
-    /// reader that comes a moment too early keeps its table, which is as valid as it was.
-    pub(crate) fn fetch(&self, mine: &mut Option<Live>) {
+    /// reader that comes a moment too early keeps its table, which is as valid as it was. Whether there was something.
+    pub(crate) fn fetch(&self, mine: &mut Option<Live>) -> bool {
         if !self.news.load(Ordering::Acquire) {
-            return;
+            return false;
         }
         let mut slot: MutexGuard<'_, Option<Live>> = match self.slot.try_lock() {
             Ok(slot) => slot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return false,
         };
         mem::swap(mine, &mut *slot);
         self.news.store(false, Ordering::Relaxed);
+        true
     }
 }

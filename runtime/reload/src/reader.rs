@@ -12,12 +12,23 @@ use crate::mailbox::Mailbox;
 pub struct Reader {
     table: Option<Live>,
     mailbox: Arc<Mailbox>,
+    /// What the node does by itself.
+    engine: Controls,
     state: GuardState,
 }
 
 impl Reader {
     pub(crate) fn new(table: Option<Live>, mailbox: Arc<Mailbox>, config: GuardConfig) -> Reader {
-        Reader { table, mailbox, state: GuardState::new(config) }
+        let mut reader = Reader { table, mailbox, engine: config.fallback, state: GuardState::new(config) };
+        reader.learn_fallback();
+        reader
+    }
+
+    /// Where a table knows a better fallback than no watermark, takes it; see [`GuardConfig::fallback_for`].
+    fn learn_fallback(&mut self) {
+        let table = self.table.as_ref().and_then(|live| live.table().ok());
+        let fallback = table.map_or(self.engine, |table| GuardConfig::fallback_for(self.engine, &table));
+        self.state.set_fallback(fallback);
     }
 
     /// Decides from an `observation` taken `age_us` microseconds ago, as [`Guard::decide`](kvtide_runtime::Guard::decide),
@@ -25,7 +36,9 @@ impl Reader {
     ///
     /// Never waits, allocates or frees.
     pub fn decide(&mut self, observation: &Observation, age_us: u64, mask: ActionMask) -> Controls {
-        self.mailbox.fetch(&mut self.table);
+        if self.mailbox.fetch(&mut self.table) {
+            self.learn_fallback();
+        }
         let table = match &self.table {
             Some(live) => live.table().map_err(Fallback::from),
             None => Err(Fallback::NoTable),

@@ -93,6 +93,11 @@ impl<'a> TableFile<'a> {
         self.ranges.iter().copied().map(FeatureRange::from_bytes)
     }
 
+    /// What the teacher saw of the feature of that index; `None` if there is none.
+    pub fn range(&self, feature: usize) -> Option<FeatureRange> {
+        self.ranges.get(feature).copied().map(FeatureRange::from_bytes)
+    }
+
     /// The nodes in breadth-first order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node> + Clone + use<'a> {
         self.nodes.iter().copied().map(Node::from_bytes)

@@ -16,6 +16,11 @@ impl<'a> Metadata<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Metadata<'a> {
         Metadata { rest: bytes }
     }
+
+    /// The value of `key` among the pairs left.
+    pub fn get(mut self, key: &str) -> Option<&'a str> {
+        self.find(|(found, _)| *found == key).map(|(_, value)| value)
+    }
 }
 
 impl<'a> Iterator for Metadata<'a> {

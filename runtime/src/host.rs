@@ -1,0 +1,181 @@
+//! What the engines that tables are made for can do: heads, tiers, and the features they can show.
+//!
+//! A table trained where there is a tier that the engine lacks has learned from a feature that never moves there. Every such
+//! difference is declared here, once, for training, evaluation and the adapters.
+
+use core::fmt;
+
+use crate::action::{ActionProfile, Head, Preemption};
+use crate::feature_set::FeatureSet;
+use crate::format::{FeatureRange, Node};
+use crate::observation::{FEATURES, Feature, Observation};
+use crate::table::Table;
+
+/// An engine, as far as a policy has to know it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Host {
+    /// Its name in files and flags.
+    pub name: &'static str,
+    /// The heads it lets a table decide.
+    pub profile: ActionProfile,
+    /// Whether a victim's blocks can be copied out and brought back.
+    pub has_host_tier: bool,
+    /// Features it always shows as one value.
+    pub constants: &'static [Constant],
+}
+
+/// A feature that a host always shows as one value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Constant {
+    /// Which.
+    pub feature: Feature,
+    /// The value.
+    pub value: f32,
+    /// Why, to follow the host's name.
+    pub why: &'static str,
+}
+
+const NO_TIER: &str = "has no host tier";
+const NO_CACHE: Constant =
+    Constant { feature: Feature::EvictableFraction, value: 0.0, why: "runs without its prefix cache" };
+
+const fn zero(feature: Feature, why: &'static str) -> Constant {
+    Constant { feature, value: 0.0, why }
+}
+
+impl Host {
+    /// vLLM 0.33: every head, no host tier.
+    pub const VLLM: Host = Host {
+        name: "vllm-0.33",
+        profile: ActionProfile::Full,
+        has_host_tier: false,
+        constants: &[
+            zero(Feature::HostFreeFraction, NO_TIER),
+            zero(Feature::Swapped, NO_TIER),
+            zero(Feature::SwapRate, NO_TIER),
+        ],
+    };
+
+    /// SGLang 0.5 through its new-token ratio: the watermark alone, and neither refusals nor unfinished prompts to be seen.
+    pub const SGLANG: Host = Host {
+        name: "sglang-0.5",
+        profile: ActionProfile::Watermark,
+        has_host_tier: false,
+        constants: &[
+            zero(Feature::HostFreeFraction, NO_TIER),
+            zero(Feature::Swapped, NO_TIER),
+            zero(Feature::SwapRate, NO_TIER),
+            zero(Feature::PendingPrefill, "keeps prompts apart from what runs"),
+            zero(Feature::RefusalRate, "does not tell when it refuses"),
+        ],
+    };
+
+    /// The simulator's own engine, and any node that embeds the runtime: everything.
+    pub const KVTIDE: Host = Host { name: "kvtide", profile: ActionProfile::Full, has_host_tier: true, constants: &[] };
+
+    /// Every host.
+    pub const ALL: [Host; 3] = [Host::VLLM, Host::SGLANG, Host::KVTIDE];
+
+    /// The host of that name.
+    pub fn from_name(name: &str) -> Option<Host> {
+        Host::ALL.into_iter().find(|host| host.name == name)
+    }
+
+    /// The features that can move on it.
+    pub fn features(&self) -> FeatureSet {
+        let is_constant = |feature: &Feature| self.constants.iter().any(|constant| constant.feature == *feature);
+        Feature::ALL.into_iter().filter(|feature| !is_constant(feature)).collect()
+    }
+
+    /// `observation` as the host would show it.
+    pub fn show(&self, observation: &mut Observation) {
+        for constant in self.constants {
+            observation.set(constant.feature, constant.value);
+        }
+    }
+
+    /// Whether `table` can do its work here, or would fall back for good, or decide what cannot be carried out.
+    ///
+    /// `has_prefix_cache` says whether this node keeps blocks by content; `tolerance` is the guard's
+    /// [`range_tolerance`](crate::GuardConfig::range_tolerance).
+    ///
+    /// # Errors
+    /// The first reason why not.
+    pub fn check(&self, table: &Table<'_>, has_prefix_cache: bool, tolerance: f32) -> Result<(), Unfit> {
+        let host = self.name;
+        if let Some(&head) = table.profile().heads().iter().find(|head| !self.profile.heads().contains(head)) {
+            return Err(Unfit::Head { host, head });
+        }
+        if !self.has_host_tier && table.profile().heads().contains(&Head::Preemption) && swaps(table) {
+            return Err(Unfit::Swap { host });
+        }
+        let cache = (!has_prefix_cache).then_some(&NO_CACHE);
+        for &Constant { feature, value, why } in self.constants.iter().chain(cache) {
+            let range = table.range(feature);
+            if table.uses().contains(feature) && !range.contains(value, tolerance) {
+                return Err(Unfit::Feature { host, feature, range, value, why });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether some leaf asks for what only a host tier can do.
+fn swaps(table: &Table<'_>) -> bool {
+    let preempts = |node| match node {
+        Node::Leaf { choices } => choices.get(Head::Preemption as usize).copied(),
+        Node::Split { .. } => None,
+    };
+    table.nodes().filter_map(preempts).any(|choice| choice == Preemption::Swap as u8)
+}
+
+/// Why a table is not for a host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// It decides a head the host keeps for itself.
+    Head {
+        /// The host.
+        host: &'static str,
+        /// The head.
+        head: Head,
+    },
+    /// It swaps, and there is nowhere to swap to.
+    Swap {
+        /// The host.
+        host: &'static str,
+    },
+    /// It decides by a feature that never comes into its trained range.
+    Feature {
+        /// The host.
+        host: &'static str,
+        /// The feature.
+        feature: Feature,
+        /// What training saw of it.
+        range: FeatureRange,
+        /// What the host always shows.
+        value: f32,
+        /// Why it does.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Unfit::Head { host, head } => {
+                write!(f, "the table decides {}, which {host} does not let a table decide", head.name())
+            }
+            Unfit::Swap { host } => write!(f, "the table swaps victims out, and {host} {NO_TIER}"),
+            Unfit::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {
+                let name = FEATURES[feature as usize].name;
+                write!(
+                    f,
+                    "the table decides by {name}, which was {min} to {max} in training and is always {value} here: {host} {why}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for Unfit {}
