@@ -185,6 +185,23 @@ fn a_load_scales_rates_and_keeps_requests() {
 }
 
 #[test]
+fn the_rarest_and_the_most_regular_clients_are_drawn_from() {
+    let clients = read(&vec![
+        ("chunk-0-trace.csv".into(), rates(&[(0, 1e-300, 1e-160), (600, 5.0, 1e-160)])),
+        ("chunk-0-dataset.json".into(), lengths(&[(0, "{1: 1.0}", "{1: 1.0}")])),
+    ])
+    .unwrap();
+    let workload = clients.draw(&Replay::default()).unwrap();
+    assert_eq!(workload.requests().len(), 3_000);
+    let rare = Replay { load: 1e-300, ..Replay::default() };
+    assert_eq!(clients.draw(&rare).unwrap_err().to_string(), "window 0s..1200s: no request arrives in it");
+    // A second amid ten minutes, at a thousand times the rate.
+    let busy = Replay { load: 1_000.0, window: window(700, 701), ..Replay::default() };
+    let second = clients.draw(&busy).unwrap().requests().len();
+    assert!((4_990..=5_010).contains(&second), "{second}");
+}
+
+#[test]
 fn it_can_be_longer_and_burstier_like_any_traffic() {
     let clients = read(&two_clients()).unwrap();
     let plain = Replay { window: window(0, 600), seed: 5, ..Replay::default() };
