@@ -549,8 +549,8 @@ mod tests {
     #[test]
     fn statistics_of_clients_are_split_by_time_like_any_trace() {
         let folder = tempfile::tempdir().unwrap();
-        let rates: String = (0..10).map(|row| format!("{},2.0,1.0,Gamma,1,1\n", row * 600)).collect();
-        fs::write(folder.path().join("chunk-0-trace.csv"), rates).unwrap();
+        let row = |row| format!("{},2.0,1.0,Gamma,1,1\n", row * 600);
+        fs::write(folder.path().join("chunk-0-trace.csv"), (0..10).map(row).collect::<String>()).unwrap();
         let lengths = "{\"0\": {\"input_tokens\": \"{9: 1.0}\", \"output_tokens\": \"{5: 1.0}\"}}";
         fs::write(folder.path().join("chunk-0-dataset.json"), lengths).unwrap();
         let text = format!(
