@@ -550,6 +550,31 @@ mod tests {
         assert_eq!(ranges("[validation]\nshare = 0.25\n"), (window(0, 600), Some(window(600, 800))));
     }
 
+    #[test]
+    fn statistics_of_clients_are_split_by_time_like_any_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let row = |row| format!("{},2.0,1.0,Gamma,1,1\n", row * 600);
+        fs::write(folder.path().join("chunk-0-trace.csv"), (0..10).map(row).collect::<String>()).unwrap();
+        let lengths = "{\"0\": {\"input_tokens\": \"{9: 1.0}\", \"output_tokens\": \"{5: 1.0}\"}}";
+        fs::write(folder.path().join("chunk-0-dataset.json"), lengths).unwrap();
+        let text = format!(
+            "name = \"days\"\nprofile = \"full\"\n[world]\ntrace = {:?}\n\
+             [episodes]\nfit = 0.5\nlength_s = 60.0\nload = [0.5, 1.0]\nlengths = [0.5, 2.0]\n",
+            folder.path()
+        );
+        let experiment = Experiment::parse(&text).unwrap();
+        experiment.validate().unwrap();
+        let world = experiment.world.world().unwrap();
+        let config = experiment.env_config(&world).unwrap();
+        assert_eq!(config.worlds[0].episodes.range, "0..3000".parse().unwrap());
+        assert_eq!(config.worlds[0].lengths, (0.5, 2.0));
+        let (unseen, is_unseen) = experiment.unseen_config(&world).unwrap();
+        assert!(is_unseen && unseen.worlds[0].episodes.range == "3000..6000".parse().unwrap());
+
+        let turned = Experiment::parse(&text.replace("[0.5, 2.0]", "[2.0, 0.5]")).unwrap();
+        assert!(turned.validate().unwrap_err().to_string().starts_with("episodes.lengths = [2, 0.5]: expected"));
+    }
+
     /// The part a table is judged on of a trace of 1,000 s, and whether nobody has seen it.
     fn unseen(fit: f64, validation: &str) -> Result<(Window, bool), ExperimentError> {
         let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,8 @@ use tempfile::TempDir;
 type Files = Vec<(String, String)>;
 
 fn rates(rows: &[(u64, f64, f64)]) -> String {
-    rows.iter().map(|(start_s, rate, cv)| format!("{start_s},{rate},{cv},Gamma,1.0,1.0\n")).collect()
+    let row = |(start_s, rate, cv): &(u64, f64, f64)| format!("{start_s},{rate},{cv},Gamma,1.0,1.0\n");
+    rows.iter().map(row).collect()
 }
 
 fn lengths(periods: &[(u64, &str, &str)]) -> String {
@@ -72,8 +73,8 @@ fn read(files: &Files) -> Result<ServeGen, String> {
     open(folder(files).path())
 }
 
-fn window(start_s: u64, end_s: u64) -> Option<Window> {
-    Some(Window { start: Micros(start_s * 1_000_000), end: Micros(end_s * 1_000_000) })
+fn window(start_s: u64, end_s: u64) -> Window {
+    Window { start: Micros(start_s * 1_000_000), end: Micros(end_s * 1_000_000) }
 }
 
 fn of_client<'a>(workload: &'a Workload, name: &'a str) -> impl Iterator<Item = &'a Request> {
@@ -105,7 +106,7 @@ fn a_folder_and_an_archive_of_it_are_the_same_traffic() {
 fn rates_lengths_and_tenants_are_those_of_client_and_time() {
     let clients = read(&two_clients()).unwrap();
     assert_eq!(clients.span(), Micros(22_200 * 1_000_000));
-    let replay = Replay { window: window(0, 600), seed: 1, ..Replay::default() };
+    let replay = Replay { window: Some(window(0, 600)), seed: 1, ..Replay::default() };
     let workload = clients.draw(&replay).unwrap();
     let (many, few) = (of_client(&workload, "chunk-0").count(), of_client(&workload, "chunk-1").count());
     // 2,400 expected, with a deviation of 49; and a metronome.
@@ -114,10 +115,10 @@ fn rates_lengths_and_tenants_are_those_of_client_and_time() {
     let short = of_client(&workload, "chunk-0").filter(|request| request.output_tokens == 10).count();
     assert!((short as f64 / many as f64 - 0.5).abs() < 0.05 && workload.span() == Micros(600 * 1_000_000));
     // Later the second has gone, and answers are longer.
-    let later = clients.draw(&Replay { window: window(21_600, 22_200), ..replay }).unwrap();
+    let later = clients.draw(&Replay { window: Some(window(21_600, 22_200)), ..replay }).unwrap();
     assert!(later.requests().iter().all(|request| request.output_tokens == 500));
     assert_eq!(
-        clients.draw(&Replay { window: window(2_000, 2_600), ..replay }).unwrap_err().to_string(),
+        clients.draw(&Replay { window: Some(window(2_000, 2_600)), ..replay }).unwrap_err().to_string(),
         "window 2000s..2600s: no request arrives in it"
     );
     assert_eq!(clients.draw(&replay), Ok(workload));
@@ -127,10 +128,10 @@ fn rates_lengths_and_tenants_are_those_of_client_and_time() {
 #[test]
 fn a_window_is_a_part_of_any_longer_one() {
     let clients = read(&two_clients()).unwrap();
-    let draw = |window| clients.draw(&Replay { window, seed: 3, ..Replay::default() }).unwrap();
+    let draw = |window| clients.draw(&Replay { window: Some(window), seed: 3, ..Replay::default() }).unwrap();
     let whole = draw(window(0, 1_200));
     let part = Window { start: Micros(250_000_000), end: Micros(777_000_001) };
-    assert_eq!(draw(Some(part)).requests(), whole.window(part).unwrap().requests());
+    assert_eq!(draw(part).requests(), whole.window(part).unwrap().requests());
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn the_mean_number_of_requests_is_rate_times_time_however_bursty() {
         ])
         .unwrap();
         let count = |seed, start, end| {
-            let replay = Replay { window: window(start, end), seed, ..Replay::default() };
+            let replay = Replay { window: Some(window(start, end)), seed, ..Replay::default() };
             clients.draw(&replay).map_or(0, |workload| workload.requests().len()) as f64
         };
         // The first minute as well as any other: a process that has been running for ever.
@@ -158,7 +159,7 @@ fn the_mean_number_of_requests_is_rate_times_time_however_bursty() {
 #[test]
 fn a_load_scales_rates_and_keeps_requests() {
     let clients = read(&two_clients()).unwrap();
-    let at = |load| clients.draw(&Replay { load, window: window(0, 600), seed: 5, ..Replay::default() }).unwrap();
+    let at = |load| clients.draw(&Replay { load, window: Some(window(0, 600)), seed: 5, ..Replay::default() }).unwrap();
     let (half, all) = (at(0.5), at(1.0));
     let lengths = |workload: &Workload| -> Vec<u32> {
         of_client(workload, "chunk-0").map(|request| request.output_tokens).collect()
@@ -170,7 +171,7 @@ fn a_load_scales_rates_and_keeps_requests() {
     let drawn = "arrivals are drawn, not recorded";
     assert!(said(Replay { scaling: Scaling::Stretch, ..Replay::default() }).contains(drawn));
     assert!(said(Replay { jitter: Some(Micros(9)), ..Replay::default() }).contains(drawn));
-    let beyond = said(Replay { window: window(0, 30_000), ..Replay::default() });
+    let beyond = said(Replay { window: Some(window(0, 30_000)), ..Replay::default() });
     assert_eq!(beyond, "window 0s..30000s: reaches beyond the trace, which ends at 22200.000000s");
     assert_eq!(said(Replay { load: 1_000.0, cv: Some(99.0), ..Replay::default() }), "cv 99: must be from 0 to 20");
     let busy = read(&vec![
@@ -185,9 +186,26 @@ fn a_load_scales_rates_and_keeps_requests() {
 }
 
 #[test]
+fn the_rarest_and_the_most_regular_clients_are_drawn_from() {
+    let clients = read(&vec![
+        ("chunk-0-trace.csv".into(), rates(&[(0, 1e-300, 1e-160), (600, 5.0, 1e-160)])),
+        ("chunk-0-dataset.json".into(), lengths(&[(0, "{1: 1.0}", "{1: 1.0}")])),
+    ])
+    .unwrap();
+    let workload = clients.draw(&Replay::default()).unwrap();
+    assert_eq!(workload.requests().len(), 3_000);
+    let rare = Replay { load: 1e-300, ..Replay::default() };
+    assert_eq!(clients.draw(&rare).unwrap_err().to_string(), "window 0s..1200s: no request arrives in it");
+    // A second amid ten minutes, at a thousand times the rate.
+    let busy = Replay { load: 1_000.0, window: Some(window(700, 701)), ..Replay::default() };
+    let second = clients.draw(&busy).unwrap().requests().len();
+    assert!((4_990..=5_010).contains(&second), "{second}");
+}
+
+#[test]
 fn it_can_be_longer_and_burstier_like_any_traffic() {
     let clients = read(&two_clients()).unwrap();
-    let plain = Replay { window: window(0, 600), seed: 5, ..Replay::default() };
+    let plain = Replay { window: Some(window(0, 600)), seed: 5, ..Replay::default() };
     let changed = Replay { cv: Some(4.0), lengths: LengthScale::both(2.0), ..plain };
     let (plain, changed) = (clients.draw(&plain).unwrap(), clients.draw(&changed).unwrap());
     assert_eq!(plain.requests().len(), changed.requests().len());
@@ -289,7 +307,7 @@ fn archives_that_are_wrong_are_refused() {
 #[test]
 fn episodes_are_cut_by_time() {
     let clients = std::sync::Arc::new(read(&two_clients()).unwrap());
-    let range = window(0, 1_200).unwrap();
+    let range = window(0, 1_200);
     let source = WorkloadSource::Clients { clients, replay: Replay::default() };
     let mut episodes = EpisodeSource { source, range, length: Micros(60_000_000), load: (0.5, 2.0) };
     episodes.validate(false).unwrap();

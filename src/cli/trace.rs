@@ -100,10 +100,5 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
 
 /// As text, or as one line of JSON.
 fn show(output: &mut Output, json: bool, kind: &str, stats: &(impl Serialize + Display)) -> anyhow::Result<()> {
-    if json {
-        output.json(kind, stats)?
-    } else {
-        output.line(&stats.to_string())?
-    }
-    Ok(())
+    if json { output.json(kind, stats) } else { output.line(&stats.to_string()) }
 }

@@ -237,12 +237,9 @@ impl World {
 
 /// The name of the file, and what is not as recorded: results of other traffic do not pass for those of the trace.
 fn replayed_name(path: &Path, replay: &Replay) -> String {
-    let mut name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if let Some(cv) = replay.cv {
-        name += &format!(", cv {cv}");
-    }
-    if replay.lengths != LengthScale::ONE {
-        name += &format!(", lengths {}", replay.lengths);
-    }
-    name
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let cv = replay.cv.map_or_else(String::new, |cv| format!(", cv {cv}"));
+    let is_scaled = replay.lengths != LengthScale::ONE;
+    let lengths = if is_scaled { format!(", lengths {}", replay.lengths) } else { String::new() };
+    format!("{file}{cv}{lengths}")
 }

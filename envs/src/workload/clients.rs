@@ -19,13 +19,16 @@ use rand::RngExt;
 use rand_distr::{Distribution, Gamma};
 
 use super::replay::MAX_LOAD;
-use super::synthetic::{Gaps, MAX_CV, MAX_REQUESTS};
+use super::synthetic::{Gaps, MAX_CV, MAX_REQUESTS, MIN_CV};
 use super::windows::WINDOW_SLACK;
 use super::{Replay, Scaling, Window, Workload, WorkloadError, burstiness};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::servegen::{Client, Period, ROW, Rate, ServeGen};
 use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request};
+
+/// A rate at which nothing arrives in ten years; lower ones would make gaps that are no numbers.
+const NEVER_RPS: f64 = 1e-12;
 
 impl ServeGen {
     /// Draws a window, at the load, burstiness and lengths that `replay` says. Its seed is the root of the streams
@@ -46,7 +49,7 @@ impl ServeGen {
         burstiness::check(replay.cv)?;
         replay.lengths.check()?;
         let window = self.check_window(replay.window)?;
-        let expected = self.expected_requests(window) * replay.load;
+        let expected = self.expected_requests(whole_rows(window)) * replay.load;
         if expected > MAX_REQUESTS as f64 {
             return Err(WorkloadError::TooBusy { window, requests: expected as u64 });
         }
@@ -103,7 +106,7 @@ impl ServeGen {
         let mut requests = Vec::new();
         for (client, rate, _) in self.parts(window) {
             let mut minutes = TenMinutes::new(client, rate, load, seed);
-            while let Some(arrival) = minutes.next_arrival() {
+            while let Some(arrival) = minutes.next_arrival().filter(|arrival| *arrival < window.end) {
                 let lengths = minutes.lengths();
                 if !window.contains(arrival) {
                     continue;
@@ -123,6 +126,12 @@ impl ServeGen {
     }
 }
 
+/// The ten minutes that a window has a part of, whole: what is drawn to know what arrives in it.
+fn whole_rows(window: Window) -> Window {
+    let start = Micros(window.start.0 - window.start.0 % ROW.0);
+    Window { start, end: Micros(window.end.0.next_multiple_of(ROW.0)) }
+}
+
 /// Ten minutes of one client.
 struct TenMinutes<'a> {
     start: Micros,
@@ -140,7 +149,7 @@ impl<'a> TenMinutes<'a> {
     fn new(client: &'a Client, rate: &Rate, load: f64, seed: u64) -> TenMinutes<'a> {
         let seed = seed::derive(seed, "clients", client.number);
         let index = rate.start.0 / ROW.0;
-        let (rate_rps, cv) = (rate.rate_rps * load, rate.cv.min(MAX_CV));
+        let (rate_rps, cv) = ((rate.rate_rps * load).max(NEVER_RPS), rate.cv.min(MAX_CV));
         let mut arrival_stream = seed::stream(seed, "clients.arrivals", index);
         let share = arrival_stream.random::<f64>();
         TenMinutes {
@@ -174,8 +183,8 @@ impl<'a> TenMinutes<'a> {
 /// A gap drawn in proportion to its length, in seconds.
 fn long_gap(rate_rps: f64, cv: f64, stream: &mut Stream) -> f64 {
     match Gamma::new(1.0 / (cv * cv) + 1.0, cv * cv / rate_rps) {
-        Ok(gamma) => gamma.sample(stream),
-        // A CV of 0: all gaps are alike.
-        Err(_) => 1.0 / rate_rps,
+        Ok(gamma) if cv >= MIN_CV => gamma.sample(stream),
+        // All gaps are alike.
+        _ => 1.0 / rate_rps,
     }
 }

@@ -55,8 +55,6 @@ impl Default for Replay {
     }
 }
 
-// serde's `skip_serializing_if` passes a reference.
-#[expect(clippy::trivially_copy_pass_by_ref)]
 fn is_one(lengths: &LengthScale) -> bool {
     *lengths == LengthScale::ONE
 }

@@ -32,6 +32,9 @@ pub const RATE_RPS: std::ops::RangeInclusive<f64> = 1e-4..=1e5;
 /// Largest coefficient of variation of the time between arrivals.
 pub const MAX_CV: f64 = 20.0;
 
+/// Smallest coefficient of variation that is drawn: below, gaps are constant, and a gamma distribution of them is no number.
+pub(super) const MIN_CV: f64 = 1e-6;
+
 /// Length of a calm phase of the mix, seconds.
 const CALM_S: std::ops::Range<f64> = 30.0..180.0;
 /// Length of a burst of the mix, seconds.
@@ -236,7 +239,7 @@ impl Gaps {
     /// Gamma with mean `1 / rate` and coefficient of variation `cv`: shape `1 / cv²`, scale `cv² / rate`.
     pub(super) fn new(rate_rps: f64, cv: f64) -> Gaps {
         match Gamma::new(1.0 / (cv * cv), cv * cv / rate_rps) {
-            Ok(gamma) if rate_rps.is_finite() => Gaps::Gamma(gamma),
+            Ok(gamma) if rate_rps.is_finite() && cv >= MIN_CV => Gaps::Gamma(gamma),
             // A CV of 0 or an infinite rate is not a gamma distribution, and needs none.
             _ => Gaps::Constant(1.0 / rate_rps),
         }

@@ -148,9 +148,9 @@ impl ServeGen {
             for rate in &client.rates {
                 let period = &client.periods[rate.period];
                 hash.absorb(rate.start.0);
-                [rate.rate_rps, rate.cv, period.prompt_mean(), period.output.mean()]
-                    .iter()
-                    .for_each(|value| hash.absorb(value.to_bits()));
+                for value in [rate.rate_rps, rate.cv, period.prompt_mean(), period.output.mean()] {
+                    hash.absorb(value.to_bits());
+                }
             }
         }
         hash.value()
