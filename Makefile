@@ -3,14 +3,15 @@
 PYTHON ?= python3
 CARGO ?= cargo
 
-.PHONY: help setup demo test python-test vllm-check learn-check device-binaries device-check lint bench clean
+.PHONY: help setup demo test python-test vllm-check vllm-check-quick adapter-cost learn-check device-binaries device-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
 	@echo "make demo         train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
 	@echo "make test         all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
 	@echo "make python-test  the Python wheel, built and tested (Python 3.11 or newer; no libtorch)"
-	@echo "make vllm-check   vLLM's own scheduler with and without kvtide (fetches about 3 GB; not part of the tests)"
+	@echo "make vllm-check   every shipped table on vLLM's own scheduler (fetches about 3 GB, once; not part of the tests)"
+	@echo "make vllm-check-quick  the same of less, in five minutes; make adapter-cost: what kvtide costs that scheduler"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
 	@echo "make device-check everything about this machine's GPU: kernels, blocks, speeds, a profile; skipped without one"
 	@echo "make device-binaries  what device-check needs on a machine without Rust, into target/device-binaries"
@@ -34,9 +35,13 @@ test: setup
 python-test:
 	PYTHON="$(PYTHON)" scripts/python-test.sh
 
-vllm-check: setup
+vllm-check vllm-check-quick: setup
 	$(CARGO) build --release --locked --bin kvtide
-	PYTHON="$(PYTHON)" scripts/vllm-check.sh
+	PYTHON="$(PYTHON)" scripts/vllm-check.sh $(if $(findstring quick,$@),--quick)
+
+# Needs no libtorch.
+adapter-cost:
+	PYTHON="$(PYTHON)" scripts/vllm-check.sh --cost
 
 # One ignored test, which prints a table; its short forms are in `make test`.
 learn-check: setup

@@ -1,39 +1,56 @@
 #!/bin/sh
-# vLLM's own V1 scheduler over a trace, with and without kvtide, beside what `kvtide simulate` says of the same trace.
+# Every shipped table on vLLM's own V1 scheduler, beside what `kvtide simulate` says of the same traffic.
 #
-#   scripts/vllm-check.sh [TRACE.jsonl [TABLE.kvt]]
+#   scripts/vllm-check.sh           all scenarios (python/checks/scenarios.toml)
+#   scripts/vllm-check.sh --quick   two of them and less of each: five minutes at most, once the environment exists
+#   scripts/vllm-check.sh --cost    what the adapter costs vLLM's scheduler, and whether that is below 2 %
 #
-# Needs no GPU. The first call makes a virtual environment of about 6 GB (vLLM's wheel and torch, which brings CUDA's
-# libraries whether they are used or not) in target/vllm-check; SIMULATOR names a built kvtide.
-# The trace is kvtide JSON Lines without shared prefixes; by default 600 s of generated chat at 2.2 requests/s.
+# Needs no GPU. The first call makes a virtual environment of about 7 GB (vLLM's wheel and torch, which brings CUDA's
+# libraries whether they are used or not) in VLLM_CHECK_DIR (target/vllm-check). SIMULATOR names a built kvtide. What is
+# needed is looked for before anything is fetched.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 folder=${VLLM_CHECK_DIR:-target/vllm-check}
 simulator=${SIMULATOR:-target/release/kvtide}
-trace=${1:-$folder/chat.jsonl}
-table=${2:-checkpoints/chat-24g/policy.kvt}
-blocks=2588
-mkdir -p "$folder"
+venv=$folder/venv
+gigabytes=9
 
-if [ ! -x "$folder/venv/bin/python" ] || [ ! -e "$folder/venv/done" ]; then
-    "$python" -m venv "$folder/venv"
-    "$folder/venv/bin/pip" install --quiet torch==2.14.0
-    "$folder/venv/bin/pip" install --quiet --no-deps vllm==0.33.0
-    "$folder/venv/bin/pip" install --quiet --no-deps -r python/checks/vllm-requirements.txt
-    "$folder/venv/bin/pip" install --quiet maturin==1.16.0
-    touch "$folder/venv/done"
+missing() {
+    echo "vllm-check: $1" >&2
+    exit 2
+}
+
+mode=${1:-}
+case $mode in "" | --quick | --cost) ;; *) missing "no option $mode: --quick or --cost" ;; esac
+if [ "$mode" != --cost ]; then
+    "$simulator" --version > /dev/null 2>&1 || missing "$simulator does not run: cargo build --release --bin kvtide, or set SIMULATOR"
 fi
-rm -rf "$folder/wheels"
-"$folder/venv/bin/maturin" build --quiet --release --manifest-path python/Cargo.toml --out "$folder/wheels"
-"$folder/venv/bin/pip" install --quiet --no-deps --force-reinstall "$folder"/wheels/*.whl
-
-[ -e "$trace" ] || "$simulator" trace generate chat:rate=2.2,duration=600,seed=1 "$trace"
-echo "kvtide simulate:"
-"$simulator" simulate --trace "$trace" --engine v1 --set num_gpu_blocks=$blocks \
-    --policy default --policy fixed:0.05 --policy "table:$table" --json > "$folder/kvtide.jsonl"
-"$folder/venv/bin/python" python/checks/compare.py "$folder/kvtide.jsonl"
-echo "vLLM:"
-"$folder/venv/bin/python" python/checks/vllm_replay.py --trace "$trace" --blocks $blocks \
-    --policy default --policy fixed:0.05 --policy "table:$table" --policy "shadow:$table" > "$folder/vllm.jsonl"
-"$folder/venv/bin/python" python/checks/compare.py "$folder/kvtide.jsonl" "$folder/vllm.jsonl"
+command -v cargo > /dev/null || missing "cargo is not here: the wheel is built from source"
+mkdir -p "$folder"
+if [ ! -e "$venv/done" ]; then
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+        || missing "vLLM 0.33 and the wheel need Python 3.11 to 3.13, $("$python" -V 2>&1) is here; set PYTHON"
+    "$python" -c 'import ensurepip, venv' 2> /dev/null || missing "$python has no venv: install it (Debian: python3-venv)"
+    free=$(df -Pk "$folder" | awk 'NR == 2 { print int($4 / 1048576) }')
+    [ "$free" -ge "$gigabytes" ] || missing "$folder has $free GB free, $gigabytes are needed; set VLLM_CHECK_DIR"
+    "$python" -m pip index versions vllm 2> /dev/null | grep -q '0\.33\.0' \
+        || missing "the package index is not reached, or has no vllm 0.33.0"
+    "$python" -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet torch==2.14.0
+    "$venv/bin/pip" install --quiet --no-deps vllm==0.33.0
+    "$venv/bin/pip" install --quiet --no-deps -r python/checks/vllm-requirements.txt
+    "$venv/bin/pip" install --quiet maturin==1.16.0
+    touch "$venv/done"
+fi
+# With the simulator's prices, which the wheel that ships is without.
+rm -rf "$folder/wheels" "$folder/site"
+"$venv/bin/maturin" build --quiet --release --features simulator --manifest-path python/Cargo.toml --out "$folder/wheels"
+"$venv/bin/pip" install --quiet --no-deps --target "$folder/site" "$folder"/wheels/*.whl
+run() {
+    PYTHONPATH=$folder/site "$venv/bin/python" -B "$@"
+}
+case $mode in
+    --cost) run python/checks/adapter_cost.py --limit 2 ;;
+    *) run python/checks/vllm_check.py --kvtide "$simulator" $mode ;;
+esac

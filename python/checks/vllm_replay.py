@@ -23,6 +23,7 @@ from pathlib import Path
 from engine import BLOCK, Engine, answer, sampled
 
 from kvtide._kvtide import Slo, StepCost
+from kvtide.vllm import Tide
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,15 @@ class Record:
 class Driver:
     """One scheduler, one world, one clock."""
 
-    def __init__(self, world: World, scheduler) -> None:
-        self.world, self.scheduler = world, scheduler
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.now_us = 0
         self.records: list[Record] = []
         self.steps = self.preemptions = 0
         self.schedule_s = 0.0
 
-    def run(self) -> dict:
-        scheduler, in_flight = self.scheduler, None
+    def run(self, scheduler) -> dict:
+        self.scheduler, in_flight = scheduler, None
         while True:
             self.deliver()
             planned = self.plan() if scheduler.requests else None
@@ -171,7 +172,7 @@ class Driver:
             "slo_attainment": sum(record.attains(self.world.slo) for record in self.records) / len(self.records),
             "preemptions": self.preemptions,
             "scheduler_steps": self.steps,
-            "makespan_s": self.now_us * 1e-6,
+            "makespan_s": round(self.now_us * 1e-6, 6),
             "ttft_p99_ms": ttfts[len(ttfts) * 99 // 100] / 1000,
             "schedule_us_per_step": round(self.schedule_s / self.steps * 1e6, 1),
         }
@@ -209,15 +210,14 @@ def serve(world: World, policy: str) -> dict:
         os.environ["KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR"] = str(world.cost.attention_ns_per_token_pair)
     elif kind != "default":
         sys.exit(f"no policy {policy!r}")
+    driver = Driver(world)
+    Tide.clock = Tide.wall_clock = staticmethod(lambda: driver.now_us * 1e-6)
     scheduler = world.engine.scheduler(watermark, scheduler_cls)
-    driver = Driver(world, scheduler)
-    if scheduler_cls is not None:
-        scheduler.kvtide.clock = scheduler.kvtide.wall_clock = lambda: driver.now_us * 1e-6
     # Otherwise every policy pays for the objects of those before it.
     gc.collect()
     gc.disable()
     try:
-        return {"policy": policy, **driver.run()}
+        return {"policy": policy, **driver.run(scheduler)}
     finally:
         gc.enable()
 

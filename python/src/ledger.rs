@@ -12,7 +12,6 @@ use pyo3::prelude::*;
 pub struct PyLedger {
     pub totals: Totals,
     cadence: Cadence,
-    has_decided: bool,
     /// Of steps that are planned and not done: whether something was refused, and preemptions.
     planned: VecDeque<(bool, u32)>,
 }
@@ -27,15 +26,14 @@ impl PyLedger {
         PyLedger::default()
     }
 
-    /// Whether to decide before the step that is planned next: the first time, every `interval` steps, and after the first
-    /// step with a refusal that follows one without.
+    /// Whether to decide before the next step is planned: every `interval` steps, and after the first step with a refusal
+    /// that follows one without.
     fn is_due(&self, interval: u32) -> bool {
-        !self.has_decided || self.cadence.is_due(interval)
+        self.cadence.is_due(interval)
     }
 
     /// A decision was made.
     fn decided(&mut self) {
-        self.has_decided = true;
         self.cadence.decided();
     }
 
@@ -58,6 +56,12 @@ impl PyLedger {
             self.totals.refused_steps += u64::from(refused);
             self.totals.preemptions += u64::from(preempted);
         }
+    }
+
+    /// Steps that are planned and not done.
+    #[getter]
+    fn in_flight(&self) -> usize {
+        self.planned.len()
     }
 
     /// A request arrived.

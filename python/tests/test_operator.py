@@ -11,6 +11,7 @@ from tables import leaf, split, table_bytes
 
 from kvtide import metrics
 from kvtide.fallbacks import Fallbacks
+from kvtide.vllm import Tide
 
 OPS = Path(__file__).resolve().parents[1] / "ops"
 # Decides by the free fraction, which it has seen up to a half.
@@ -134,11 +135,11 @@ def test_what_is_fallen_back_to(acting, monkeypatch, fallback, engine, wanted):
 def test_a_clock_that_is_set_freezes_neither_decisions_nor_reloads(acting, monkeypatch):
     monkeypatch.setenv("KVTIDE_RELOAD_S", "1")
     acting.write_bytes(table_bytes([leaf(watermark=4)]))
+    steady, wall, seen = [100.0], [1.7e9], []
+    monkeypatch.setattr(Tide, "clock", staticmethod(lambda: steady[0]))
+    monkeypatch.setattr(Tide, "wall_clock", staticmethod(lambda: wall[0]))
     scheduler = Scheduler()
     tide = scheduler.kvtide
-    steady, wall = [100.0], [1.7e9]
-    tide.clock, tide.wall_clock = lambda: steady[0], lambda: wall[0]
-    seen = []
 
     def steps(name, stamped_s):
         scheduler.add_request(Request(name, 50, 5000, arrival_s=stamped_s))

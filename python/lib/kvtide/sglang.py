@@ -53,7 +53,7 @@ class TideTracker:
         self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
         self.watermark: float | None = None
         self.now_us = 0
-        self.is_reset = False
+        self.is_reset = True
         self.live: dict = {}
         # SGLang reads this where it was given on the command line; ours is what it says.
         limit = os.environ.get("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "4096")

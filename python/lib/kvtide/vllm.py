@@ -11,8 +11,8 @@ asynchronous as configured. What a table decides is carried out like this:
 
 Under `--scheduling-policy priority` only the watermark is kvtide's, since order and victim are the operator's then.
 
-Nothing here is called once a request: a step costs a clock and a few counters, a decision every few steps one look at who
-runs, in Rust (`python/checks/adapter_cost.py` measures both).
+Nothing here is called once a request: a step costs two looks at a clock and a few counters, a decision every few steps one
+look at who runs, in Rust (`python/checks/adapter_cost.py` measures both).
 """
 
 from __future__ import annotations
@@ -43,11 +43,16 @@ class Tide:
 
     Time is of a clock that nobody sets. vLLM stamps arrivals with one that is: how old a request is when it arrives is
     taken from that one, once, and so an hour's step forward, or back, is nothing to those who are here already.
+
+    A decision is made where the simulator makes it: as soon as a step is done, before anybody new arrives. So the next step
+    waits for nothing, and what a table sees here is what it was trained to see.
     """
 
-    def __init__(self, scheduler, settings: Settings, clock=time.monotonic, wall_clock=time.time) -> None:
+    clock = staticmethod(time.monotonic)
+    wall_clock = staticmethod(time.time)
+
+    def __init__(self, scheduler, settings: Settings) -> None:
         self.scheduler = scheduler
-        self.clock, self.wall_clock = clock, wall_clock
         self.acts = settings.mode == "act"
         self.metrics = Metrics("vllm", settings.mode, logger)
         self.manager = scheduler.kv_cache_manager
@@ -58,7 +63,7 @@ class Tide:
         self.ledger = Ledger()
         self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
         self.victim = "newest"
-        self.now_us = self.last_output_us = 0
+        self.now_us = self.last_output_us = self.time_us()
         self.preempted = 0
         # Preempted, with tokens perhaps on their way.
         self.victims: list = []
@@ -72,18 +77,31 @@ class Tide:
         else:
             self.queue = watched(type(scheduler.waiting))()
         scheduler.waiting = self.queue
+        self.is_async = scheduler.scheduler_config.async_scheduling
+        self.decide()
+
+    def time_us(self) -> int:
+        return int(self.clock() * 1e6 + 0.5)
 
     # --- around a step ---------------------------------------------------------------------------------------------
 
     def before(self) -> None:
-        """Before a step is planned: decide if it is time to, and put the decision in force."""
+        """Before a step is planned."""
         try:
             self.preempted = 0
-            self.now_us = self.queue.now_us = int(self.clock() * 1e6 + 0.5)
+            self.now_us = self.queue.now_us = self.time_us()
+            # Only where the engine plans further ahead than a step.
             if self.ledger.is_due(self.pilot.interval):
-                self.ledger.decided()
-                self.pilot.poll(self.now_us)
-                self.obey(self.pilot.decide(self.observe, self.now_us))
+                self.decide()
+        except Exception:
+            self.pilot.failed("before")
+
+    def decide(self) -> None:
+        """Decides, and puts the decision in force."""
+        try:
+            self.ledger.decided()
+            self.pilot.poll(self.now_us)
+            self.obey(self.pilot.decide(self.observe, self.now_us))
         except Exception:
             self.pilot.failed("decide")
             self.obey(None)
@@ -113,13 +131,21 @@ class Tide:
         self.pricing.planned(self.now_us, tokens, self.scheduler.max_num_scheduled_tokens)
         for request in output.scheduled_new_reqs:
             self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
+        # The first step after a pause: asynchronously the next is planned before it is done.
+        if self.is_async and self.ledger.in_flight == 1 and self.ledger.is_due(self.pilot.interval):
+            self.decide()
 
     def answered(self, output) -> None:
-        """A step is done, which counts from now on; asynchronously that is one step late. Who has its first token now, and
-        was it in time?"""
+        """A step is done, which counts from now on; asynchronously that is one step late."""
         if output.total_num_scheduled_tokens > 0:
             self.ledger.done()
-        now_us = self.last_output_us = int(self.clock() * 1e6 + 0.5)
+        self.now_us = self.last_output_us = self.time_us()
+        self.look_at_answers()
+        if self.ledger.is_due(self.pilot.interval):
+            self.decide()
+
+    def look_at_answers(self) -> None:
+        """Who has its first token now, and was it in time?"""
         if self.victims:
             # Asynchronously a victim's last token comes when it already waits.
             if self.is_ordered:
@@ -134,7 +160,7 @@ class Tide:
             elif request.num_output_tokens > 0:
                 del self.unanswered[request_id]
                 if not request.is_finished():
-                    self.was_late[request_id] = now_us > self.pilot.slo.deadline_us(self.arrival_us(request), 0)
+                    self.was_late[request_id] = self.now_us > self.pilot.slo.deadline_us(self.arrival_us(request), 0)
 
     # --- what happens to requests ----------------------------------------------------------------------------------
 
