@@ -1,4 +1,7 @@
-"""Prints the results as Markdown tables: experiments/run.sh table"""
+"""Prints the results as Markdown tables: experiments/run.sh table
+
+What ships is the table, so a row is of a table; the checkpoint it was made from stands beside it.
+"""
 import pathlib
 import re
 
@@ -8,59 +11,107 @@ SCENARIOS = [
     "reasoning-watermark", "reasoning-watermark-open", "agentic", "agentic-coding", "chat-24g-by-generalist",
     "chat-80g-by-generalist", "reasoning-by-generalist", "agentic-by-generalist",
 ]
-ROW = re.compile(r"^(\S+)\s+([\d.]+) %\s+(?:reference|\S+ \[.*?\] pts)\s+\d+\s+(\S+ m?s)\s+(\S+ m?s)\s+(\S+ m?s)\s+(\d+)")
-FEWER = re.compile(r"-?\d+ % \[-?\d+, -?\d+\]|-(?=\s)")
+TIME = r"(–|[\d.]+ m?s)"
+ROW = re.compile(rf"^(\S+)\s+([\d.]+) %\s+(?:reference|–|\S+ \[.*?\] pts)\s+\d+\s+{TIME}\s+{TIME}\s+{TIME}\s+\d+\s+(.*)$")
+FEWER = re.compile(r"-?\d+ %(?: \[-?\d+, -?\d+\])?|–")
+AT_LOAD = re.compile(r"([\d.]+ %|–)\s+([\d.]+×|–)")
 
 
 def seconds(text):
+    if text == "–":
+        return None
     value, unit = text.split()
     return float(value) * (0.001 if unit == "ms" else 1.0)
 
 
 def read(path):
-    """Rows by policy, and what each has fewer violations than, by reference."""
-    rows, fewer, references = {}, {}, None
-    for line in path.read_text().splitlines():
+    """Rows by policy, with what each has fewer violations than and its longest wait at each load; `None` of an older form."""
+    rows, references, loads, part = {}, [], [], ""
+    text = path.read_text()
+    if "violations over every load run" not in text:
+        return None
+    for line in text.splitlines():
+        name, rest = (line.split() or [""])[0], line[len((line.split() or [""])[0]):]
         if line.startswith("fewer violations than"):
-            references = [name for name in line.split()[3:] if name not in ("load", "at", "90", "%")]
-        elif references is None and (row := ROW.match(line)):
-            name, attained, ttft, _, wait, preemptions = row.groups()
-            rows[name] = dict(attained=float(attained), ttft=seconds(ttft), wait=seconds(wait), preemptions=int(preemptions))
-        elif references and line.split() and line.split()[0] in rows:
-            cells = FEWER.findall(line[len(line.split()[0]):] + " ")
-            fewer[line.split()[0]] = dict(zip(references, cells))
-    return rows, fewer
+            references, part = line.removeprefix("fewer violations than").split("load at 90 %")[0].split(), "fewer"
+        elif line.startswith("at load"):
+            loads, part = rest.split()[1:], "loads"
+        elif line.startswith("gain over"):
+            part = "gains"
+        elif not part and (row := ROW.match(line)):
+            name, attained, ttft, _, _, evidence = row.groups()
+            rows[name] = dict(attained=float(attained), ttft=seconds(ttft), evidence=evidence, fewer={}, waits=[])
+        elif part == "fewer" and name in rows:
+            rows[name]["fewer"] = dict(zip(references, FEWER.findall(rest)))
+        elif part == "loads" and name in rows:
+            rows[name]["waits"] = [None if wait == "–" else float(wait[:-1]) for _, wait in AT_LOAD.findall(rest)]
+    return rows, loads
 
 
-def sign(text):
-    return text.replace("-", "−")
+def title(policy):
+    """`chat-24g` of `table:checkpoints/chat-24g/policy.kvt` and of `checkpoint:runs/chat-24g/policy`."""
+    parts = [part for part in policy.split(":", 1)[1].split("/") if part not in ("policy", "policy.kvt")]
+    return (parts or ["policy"])[-1].removesuffix(".kvt")
+
+
+def percent(rows, policy):
+    return f"{rows[policy]['attained']} %" if policy in rows else "–"
+
+
+def longest_wait(row, fixed):
+    """The longest wait × best-fixed's at the load where that is worst."""
+    times = [mine / theirs for mine, theirs in zip(row["waits"], fixed["waits"]) if mine is not None and theirs]
+    return f"{max(times):.1f}" if times else "–"
+
+
+def ttft(row):
+    return "–" if row["ttft"] is None else f"{row['ttft']:.1f} s"
+
+
+def lines(name, rows, loads):
+    static = next((row for row in rows if row.startswith("best-static")), "best-static")
+    fixed = rows.get("best-fixed", dict(waits=[], ttft=None))
+    checkpoints = {title(row): row for row in rows if row.startswith("checkpoint:")}
+    tables = {title(row): row for row in rows if row.startswith("table:")}
+    for policy in {**tables, **checkpoints}:
+        judged = tables.get(policy, checkpoints.get(policy))
+        row = rows[judged]
+        fewer = [row["fewer"].get(key, "–").replace("-", "−") for key in ("default", "best-fixed", static)]
+        yield [
+            name, policy, *(percent(rows, key) for key in ("default", "best-fixed", static)),
+            f"**{row['attained']} %**" if policy in tables else "no table", percent(rows, checkpoints.get(policy)), *fewer,
+            f"{ttft(fixed)} → {ttft(row)}", longest_wait(row, fixed), ", ".join(loads), row["evidence"],
+        ]
+
+
+HEAD = [
+    "policy", "default", "best-fixed", "best-static", "table", "its checkpoint", "fewer than default", "than best-fixed",
+    "than best-static", "TTFT p99, best-fixed → policy", "longest wait at the worst load, × best-fixed", "loads, all counted",
+    "intervals rest on",
+]
 
 
 def main():
-    for heading, names in [
-        ("scenario", SCENARIOS),
-        ("ablation", sorted(path.stem for path in RESULTS.glob("*.txt") if path.stem not in SCENARIOS and "vllm" not in path.stem)),
-    ]:
-        print(f"| {heading} | policy | default | best-fixed | best-static | attained | fewer than default | than best-fixed "
-              "| than best-static | TTFT p99, best-fixed → policy | longest wait, × best-fixed |")
-        print("|---" * 11 + "|")
+    others = sorted(
+        path.stem for path in RESULTS.glob("*.txt") if path.stem not in SCENARIOS and path.with_suffix(".jsonl").exists()
+    )
+    for heading, names in [("scenario", SCENARIOS), ("ablation", others)]:
+        print(f"| {heading} | {' | '.join(HEAD)} |")
+        print("|---" * (len(HEAD) + 1) + "|")
+        older = []
         for name in names:
             path = RESULTS / f"{name}.txt"
             if not path.exists():
                 continue
-            rows, fewer = read(path)
-            static = next((row for row in rows if row.startswith("best-static")), None)
-            for policy in (row for row in rows if row.startswith(("checkpoint:", "table:"))):
-                row, fixed = rows[policy], rows["best-fixed"]
-                less = fewer.get(policy, {})
-                title = policy.split(":", 1)[1].removesuffix("/policy").split("/")[-1]
-                cells = [
-                    name, title, *(f"{rows[key]['attained']} %" if key in rows else "" for key in ("default", "best-fixed", static)),
-                    f"**{row['attained']} %**", *(sign(less.get(key, "")) for key in ("default", "best-fixed", static)),
-                    f"{fixed['ttft']:.1f} s → {row['ttft']:.1f} s", f"{row['wait'] / fixed['wait']:.1f}",
-                ]
+            found = read(path)
+            if found is None:
+                older.append(name)
+                continue
+            for cells in lines(name, *found):
                 print("| " + " | ".join(cells) + " |")
         print()
+        if older:
+            print(f"Of an older form, which left loads out: {', '.join(older)}. Judge these again.\n")
 
 
 main()

@@ -1,5 +1,7 @@
 //! Experiment files: one TOML says everything a training run depends on.
 
+mod conditions;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,13 +10,17 @@ use kvtide_envs::env::{EnvConfig, EpisodeSource, RewardWeights, WorldDraw};
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
+use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::ActionProfile;
+use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::observation::FEATURES;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
 use crate::world::{World, WorldError, WorldSpec};
+
+pub use conditions::met_in_training;
 
 /// A training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,6 +53,10 @@ pub struct Experiment {
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<String>,
+    /// The watermark that tables made of this run fall back to. `None`: the best constant one on the traffic that is trained
+    /// on, which is looked for when training starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<f64>,
     /// How the policy is found.
     #[serde(default, skip_serializing_if = "is_default")]
     pub method: Method,
@@ -144,6 +154,9 @@ pub struct Episodes {
     /// Smallest and largest pool, relative to the node's, drawn log-uniformly.
     #[serde(default = "ones", skip_serializing_if = "are_ones")]
     pub pool: (f64, f64),
+    /// What the traffic's lengths are multiplied by, smallest and largest, drawn log-uniformly.
+    #[serde(default = "ones", skip_serializing_if = "are_ones")]
+    pub lengths: (f64, f64),
     /// Targets to draw from, evenly; empty for the world's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slos: Vec<String>,
@@ -166,14 +179,14 @@ fn is_one(weight: &f64) -> bool {
     *weight == 1.0
 }
 
-fn are_ones(pool: &(f64, f64)) -> bool {
-    *pool == ones()
+fn are_ones(factors: &(f64, f64)) -> bool {
+    *factors == ones()
 }
 
 impl Episodes {
     /// Episodes of which only traffic and load are drawn.
     pub fn new(fit: f64, length_s: f64, load: (f64, f64)) -> Episodes {
-        Episodes { fit, length_s, load, weight: one(), pool: ones(), slos: Vec::new() }
+        Episodes { fit, length_s, load, weight: one(), pool: ones(), lengths: ones(), slos: Vec::new() }
     }
 
     /// Checks every range that needs no trace.
@@ -194,6 +207,11 @@ impl Episodes {
         }
         if !(least > 0.0 && least <= most && most <= 1000.0) {
             return range("episodes.pool", format!("[{least}, {most}]"), "0 < smallest <= largest <= 1000");
+        }
+        let (shortest, longest) = self.lengths;
+        if !(LENGTH_FACTORS.contains(&shortest) && shortest <= longest && LENGTH_FACTORS.contains(&longest)) {
+            let expected = "0.01 <= shortest <= longest <= 100";
+            return range("episodes.lengths", format!("[{shortest}, {longest}]"), expected);
         }
         for slo in &self.slos {
             slo.parse::<Slo>().map_err(WorldError::from)?;
@@ -257,6 +275,7 @@ impl Episodes {
             weight: self.weight,
             node: world.node.clone(),
             pool: self.pool,
+            lengths: self.lengths,
             slos: slos.map_err(WorldError::from)?,
             episodes: EpisodeSource { source: world.source.clone(), range, length, load: self.load },
         })
@@ -368,6 +387,9 @@ impl Experiment {
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
         }
+        if let Some(fallback) = self.fallback.filter(|fallback| !WATERMARK_LEVELS.contains(fallback)) {
+            return range("fallback", fallback.to_string(), "one of the watermarks a policy can choose, such as 0.02");
+        }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;
         self.episodes.validate()?;
@@ -425,6 +447,18 @@ impl Experiment {
     /// The part that is trained on is shorter than an episode, or a further world cannot be set up.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
         self.part(world, Part::Train { but: self.validation.map_or(0.0, |validation| validation.share) })
+    }
+
+    /// The same with blocks that are only numbers, where that is cheaper: what tables are taught in.
+    ///
+    /// # Errors
+    /// As [`env_config`](Self::env_config).
+    pub fn modelled_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
+        let config = self.env_config(world)?;
+        if !config.memory.is_exclusive() {
+            return Ok(config);
+        }
+        Ok(Arc::new(EnvConfig { memory: MemorySource::Modelled, ..EnvConfig::clone(&config) }))
     }
 
     /// The environment its policies are judged in, if they are.
@@ -514,6 +548,31 @@ mod tests {
         let window = |start: u64, end: u64| Window { start: Micros(start * SECOND), end: Micros(end * SECOND) };
         assert_eq!(ranges(""), (window(0, 800), None));
         assert_eq!(ranges("[validation]\nshare = 0.25\n"), (window(0, 600), Some(window(600, 800))));
+    }
+
+    #[test]
+    fn statistics_of_clients_are_split_by_time_like_any_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let row = |row| format!("{},2.0,1.0,Gamma,1,1\n", row * 600);
+        fs::write(folder.path().join("chunk-0-trace.csv"), (0..10).map(row).collect::<String>()).unwrap();
+        let lengths = "{\"0\": {\"input_tokens\": \"{9: 1.0}\", \"output_tokens\": \"{5: 1.0}\"}}";
+        fs::write(folder.path().join("chunk-0-dataset.json"), lengths).unwrap();
+        let text = format!(
+            "name = \"days\"\nprofile = \"full\"\n[world]\ntrace = {:?}\n\
+             [episodes]\nfit = 0.5\nlength_s = 60.0\nload = [0.5, 1.0]\nlengths = [0.5, 2.0]\n",
+            folder.path()
+        );
+        let experiment = Experiment::parse(&text).unwrap();
+        experiment.validate().unwrap();
+        let world = experiment.world.world().unwrap();
+        let config = experiment.env_config(&world).unwrap();
+        assert_eq!(config.worlds[0].episodes.range, "0..3000".parse().unwrap());
+        assert_eq!(config.worlds[0].lengths, (0.5, 2.0));
+        let (unseen, is_unseen) = experiment.unseen_config(&world).unwrap();
+        assert!(is_unseen && unseen.worlds[0].episodes.range == "3000..6000".parse().unwrap());
+
+        let turned = Experiment::parse(&text.replace("[0.5, 2.0]", "[2.0, 0.5]")).unwrap();
+        assert!(turned.validate().unwrap_err().to_string().starts_with("episodes.lengths = [2, 0.5]: expected"));
     }
 
     /// The part a table is judged on of a trace of 1,000 s, and whether nobody has seen it.

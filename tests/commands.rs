@@ -165,9 +165,12 @@ fn one_draw_is_not_given_out_as_certain() {
     };
     let one = gain(&arguments);
     assert!(one["mean"].is_number() && one["low"].is_null() && one["high"].is_null(), "{one}");
-    arguments.extend(["--windows", "3"]);
+    // Cut into three it is still one trace, and too short a one.
+    let cut = gain(&[&arguments[..], &["--windows", "3"]].concat());
+    assert!(cut["traces"] == 1 && cut["low"].is_null(), "{cut}");
+    arguments.extend(["--seeds", "1..3"]);
     let three = gain(&arguments);
-    assert!(three["low"].as_f64() < three["high"].as_f64(), "{three}");
+    assert!(three["traces"] == 3 && three["low"].as_f64() < three["high"].as_f64(), "{three}");
 }
 
 #[test]
@@ -223,6 +226,60 @@ fn a_recorded_trace_is_served() {
     let row = &lines(&first.stdout, "run")[0];
     assert_eq!(row["trace"], "azure2023_conv_first40min.csv.zst");
     assert!(row["slo_attainment"].as_f64().unwrap() > 0.9, "{row}");
+}
+
+/// Statistics of one client who sends two short requests a second for twenty minutes.
+fn write_client(folder: &Path, rates: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("chunk-0-trace.csv"), rates).unwrap();
+    let lengths = "{\"0\": {\"input_tokens\": \"{100: 1.0}\", \"output_tokens\": \"{20: 0.5, 40: 0.5}\"}}";
+    fs::write(folder.join("chunk-0-dataset.json"), lengths).unwrap();
+}
+
+#[test]
+fn statistics_of_clients_are_served_and_described() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    write_client(&path.join("day"), "0,2.0,1.5,Gamma,1,1\n600,2.0,1.5,Gamma,1,1\n");
+    let serve = ["simulate", "--trace", "day", "--window", "300..360", "--load", "0.5", "--seeds", "1..2", "--json"];
+    let run = done(path, &serve);
+    assert_eq!(run.stdout, done(path, &serve).stdout);
+    let rows = lines(&run.stdout, "run");
+    assert!(rows.len() == 2 && rows[0]["trace"] == "day" && rows[0]["requests"] != rows[1]["requests"], "{rows:?}");
+    let stats = &lines(&done(path, &["trace", "stats", "day", "--json"]).stdout, "clients")[0];
+    assert_eq!((&stats["clients"], &stats["output_tokens"]["mean"]), (&1.into(), &30.0.into()));
+    let shown = done(path, &["trace", "stats", "day"]).stdout;
+    assert!(shown.contains("ServeGen statistics") && shown.contains("2400 expected at load 1"), "{shown}");
+
+    let convert = refused(path, &["trace", "convert", "day", "day.jsonl"]);
+    assert!(convert.contains("holds statistics of clients, not requests"), "{convert}");
+    write_client(&path.join("bad"), "0,2.0,1.5,Gamma,1,1\n600,many,1.5,Gamma,1,1\n");
+    for command in [["simulate", "--trace", "bad"], ["trace", "stats", "bad"]] {
+        let bad = refused(path, &command);
+        assert!(bad.ends_with("chunk-0-trace.csv:2: rate `many` is not a number"), "{bad}");
+    }
+}
+
+#[test]
+fn traffic_can_be_shorter_and_burstier_and_says_so() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    done(path, &["trace", "generate", "chat:rate=2,duration=60,seed=1", "chat.jsonl"]);
+    let name = |arguments: &[&str]| {
+        let run = done(path, &[&["simulate", "--json", "--lengths", "0.5:2", "--cv", "4"], arguments].concat());
+        lines(&run.stdout, "run")[0]["trace"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(name(&["--trace", "chat.jsonl"]), "chat.jsonl, cv 4, lengths 0.5:2");
+    let generated = name(&["--workload", "chat:rate=2,duration=60,seed=1"]);
+    assert_eq!(generated, "chat:rate=2,duration=60s,cv=4,lengths=0.5:2,seed=1");
+    let heavy = name(&["--clients", "8", "--workload", "lognormal:n=30,in=100,in_p95=250,out=300,out_p95=900"]);
+    assert!(heavy.starts_with("lognormal:rate=inf,n=30,in=100,in_p95=250,out=300,out_p95=900"), "{heavy}");
+    for (option, value, part) in [("--lengths", "0", "length factor 0"), ("--cv", "21", "cv")] {
+        for traffic in [["--trace", "chat.jsonl"], ["--workload", "chat:rate=2,n=9"]] {
+            let error = refused(path, &["simulate", option, value, traffic[0], traffic[1]]);
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use kvtide::agent::{
 };
 use kvtide::checkpoint::{self, CheckpointError, Provenance};
 use kvtide::experiment::Experiment;
-use kvtide_envs::env::{Arena, EnvError, Episode, ServingArena};
+use kvtide_envs::env::{Arena, EnvError, Episode, Served, ServingArena};
 use kvtide_envs::seed;
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Observation, Policy};
@@ -49,9 +49,10 @@ impl Arena for Puzzle {
             right += (1.0 - 0.2 * f64::from(action.get(Head::Watermark).abs_diff(level))).max(0.0)
                 + f64::from(u8::from(action.get(Head::Victim) == victim));
         }
-        let share = right / (2 * self.decisions) as f64;
-        let metrics = vec![("slo_attainment", share), ("requests", self.decisions as f64)];
-        Ok(Episode { env: 0, episode_return: right, decisions: self.decisions, metrics })
+        // In fifths, so that requests can be counted.
+        let (requests, on_time) = (10 * self.decisions, (5.0 * right).round() as u64);
+        let served = Served { requests, on_time, ..Served::default() };
+        Ok(Episode { env: 0, episode_return: right, decisions: self.decisions, served })
     }
 
     fn choices(&self) -> [u16; NUM_HEADS] {

@@ -97,15 +97,19 @@ fn violations_and_capacity_are_compared() {
     assert_eq!(comparisons[3]["policy"], "past-future");
     for line in &comparisons {
         let yardsticks: Vec<&str> =
-            line["fewer_violations"].as_array().unwrap().iter().map(|one| one["than"].as_str().unwrap()).collect();
+            line["against"].as_array().unwrap().iter().map(|one| one["than"].as_str().unwrap()).collect();
         let expected = ["default", "best-fixed", "best-static:full"];
         assert_eq!(yardsticks, expected.into_iter().filter(|name| line["policy"] != *name).collect::<Vec<_>>());
         let mean = &line["slo_attainment_mean"];
         assert!(number(&mean["low"]) <= number(&mean["mean"]) && number(&mean["mean"]) <= number(&mean["high"]));
         assert!(line["capacity"]["load"].is_number(), "{line}");
+        // Three seeds of a generator are three traces, whatever the loads, and every load counts.
+        assert_eq!((&mean["traces"], &mean["draws"], &mean["stretches"]), (&3.into(), &3.into(), &Value::Null));
+        assert_eq!((line["runs"].as_u64(), line["repeated"].as_u64()), (Some(12), Some(0)));
+        assert_eq!(line["against"][0]["longest_waits"].as_array().unwrap().len(), 4);
     }
     // Hindsight is never worse than what it chose from.
-    let share = |line: usize| number(&comparisons[line]["fewer_violations"][0]["share"]["mean"]);
+    let share = |line: usize| number(&comparisons[line]["against"][0]["fewer_violations"]["mean"]);
     assert!(share(1) >= 0.0 && share(2) >= share(1) && share(2) > 0.2, "{} {}", share(1), share(2));
 
     // Found by bisection, the default's capacity lies where straight lines put it, or nearly.
@@ -171,6 +175,56 @@ fn a_report_is_one_page_that_says_the_same_twice() {
 }
 
 #[test]
+fn a_recorded_trace_is_one_trace_however_often_it_is_drawn() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    done(path, &["trace", "generate", "chat:rate=4,duration=420,seed=3", "t.jsonl"]);
+    let world = ["evaluate", "--trace", "t.jsonl", "--set", "num_gpu_blocks=1500", "--loads", "0.6,0.8"];
+    let policies = [
+        "--seeds",
+        "1..3",
+        "--policy",
+        "default",
+        "--policy",
+        "fixed:0.03",
+        "--versus",
+        "fixed:0.03",
+        "--report",
+        "r.html",
+    ];
+    let output = done(path, &[&world[..], &policies[..], &["--json"]].concat()).stdout;
+    let run = &lines(&output, "run")[0];
+    assert_eq!(run["recorded"], true);
+    let requests: f64 = run["stretches"]["counts"].as_array().unwrap().iter().map(|one| number(&one[0])).sum();
+    assert_eq!(requests, number(&run["requests"]));
+    let comparison = &lines(&output, "comparison")[1];
+    let gain = &comparison["against"][0]["gain"];
+    assert_eq!((&gain["traces"], &gain["draws"], &gain["stretches"]), (&1.into(), &3.into(), &4.into()));
+    let default = &lines(&output, "comparison")[0];
+    assert_eq!(default["against"][0]["than"], "fixed:0.03");
+    assert!(default["against"][0]["worst_load"]["gain"].is_number());
+
+    let text = done(path, &[&world[..], &policies[..]].concat()).stdout;
+    for part in ["1 trace, 3 draws, 4 stretches", "violations over every load run: 0.6, 0.8", "gain over fixed:0.03"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let page = fs::read_to_string(path.join("r.html")).unwrap();
+    assert!(page.contains("Gains over fixed:0.03") && page.contains("1 trace, 3 draws, 4 stretches"));
+}
+
+#[test]
+fn runs_that_are_the_same_again_count_once() {
+    let folder = tempdir().unwrap();
+    // Eight clients, whichever of the two.
+    let arguments = ["--clients", "8", "--loads", "1,1.01,2", "--seeds", "1..2", "--policy", "default"];
+    let output = evaluate(folder.path(), &arguments);
+    let line = &lines(&output, "comparison")[0];
+    assert_eq!((line["runs"].as_u64(), line["repeated"].as_u64()), (Some(4), Some(2)));
+    let text = done(folder.path(), &[&WORLD[..7], &arguments[..]].concat()).stdout;
+    assert!(text.contains("2 draws are earlier ones again, run for run, and counted once"), "{text}");
+}
+
+#[test]
 fn a_learned_policy_is_explained() {
     let folder = tempdir().unwrap();
     let path = folder.path();
@@ -204,8 +258,8 @@ hidden = [16]
     for needed in ["What the decisions depend on", "choices taken", "asked for in", "<b>table:policy.kvt</b> attains"] {
         assert!(page.contains(needed), "{needed}");
     }
-    // One seed is no interval, and is not given out for one.
-    assert!(page.contains("[one draw]"));
+    // A minute and a half is no interval, and is not given out for one.
+    assert!(page.contains("[no interval]") && page.contains("1 trace, 1 draw, 1 stretch"));
 }
 
 #[test]
@@ -217,6 +271,7 @@ fn mistakes_are_named_before_anything_is_run() {
         (["--loads", "auto,1"], "--load \"auto\""),
         (["--policy", "oracle:3"], "unknown policy \"oracle:3\""),
         (["--policy", "past-future:1.5"], "\"1.5\" is not a quantile"),
+        (["--versus", "fixed:0.03"], "--versus fixed:0.03 is not one of the policies"),
     ] {
         let error = refused(folder.path(), &[&world[..], &more[..]].concat());
         assert!(error.contains(part), "{error}");

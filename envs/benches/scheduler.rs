@@ -12,7 +12,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Pricing, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{Action, ActionProfile};
+use kvtide_runtime::{Action, ActionProfile, Host};
 
 /// Steps a scheduler of the steady-decode bench takes before it is made anew.
 const STEPS: u32 = 1000;
@@ -82,6 +82,7 @@ fn decisions(criterion: &mut Criterion) {
                     cost: CostModel::new(&deployment, 16),
                     slo: Slo::default(),
                     clients: None,
+                    host: Host::KVTIDE,
                 },
                 EpisodeSource {
                     source: WorkloadSource::Synthetic(source.parse().expect("a known profile")),

@@ -99,6 +99,33 @@ fn pool_and_targets_are_drawn_and_the_longest_sequence_fits() {
 }
 
 #[test]
+fn traffic_is_drawn_shorter_and_longer_and_is_otherwise_the_same() {
+    let base = world(EngineKind::V1, "uniform:in=100,out=100,rate=2,duration=20");
+    let scaled = WorldDraw { lengths: (0.5, 2.0), ..base.clone() };
+    let (mut shortest, mut longest) = (u32::MAX, 0);
+    for seed in 0..200 {
+        let options = ResetOptions::default();
+        let ((node, plain), (scaled_node, scaled)) =
+            (base.draw(seed, &options).unwrap(), scaled.draw(seed, &options).unwrap());
+        assert_eq!((node.engine, plain.load), (scaled_node.engine, scaled.load));
+        assert!(
+            plain
+                .requests
+                .iter()
+                .map(|request| request.arrival)
+                .eq(scaled.requests.iter().map(|request| request.arrival))
+        );
+        assert!(plain.requests.iter().all(|request| request.prompt_tokens == 100));
+        let tokens = scaled.requests[0].prompt_tokens;
+        assert!(
+            scaled.requests.iter().all(|request| request.prompt_tokens == tokens && request.output_tokens == tokens)
+        );
+        (shortest, longest) = (shortest.min(tokens), longest.max(tokens));
+    }
+    assert!((50..55).contains(&shortest) && (190..=200).contains(&longest), "{shortest} to {longest} tokens");
+}
+
+#[test]
 fn in_a_closed_loop_the_load_multiplies_the_clients() {
     let mut base = world(EngineKind::V1, "uniform:n=500,in=50,out=50");
     base.node.clients = Some(10);
@@ -129,6 +156,9 @@ fn what_cannot_be_drawn_is_refused() {
     assert!(matches!(error(vec![WorldDraw { weight: f64::NAN, ..base() }]), EnvError::Weight(_)));
     for pool in [(0.0, 1.0), (2.0, 1.0), (0.5, f64::INFINITY), (f64::NAN, 1.0)] {
         assert!(matches!(error(vec![base(), WorldDraw { pool, ..base() }]), EnvError::Pool { .. }), "{pool:?}");
+    }
+    for lengths in [(0.0, 1.0), (2.0, 1.0), (1.0, 101.0), (f64::NAN, 1.0)] {
+        assert!(matches!(error(vec![WorldDraw { lengths, ..base() }]), EnvError::Lengths { .. }), "{lengths:?}");
     }
     // A tenth of a pool of 300 blocks is less than nothing for vLLM, but it works; a thousandth holds no token.
     assert!(matches!(error(vec![WorldDraw { pool: (0.001, 1.0), ..base() }]), EnvError::Config(_)));

@@ -16,7 +16,7 @@ use kvtide_envs::sched::{EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
-use kvtide_runtime::{Action, ActionProfile, NUM_FEATURES};
+use kvtide_runtime::{Action, ActionProfile, Host, NUM_FEATURES};
 
 const SECOND: Micros = Micros(1_000_000);
 /// The choices of [`Action::ENGINE_DEFAULT`].
@@ -33,7 +33,7 @@ fn config(defect: Defect) -> Arc<EnvConfig> {
         length: SECOND.times(20),
         load: (0.8, 1.5),
     };
-    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None };
+    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None, host: Host::KVTIDE };
     Arc::new(EnvConfig {
         worlds: vec![WorldDraw::new(node, episodes)],
         profile: ActionProfile::Full,

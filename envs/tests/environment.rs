@@ -20,7 +20,7 @@ use kvtide_envs::workload::{Replay, Window, Workload, WorkloadError, WorkloadSou
 use kvtide_runtime::Snapshot;
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
 use kvtide_runtime::observer::Totals;
-use kvtide_runtime::{Action, ActionProfile, Controls, Head, NUM_FEATURES, Preemption, Victim};
+use kvtide_runtime::{Action, ActionProfile, Controls, Head, Host, NUM_FEATURES, Preemption, Victim};
 use rand::RngExt;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
         length: SECOND.times(20),
         load: (0.8, 1.5),
     };
-    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None };
+    let node = NodeConfig { engine, cost, slo: Slo::from_millis(2000, 60, 1500), clients: None, host: Host::KVTIDE };
     let worlds = vec![WorldDraw::new(node, episodes)];
     EnvConfig {
         worlds,
@@ -73,6 +73,7 @@ fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
         cost,
         slo: Slo::from_millis(1000, 60, 500),
         clients: None,
+        host: Host::KVTIDE,
     };
     let episodes = EpisodeSource {
         source: WorkloadSource::Replay { trace, replay: Replay::default() },
@@ -466,7 +467,7 @@ fn results_are_the_same_bytes_at_any_number_of_threads() {
     let hashes: Vec<&Value> = one.1["envs"].as_array().unwrap().iter().map(|env| &env["hash"]).collect();
     let is_new = |(index, hash): (usize, &&Value)| !hashes[..index].contains(hash);
     assert!(hashes.iter().enumerate().all(is_new), "two environments play the same episode");
-    assert!(String::from_utf8_lossy(&one.0).contains("slo_attainment"), "no episode ended");
+    assert!(String::from_utf8_lossy(&one.0).contains("on_time"), "no episode ended");
     assert!(run(2, 1) == one, "2 threads");
     assert!(run(8, 1) == one, "8 threads");
     assert!(run(8, 2).0 != one.0, "another seed");
@@ -570,9 +571,9 @@ fn an_episode_says_what_it_came_to() {
             assert!(batch.terminated[episode.env] || batch.truncated[episode.env]);
             assert_eq!(episode.episode_return.to_bits(), returns[episode.env].to_bits());
             assert_eq!(episode.decisions, decisions[episode.env]);
-            let names: Vec<&str> = episode.metrics.iter().map(|metric| metric.0).collect();
-            assert_eq!(names, ["slo_attainment", "requests", "output_tok_s", "preemptions", "load", "world"]);
-            assert!((0.0..=1.0).contains(&episode.metrics[0].1));
+            let served = episode.served;
+            assert!(served.requests > 0 && (0.0..=1.0).contains(&served.slo_attainment().unwrap()), "{served:?}");
+            assert!(served.output_tok_s > 0.0 && served.load > 0.0 && served.world == 0, "{served:?}");
             (returns[episode.env], decisions[episode.env]) = (0.0, 0);
             ended += 1;
         }

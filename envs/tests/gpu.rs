@@ -12,7 +12,7 @@ use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
-use kvtide_runtime::{Action, Preemption};
+use kvtide_runtime::{Action, Host, Preemption};
 
 /// Whether the first device can be used; says why not.
 fn has_device(test: &str) -> bool {
@@ -53,7 +53,7 @@ fn small() -> Deployment {
 
 fn serve(engine: EngineKind, memory: &MemorySource, config: &EngineConfig) -> Summary {
     let cost = CostModel::new(&small(), 16);
-    let config = NodeConfig { cost, engine: config.clone(), slo: Slo::default(), clients: None };
+    let config = NodeConfig { cost, engine: config.clone(), slo: Slo::default(), clients: None, host: Host::KVTIDE };
     let requests: Arc<[Request]> =
         (0..40).map(|index: u32| Request::new(Micros::ZERO, 20 + index * 13 % 200, 60 + index % 30)).collect();
     let node = Node::new(&config, requests, Collector::default()).unwrap();

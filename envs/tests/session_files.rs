@@ -304,7 +304,8 @@ fn what_is_said_of_a_session_that_is_not_right() {
 
 #[test]
 fn what_is_said_of_an_archive_that_is_not_of_sessions() {
-    let expected = "t: a tar archive without agentic sessions: unpack it and give one of the files inside";
+    let expected =
+        "t: a tar archive without agentic sessions or ServeGen statistics: unpack it and give one of the files inside";
     assert_eq!(complaint(tar([("a.csv", "TIMESTAMP,ContextTokens".into())])), expected);
     let twice = tar([("1", example().to_string()), ("2", example().to_string())]);
     assert_eq!(complaint(twice), "t: 2: a second session named `a`");

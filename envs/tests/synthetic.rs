@@ -9,7 +9,7 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Extent, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadSource, windows,
+    Extent, LengthScale, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadSource, windows,
 };
 
 fn spec(text: &str) -> SyntheticSpec {
@@ -309,16 +309,20 @@ fn specs_as_text() {
         rate_rps: 5.0,
         extent: Extent::Duration(SECOND.times(600)),
         cv: None,
+        lengths: LengthScale::ONE,
         seed: 0,
     };
     assert_eq!(spec("chat:rate=5,duration=600"), chat);
     assert_eq!(spec("synthetic:chat: duration=10m , rate=5"), chat);
     assert_eq!(chat.to_string(), "chat:rate=5,duration=600s,seed=0");
 
-    let known = "known are rate, duration, n, cv, seed";
+    let known = "known are rate, duration, n, cv, lengths, seed";
     for (text, said) in [
-        ("", "unknown profile ``: known are chat, code, reasoning, mix, agentic, uniform"),
-        ("chatt:rate=5,n=1", "unknown profile `chatt`: known are chat, code, reasoning, mix, agentic, uniform"),
+        ("", "unknown profile ``: known are chat, code, reasoning, mix, agentic, uniform, lognormal"),
+        (
+            "chatt:rate=5,n=1",
+            "unknown profile `chatt`: known are chat, code, reasoning, mix, agentic, uniform, lognormal",
+        ),
         ("chat", "has no end: give duration=SECONDS or n=REQUESTS"),
         ("chat:duration=9", "rate is missing: give rate=REQUESTS_PER_SECOND"),
         ("chat:rate=5", "has no end: give duration=SECONDS or n=REQUESTS"),
@@ -333,7 +337,7 @@ fn specs_as_text() {
         ("uniform:rate=5,n=3,out=4", "in is missing: give in=a number of tokens"),
         (
             "uniform:rate=5,n=3,in=1,out=4,i=1",
-            "unknown setting `i`: known are in, out, spread, rate, duration, n, cv, seed",
+            "unknown setting `i`: known are in, out, spread, rate, duration, n, cv, lengths, seed",
         ),
         ("chat:rate=0,n=3", "rate must be from 0.0001 to 100000 requests per second, or inf"),
         ("chat:rate=-inf,n=3", "rate must be from 0.0001 to 100000 requests per second, or inf"),
@@ -343,6 +347,16 @@ fn specs_as_text() {
         ("chat:rate=5,n=3,cv=nan", "cv must be from 0 to 20"),
         ("chat:rate=0.0001,n=100000", "lasts more than ten years"),
         ("uniform:rate=5,n=3,in=1,out=4,spread=2", "spread must be from 0 to 1"),
+        ("lognormal:n=3,in=1,out=4", "in_p95 is missing: give in_p95=a number of tokens"),
+        (
+            "lognormal:n=3,in=10,in_p95=20,out=10,out_p95=39",
+            "out_p95 must be above out, the mean, and at most 3.868 times it",
+        ),
+        (
+            "lognormal:n=3,in=10,in_p95=10,out=1,out_p95=2",
+            "in_p95 must be above in, the mean, and at most 3.868 times it",
+        ),
+        ("lognormal:n=3,in=0,in_p95=10,out=1,out_p95=2", "in must be from 1 to 8388608 tokens"),
         ("uniform:rate=5,n=3,in=0,out=4", "in must be from 1 to 8388608 tokens"),
         ("uniform:rate=5,n=3,in=1,out=1000000", "out must be from 1 to 524288 tokens"),
     ] {

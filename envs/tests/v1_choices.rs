@@ -17,7 +17,7 @@ use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::SyntheticSpec;
-use kvtide_runtime::{Action, Controls, Preemption, Victim};
+use kvtide_runtime::{Action, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 
 /// A safe engine of `usable` blocks of 4 tokens, synchronous and without prefix cache.
@@ -173,7 +173,7 @@ fn crowd(clients: u32, hardware: &str) -> NodeConfig {
         ..engine(400, 0)
     };
     let cost = CostModel::new(&deployment, config.block_size);
-    NodeConfig { engine: config, cost, slo: Slo::default(), clients: Some(clients) }
+    NodeConfig { engine: config, cost, slo: Slo::default(), clients: Some(clients), host: Host::KVTIDE }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use common::traffic::{SECOND, arrivals_s, blocks, metronome, prompts, seconds};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Extent, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, windows,
+    Extent, LengthScale, LogNormal, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, windows,
 };
 use proptest::prelude::*;
 
@@ -284,13 +284,17 @@ proptest! {
 
     #[test]
     fn a_spec_is_written_as_it_is_read(
-        kind in 0_usize..6, rate_rps in prop_oneof![0.001_f64..50.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
-        cv in proptest::option::of(0.0_f64..20.0), spread in 0.0_f64..1.0, seed: u64,
+        kind in 0_usize..7, rate_rps in prop_oneof![0.001_f64..50.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
+        cv in proptest::option::of(0.0_f64..20.0), spread in 0.0_f64..1.0, factor in 0.01_f64..100.0, seed: u64,
     ) {
         let uniform = Profile::Uniform { prompt_mean: count as u32, output_mean: 7, spread };
-        let profile = [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, Profile::Agentic, uniform][kind];
+        let tail = |mean| LogNormal { mean, p95: mean * 3 };
+        let heavy = Profile::LogNormal { prompt: tail(count as u32), output: tail(9) };
+        let profile =
+            [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, Profile::Agentic, uniform, heavy][kind];
+        let lengths = LengthScale { prompt: factor, output: if by_count { factor } else { 1.0 } };
         let extent = if by_count || rate_rps.is_infinite() { Extent::Requests(count) } else { Extent::Duration(Micros(count * 977)) };
-        let spec = SyntheticSpec { profile, rate_rps, extent, cv, seed };
+        let spec = SyntheticSpec { profile, rate_rps, extent, cv, lengths, seed };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }

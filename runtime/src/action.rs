@@ -144,6 +144,15 @@ impl Action {
     /// vLLM's V1 default: as [`ENGINE_DEFAULT`](Self::ENGINE_DEFAULT) with a watermark of 0.
     pub const V1_DEFAULT: Action = Action { choices: [0, 0, 1, 0] };
 
+    /// The action whose controls come nearest to `controls`: its watermark is the level nearest to theirs, the lower of equals;
+    /// NaN is 0.
+    pub fn nearest(controls: &Controls) -> Action {
+        let distance = |level: usize| (WATERMARK_LEVELS[level] - controls.watermark).abs();
+        let level = (1..WATERMARK_LEVELS.len())
+            .fold(0, |best, level| if distance(level) < distance(best) { level } else { best });
+        Action { choices: [level as u8, controls.victim as u8, controls.preemption as u8, controls.admission as u8] }
+    }
+
     /// The index chosen for `head`, in `0..head.size()`.
     pub const fn get(self, head: Head) -> u8 {
         self.choices[head as usize]
@@ -354,6 +363,17 @@ mod tests {
         assert_eq!(controls.victim, Victim::Newest);
         assert_eq!(controls.preemption, Preemption::Recompute);
         assert_eq!(controls.admission, Admission::Fcfs);
+    }
+
+    #[test]
+    fn controls_lead_back_to_their_action() {
+        for choices in [[0, 0, 1, 0], [11, 4, 2, 2], [5, 2, 0, 1]] {
+            let action = Action::new(choices).unwrap();
+            assert_eq!(Action::nearest(&action.controls()), action);
+        }
+        let level =
+            |watermark| Action::nearest(&Controls { watermark, ..Action::V1_DEFAULT.controls() }).get(Head::Watermark);
+        assert_eq!([level(0.004), level(0.06), level(0.07), level(9.0), level(f64::NAN)], [0, 4, 5, 11, 0]);
     }
 
     #[test]

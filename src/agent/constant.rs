@@ -83,7 +83,7 @@ fn best(
 
 #[cfg(test)]
 mod tests {
-    use kvtide_envs::env::EnvError;
+    use kvtide_envs::env::{EnvError, Served};
     use kvtide_runtime::action::NUM_HEADS;
     use kvtide_runtime::{ActionMask, Observation};
 
@@ -105,13 +105,14 @@ mod tests {
         ) -> Result<Episode, EnvError> {
             let action = decide(&Observation::ZERO, mask());
             assert_ne!(action.get(Head::Preemption), 0, "forbidden");
-            let (wanted, requests) = if seed.is_multiple_of(2) { (2, 100.0) } else { (8, 300.0) };
-            let off = f64::from(action.get(Head::Watermark).abs_diff(wanted)) * 0.05
-                + f64::from(u8::from(action.get(Head::Victim) != 3)) * 0.1
-                + f64::from(u8::from(action.get(Head::Preemption) != 2)) * 0.1
-                + f64::from(u8::from(action.get(Head::Admission) != 1)) * 0.1;
-            let metrics = vec![("slo_attainment", 1.0 - off), ("requests", requests)];
-            Ok(Episode { env: 0, episode_return: 0.0, decisions: 1, metrics })
+            let (wanted, requests) = if seed.is_multiple_of(2) { (2, 100) } else { (8, 300) };
+            // Percent of the requests.
+            let off = u64::from(action.get(Head::Watermark).abs_diff(wanted)) * 5
+                + u64::from(action.get(Head::Victim) != 3) * 10
+                + u64::from(action.get(Head::Preemption) != 2) * 10
+                + u64::from(action.get(Head::Admission) != 1) * 10;
+            let served = Served { requests, on_time: requests * (100 - off) / 100, ..Served::default() };
+            Ok(Episode { env: 0, episode_return: 0.0, decisions: 1, served })
         }
 
         fn choices(&self) -> [u16; NUM_HEADS] {

@@ -35,7 +35,7 @@ use linear::Linear;
 pub use config::{CrossEntropyConfig, Objective};
 pub use gaussian::Gaussian;
 
-/// Episodes under the prior from which the moments of the features are taken.
+/// Episodes under the prior from which the moments of the features are taken, and as many under the first candidates.
 const MOMENT_EPISODES: u64 = 64;
 /// A feature that varied less under the prior is only centred: stretched to variance one, the first policy that moves it
 /// would see nothing else.
@@ -123,9 +123,14 @@ impl CrossEntropy {
         let choices = arena.choices();
         let linear = linear(choices, &prior)?;
         let start = policy(&linear.weights(linear.start()), &Moments::new(NUM_FEATURES), profile);
-        let (moments, decisions) = moments(&*arena, &start, config.seed)?;
+        let (moments, seen) = moments(&*arena, &start, config.seed)?;
         let moments = moments.blind_to(blind);
         let distribution = Gaussian::around(linear.start().to_vec(), config.initial_std);
+        let (moments, explored) = explored(&*arena, moments, config.seed, &|moments, episode| {
+            let point = distribution.draw(&mut seed::stream(config.seed, "cross_entropy.explored", episode));
+            policy(&linear.weights(&point), moments, profile)
+        })?;
+        let decisions = seen + explored;
         let progress = SearchProgress { generation: 0, decisions, choices, distribution };
         let state = SearchState { config, prior, moments, progress };
         Ok(CrossEntropy { state, profile, linear, arena })
@@ -294,16 +299,9 @@ fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> Netwo
 
 /// Moments of the observations under a policy, and the decisions they are of.
 fn moments(arena: &dyn Arena, policy: &NetworkPolicy, seed: u64) -> Result<(Moments, u64), AgentError> {
-    let seen: Result<Vec<Vec<f32>>, AgentError> = (0..MOMENT_EPISODES)
-        .into_par_iter()
-        .map(|episode| {
-            let mut rows = Vec::new();
-            let seed = seed::derive(seed, "cross_entropy.moments", episode);
-            play(arena, seed, policy, |row| rows.extend_from_slice(row)).map(|_| rows)
-        })
-        .collect();
+    let seen = seen(arena, |episode| (seed::derive(seed, "cross_entropy.moments", episode), policy.clone()))?;
     let mut moments = Moments::new(NUM_FEATURES);
-    seen?.iter().for_each(|rows| moments.update(rows));
+    seen.iter().for_each(|rows| moments.update(rows));
     for variance in &mut moments.variance {
         if *variance < LEAST_VARIANCE {
             *variance = 1.0;
@@ -311,4 +309,30 @@ fn moments(arena: &dyn Arena, policy: &NetworkPolicy, seed: u64) -> Result<(Mome
     }
     let decisions = moments.count as u64;
     Ok((moments, decisions))
+}
+
+/// `moments` with the range of what the first candidates see as well, and the decisions that took: what a search comes to sees
+/// more than the prior does, and what is beyond the range is not told apart.
+fn explored(
+    arena: &dyn Arena,
+    mut moments: Moments,
+    seed: u64,
+    candidate: &(dyn Fn(&Moments, u64) -> NetworkPolicy + Sync),
+) -> Result<(Moments, u64), AgentError> {
+    let unclipped = Moments { range: None, ..moments.clone() };
+    let seen =
+        seen(arena, |episode| (seed::derive(seed, "cross_entropy.moments", episode), candidate(&unclipped, episode)))?;
+    seen.iter().for_each(|rows| moments.see(rows));
+    let values: usize = seen.iter().map(Vec::len).sum();
+    Ok((moments, (values / NUM_FEATURES) as u64))
+}
+
+/// The observations of each episode, under the policy that `played` gives with the episode's seed.
+fn seen(arena: &dyn Arena, played: impl Fn(u64) -> (u64, NetworkPolicy) + Sync) -> Result<Vec<Vec<f32>>, AgentError> {
+    let episode = |episode| {
+        let (seed, policy) = played(episode);
+        let mut rows = Vec::new();
+        play(arena, seed, &policy, |row| rows.extend_from_slice(row)).map(|_| rows)
+    };
+    (0..MOMENT_EPISODES).into_par_iter().map(episode).collect()
 }

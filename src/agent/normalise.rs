@@ -22,12 +22,57 @@ pub struct Moments {
     pub mean: Vec<f64>,
     /// Variance of each column; 1 while nothing was seen.
     pub variance: Vec<f64>,
+    /// Smallest and largest value of each column that was seen. `None` where it is not known: nothing is clipped then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<Ranges>,
+}
+
+/// Smallest and largest value of each column.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ranges {
+    /// Smallest.
+    pub least: Vec<f32>,
+    /// Largest.
+    pub most: Vec<f32>,
+}
+
+impl Ranges {
+    /// Of rows of so many columns; `None` of no rows.
+    pub fn of(rows: &[f32], columns: usize) -> Option<Ranges> {
+        let mut rows = rows.chunks_exact(columns);
+        let first = rows.next()?;
+        let mut ranges = Ranges { least: first.to_vec(), most: first.to_vec() };
+        rows.for_each(|row| ranges.take_in(row, row));
+        Some(ranges)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn or(self, other: Option<Ranges>) -> Ranges {
+        let mut both = self;
+        if let Some(other) = other {
+            both.take_in(&other.least, &other.most);
+        }
+        both
+    }
+
+    fn take_in(&mut self, least: &[f32], most: &[f32]) {
+        self.least.iter_mut().zip(least).for_each(|(old, &new)| *old = old.min(new));
+        self.most.iter_mut().zip(most).for_each(|(old, &new)| *old = old.max(new));
+    }
+
+    fn is_sound(&self, columns: usize) -> bool {
+        self.least.len() == columns
+            && self.most.len() == columns
+            && self.least.iter().zip(&self.most).all(|(least, most)| least <= most && (most - least).is_finite())
+    }
 }
 
 impl Moments {
     /// Of nothing yet: mean 0, variance 1.
     pub fn new(columns: usize) -> Moments {
-        Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns] }
+        Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns], range: None }
     }
 
     /// The same, but for `columns` of a variance so large that they are standardised to zero: what was left out of the
@@ -62,6 +107,14 @@ impl Moments {
             self.variance[column] = merged / total;
         }
         self.count = total;
+        self.see(rows);
+    }
+
+    /// Takes rows into the range, and not into the moments.
+    pub fn see(&mut self, rows: &[f32]) {
+        if let Some(seen) = Ranges::of(rows, self.mean.len()) {
+            self.range = Some(seen.or(self.range.take()));
+        }
     }
 
     /// Whether every number is one a run can have produced.
@@ -71,6 +124,7 @@ impl Moments {
             && self.count >= 0.0
             && self.mean.iter().all(|mean| mean.is_finite())
             && self.variance.iter().all(|variance| variance.is_finite() && *variance >= 0.0)
+            && self.range.as_ref().is_none_or(|range| range.is_sound(self.mean.len()))
     }
 
     /// The moments frozen for use.
@@ -78,21 +132,29 @@ impl Moments {
         Standardiser {
             mean: self.mean.clone(),
             scale: self.variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt()).collect(),
+            range: self.range.clone(),
         }
     }
 }
 
-/// Moments frozen: `(x − mean) / √(variance + 1e-8)`, clipped to ±10.
+/// Moments frozen: values are first clipped to the range that was seen, so that what was never seen looks like the nearest
+/// that was: a policy that is linear in them, or a network, would extrapolate without bound. Then
+/// `(x − mean) / √(variance + 1e-8)`, clipped to ±10.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standardiser {
     mean: Vec<f64>,
     scale: Vec<f64>,
+    range: Option<Ranges>,
 }
 
 impl Standardiser {
     /// Standardises rows in place.
     pub fn apply(&self, rows: &mut [f32]) {
         for row in rows.chunks_exact_mut(self.mean.len()) {
+            if let Some(Ranges { least, most }) = &self.range {
+                let clip = |(value, (&least, &most)): (&mut f32, (&f32, &f32))| *value = value.clamp(least, most);
+                row.iter_mut().zip(least.iter().zip(most)).for_each(clip);
+            }
             for ((value, mean), scale) in row.iter_mut().zip(&self.mean).zip(&self.scale) {
                 *value = ((f64::from(*value) - mean) * scale).clamp(-CLIP, CLIP) as f32;
             }
@@ -198,12 +260,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_out_is_clipped() {
+    fn what_was_never_seen_looks_like_the_nearest_that_was() {
         let mut moments = Moments::new(1);
         moments.update(&[0.0, 1.0]);
-        let mut row = [1e6];
-        moments.standardiser().apply(&mut row);
-        assert_eq!(row, [10.0]);
+        let shown = |moments: &Moments, value| {
+            let mut row = [value];
+            moments.standardiser().apply(&mut row);
+            row[0]
+        };
+        assert_eq!(shown(&moments, 1e6), shown(&moments, 1.0));
+        assert_eq!(shown(&moments, -3.0), shown(&moments, 0.0));
+        let mean = moments.mean.clone();
+        moments.see(&[4.0]);
+        assert_eq!(moments.mean, mean);
+        assert_eq!(shown(&moments, 1e6), shown(&moments, 4.0));
+        assert!(shown(&moments, 4.0) > shown(&moments, 1.0));
+        moments.range = None;
+        assert_eq!(shown(&moments, 1e6), 10.0);
+        moments.range = Some(Ranges { least: vec![2.0], most: vec![1.0] });
+        assert!(!moments.is_sound());
     }
 
     #[test]

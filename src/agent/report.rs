@@ -54,8 +54,11 @@ pub struct EpisodeSummary {
     pub episodic_return: f64,
     /// Mean number of decisions.
     pub episodic_length: f64,
-    /// Mean of each named result.
+    /// Mean of each result, under its field's name; of attainment over the episodes that served anybody.
     pub metrics: BTreeMap<&'static str, f64>,
+    /// The one that is looked at as training goes on.
+    #[serde(skip)]
+    pub slo_attainment: Option<f64>,
 }
 
 impl IterationReport {
@@ -72,32 +75,40 @@ impl EpisodeSummary {
         if count == 0 {
             return None;
         }
-        let mut sums: BTreeMap<&'static str, (f64, f64)> = BTreeMap::new();
-        for &(name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
-            let (sum, number) = sums.entry(name).or_default();
-            *sum += value;
-            *number += 1.0;
-        }
+        let mean = |value: fn(&Episode) -> f64| episodes.iter().map(value).sum::<f64>() / count as f64;
+        let attained: Vec<f64> = episodes.iter().filter_map(|episode| episode.served.slo_attainment()).collect();
+        let slo_attainment = (!attained.is_empty()).then(|| attained.iter().sum::<f64>() / attained.len() as f64);
+        let mut metrics = BTreeMap::from([
+            ("requests", mean(|episode| episode.served.requests as f64)),
+            ("output_tok_s", mean(|episode| episode.served.output_tok_s)),
+            ("preemptions", mean(|episode| episode.served.preemptions as f64)),
+            ("load", mean(|episode| episode.served.load)),
+            ("world", mean(|episode| episode.served.world as f64)),
+        ]);
+        metrics.extend(slo_attainment.map(|share| ("slo_attainment", share)));
         Some(EpisodeSummary {
             count,
-            episodic_return: episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / count as f64,
-            episodic_length: episodes.iter().map(|episode| episode.decisions as f64).sum::<f64>() / count as f64,
-            metrics: sums.into_iter().map(|(name, (sum, number))| (name, sum / number)).collect(),
+            episodic_return: mean(|episode| episode.episode_return),
+            episodic_length: mean(|episode| episode.decisions as f64),
+            metrics,
+            slo_attainment,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kvtide_envs::env::Served;
+
     use super::*;
 
     #[test]
     fn a_summary_is_the_mean_over_episodes() {
-        let episode = |episode_return, decisions, attainment| Episode {
+        let episode = |episode_return, decisions, on_time| Episode {
             env: 0,
             episode_return,
             decisions,
-            metrics: vec![("slo_attainment", attainment)],
+            served: Served { requests: 4, on_time, ..Served::default() },
         };
         let mut report = IterationReport {
             iteration: 1,
@@ -105,11 +116,16 @@ mod tests {
             learning_rate: 0.1,
             entropy_coef: 0.0,
             losses: Losses::default(),
-            episodes: vec![episode(1.0, 10, 0.5), episode(2.0, 20, 1.0)],
+            episodes: vec![episode(1.0, 10, 2), episode(2.0, 20, 4)],
         };
         let summary = report.summary().unwrap();
         assert_eq!((summary.count, summary.episodic_return, summary.episodic_length), (2, 1.5, 15.0));
-        assert_eq!(summary.metrics["slo_attainment"], 0.75);
+        assert_eq!((summary.metrics["slo_attainment"], summary.metrics["requests"]), (0.75, 4.0));
+        // Nobody served is no attainment, neither all nor nothing.
+        report.episodes[1].served = Served::default();
+        assert_eq!(report.summary().unwrap().slo_attainment, Some(0.5));
+        report.episodes.remove(0);
+        assert!(!report.summary().unwrap().metrics.contains_key("slo_attainment"));
         report.episodes.clear();
         assert_eq!(report.summary(), None);
     }

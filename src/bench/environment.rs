@@ -10,7 +10,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::ActionProfile;
+use kvtide_runtime::{ActionProfile, Host};
 
 use super::{Figure, seconds};
 
@@ -64,7 +64,10 @@ pub(super) fn config(kind: EngineKind, source: &str) -> EnvConfig {
         load: (1.0, 1.0),
     };
     EnvConfig {
-        worlds: vec![WorldDraw::new(NodeConfig { engine, cost, slo: Slo::default(), clients: None }, episodes)],
+        worlds: vec![WorldDraw::new(
+            NodeConfig { engine, cost, slo: Slo::default(), clients: None, host: Host::KVTIDE },
+            episodes,
+        )],
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,

@@ -8,6 +8,7 @@ use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{EngineConfig, Phase, RequestId, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
+use kvtide_runtime::Host;
 use serde::Serialize;
 
 use super::error::CalibrateError;
@@ -119,7 +120,8 @@ impl Setup {
         let mut cold = constants.apply(&self.deployment.hardware);
         cold.step_overhead += constants.cold_start;
         let cost = self.cost(cold);
-        let config = NodeConfig { engine: self.engine.clone(), cost, slo: Slo::default(), clients: None };
+        let config =
+            NodeConfig { engine: self.engine.clone(), cost, slo: Slo::default(), clients: None, host: Host::KVTIDE };
         Ok(Node::new(&config, Arc::clone(requests), Collector::default())?)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
 use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, PolicySpec, Subject, Watch, find_loads};
@@ -131,16 +131,29 @@ pub(super) fn found_text(found: &[FoundLoad]) -> String {
     format!("loads by what the default attains: {}", found.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
+/// Whether tables are judged as a node runs them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum GuardSwitch {
+    On,
+    Off,
+}
+
 /// Loads the policies, each under the name it was given.
-pub(super) fn load_policies(texts: &[String]) -> anyhow::Result<Vec<(String, Subject)>> {
+pub(super) fn load_policies(texts: &[String], guard: GuardSwitch) -> anyhow::Result<Vec<(String, Subject)>> {
     let mut policies: Vec<(String, Subject)> = Vec::new();
     for text in texts {
         let spec: PolicySpec = text.parse()?;
         let name = spec.to_string();
         ensure!(policies.iter().all(|(known, _)| *known != name), "policy {name} is given twice");
-        policies.push((name, Subject::load(&spec)?));
+        let subject = Subject::load(&spec)?;
+        policies.push((name, if guard == GuardSwitch::On { subject } else { subject.unguarded() }));
     }
     Ok(policies)
+}
+
+/// Refuses a policy that the world's host would refuse.
+pub(super) fn check_policies(policies: &[(String, Subject)], world: &World) -> anyhow::Result<()> {
+    Ok(policies.iter().try_for_each(|(name, subject)| subject.check(name, &world.node))?)
 }
 
 #[cfg(test)]

@@ -122,10 +122,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
     fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;
-    let comparisons = compare(&rows, "best-fixed");
+    let comparisons = compare(&rows, "best-fixed", &[]);
 
     let mut output = Output::new();
-    output.text(&render(&comparisons))?;
+    output.text(&render(&comparisons, &[]))?;
     output.text(&in_words(&comparisons))?;
     output.text(&decide(&world, test, load, &table)?)?;
     output.line(&format!(
@@ -171,6 +171,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         without: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
+        fallback: None,
         ppo: PpoConfig {
             total_decisions: args.decisions,
             num_steps: NUM_STEPS,

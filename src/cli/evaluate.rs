@@ -6,17 +6,18 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Args;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, duration};
 
-use super::args::{DrawArgs, Loads, found_text, load_policies};
+use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::checkpoint;
 use crate::evaluate::{Comparison, Matrix, PolicySpec, Row, bisect_capacity, compare, render, run_matrix};
+use crate::experiment::met_in_training;
 use crate::export;
 use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
@@ -35,6 +36,10 @@ pub(super) struct EvaluateArgs {
     /// The policy the others are compared with.
     #[arg(long, value_name = "POLICY")]
     reference: Option<String>,
+    /// Also print what everybody gains over this policy, where it gains least, and its longest wait as a multiple of this
+    /// one's; one of those evaluated, such as fixed:0.03. Repeatable.
+    #[arg(long, value_name = "POLICY")]
+    versus: Vec<String>,
     /// Look for the load at which each policy attains 90 %, instead of interpolating between the loads run.
     #[arg(long)]
     capacity: bool,
@@ -44,6 +49,9 @@ pub(super) struct EvaluateArgs {
     /// Also write every run to this file, one JSON object a line, as runs finish.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
+    guard: GuardSwitch,
     /// JSON Lines on stdout: a `load` line for each load found, a `run` line for each run as it finishes, then a
     /// `comparison` line for each policy.
     #[arg(long)]
@@ -51,16 +59,19 @@ pub(super) struct EvaluateArgs {
 }
 
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
-    let policies = load_policies(&args.policies)?;
+    let policies = load_policies(&args.policies, args.guard)?;
     let reference = match &args.reference {
-        Some(text) => text.parse::<PolicySpec>()?.to_string(),
+        Some(text) => canonical(text)?,
         None => policies[0].0.clone(),
     };
-    if policies.iter().all(|(name, _)| *name != reference) {
-        bail!("--reference {reference} is not one of the policies");
+    let versus: Vec<String> = args.versus.iter().map(|text| canonical(text)).collect::<anyhow::Result<_>>()?;
+    let named = std::iter::once(("reference", &reference)).chain(versus.iter().map(|name| ("versus", name)));
+    for (option, name) in named {
+        ensure!(policies.iter().any(|(known, _)| known == name), "--{option} {name} is not one of the policies");
     }
     let stop = stop::on_interrupt();
     let world = args.world.world()?;
+    check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     if let Some(path) = &args.report {
         report::check_folder(path)?;
@@ -95,7 +106,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     });
     written?;
     // Whatever ended the runs, what is finished is compared.
-    let mut comparisons = compare(&rows, &reference);
+    let mut comparisons = compare(&rows, &reference, &versus);
     let all = matrix.windows.len() * matrix.loads.len();
     let mut is_whole = matches!(cells, Ok(cells) if cells == all);
     if args.capacity && is_whole {
@@ -117,7 +128,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         if !found.is_empty() {
             output.line(&found_text(&found))?;
         }
-        output.text(&render(&comparisons))?;
+        output.text(&render(&comparisons, &versus))?;
     }
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
@@ -127,6 +138,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
             matrix: &matrix,
             found: &found,
             rows: &rows,
+            versus: &versus,
             comparisons: &comparisons,
         };
         report::write(path, &material)?;
@@ -137,6 +149,11 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)
+}
+
+/// A policy as results name it.
+fn canonical(text: &str) -> anyhow::Result<String> {
+    Ok(text.parse::<PolicySpec>()?.to_string())
 }
 
 /// Finds each policy's capacity. False if interrupted; those found are kept.
@@ -184,7 +201,7 @@ fn warn_of_training(world: &World, matrix: &Matrix, policies: &[String]) -> anyh
             _ => continue,
         };
         for (key, here) in world.conditions() {
-            if let Some(there) = trained.get(key).filter(|there| **there != here) {
+            if let Some(there) = trained.get(key).filter(|there| !met_in_training(there, &here)) {
                 eprintln!("warning: {name} was trained with {key} {there} and is judged with {here}");
             }
         }

@@ -19,7 +19,7 @@ use crate::checkpoint;
 use crate::distil::{self, DistilConfig, DistilError, Fidelity, HeadFidelity, Loss, Reference, Student};
 use crate::evaluate::Interval;
 use crate::experiment::Experiment;
-use crate::export::{self, Provenance};
+use crate::export::{self, Chosen, Provenance};
 use crate::world::World;
 
 #[derive(Debug, Args)]
@@ -33,7 +33,8 @@ pub(super) struct ExportArgs {
     /// Also write the table as Rust source with a `static`.
     #[arg(long, value_name = "FILE.rs")]
     rust: Option<PathBuf>,
-    /// Most leaves; a leaf takes 16 bytes.
+    /// Most leaves; a leaf takes 16 bytes. Of the sizes of this one halved again and again, the table takes the one that does
+    /// best on the validation traffic.
     #[arg(long, value_name = "N", default_value_t = 256)]
     leaves: u32,
     /// Seed of the episodes the student is taught on.
@@ -78,11 +79,14 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     // Before the work: there may be nothing to judge on.
     let (unseen, is_unseen) = experiment.unseen_config(&world)?;
     let traffic = if is_unseen { "unseen" } else { "validation" };
-    let Some((student, provenance)) = distilled(&args.checkpoint, &experiment, &world, &config, stop)? else {
+    let Some(taught) = distilled(&args.checkpoint, &experiment, &world, &config, stop)? else {
         return Ok(Exit::Interrupted);
     };
-    let exported = Exported::of(&student, &export::encode(&student, &provenance)?);
-    eprintln!("{exported}");
+    let Some(Chosen { student, deployed, .. }) = chosen(&taught, &experiment, &world, &config, stop)? else {
+        return Ok(Exit::Interrupted);
+    };
+    let Taught { student: largest, mut provenance, .. } = taught;
+    eprintln!("{}", Exported::of(&student, deployed.bytes()));
 
     let arena = ServingArena::new(&unseen)?;
     let seed = seed::derive(args.seed, "export", 0);
@@ -90,9 +94,9 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     let teacher = checkpoint::load_policy(&args.checkpoint)?;
     let judged = || -> Result<_, DistilError> {
         let reference = Reference::of(&teacher, &validator, stop)?;
-        let loss = reference.loss(&student.tree)?;
+        let loss = reference.loss(&deployed)?;
         let per_head = reference.loss(&student.per_head.0)?;
-        let frontier = args.frontier.as_ref().map(|_| Frontier::of(&student, loss, &reference)).transpose()?;
+        let frontier = args.frontier.as_ref().map(|_| Frontier::of(&largest, &reference)).transpose()?;
         Ok((loss, per_head, frontier))
     };
     let (loss, per_head, frontier) = match judged() {
@@ -115,7 +119,6 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         eprintln!("refused: {reason}; nothing is written to {}", args.out.display());
         return Ok(Exit::GateFailed);
     }
-    let mut provenance = provenance;
     provenance.training.insert("loss.episodes".to_owned(), loss.episodes.to_string());
     provenance.training.insert("loss.traffic".to_owned(), traffic.to_owned());
     provenance.training.insert("loss.points".to_owned(), interval_text(&loss.points));
@@ -222,11 +225,17 @@ pub(super) fn distil_into(
     out: &Path,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Exported>> {
-    let Some((student, provenance)) = distilled(folder, &experiment_of(folder)?, world, config, stop)? else {
-        return Ok(None);
-    };
-    let bytes = write(&student, &provenance, out, None)?;
+    let experiment = experiment_of(folder)?;
+    let Some(taught) = distilled(folder, &experiment, world, config, stop)? else { return Ok(None) };
+    let Some(Chosen { student, .. }) = chosen(&taught, &experiment, world, config, stop)? else { return Ok(None) };
+    let bytes = write(&student, &taught.provenance, out, None)?;
     Ok(Some(Exported::of(&student, &bytes)))
+}
+
+/// A student of the checkpoint, and where it comes from.
+struct Taught {
+    student: Student,
+    provenance: Provenance,
 }
 
 /// The checkpoint as a tree, and where that comes from; `None` if interrupted.
@@ -236,7 +245,7 @@ fn distilled(
     world: &World,
     config: &DistilConfig,
     stop: &AtomicBool,
-) -> anyhow::Result<Option<(Student, Provenance)>> {
+) -> anyhow::Result<Option<Taught>> {
     let manifest = checkpoint::inspect(folder)?;
     let teacher = checkpoint::load_policy(folder)?;
     let env_config = experiment.env_config(world)?;
@@ -261,7 +270,39 @@ fn distilled(
         teacher,
         training: manifest.metadata,
     };
-    Ok(Some((student, provenance)))
+    Ok(Some(Taught { student, provenance }))
+}
+
+/// The size that does best on the traffic that training validated on, with the margin of that traffic; without validation the
+/// largest, as it was taught. `None` if interrupted.
+fn chosen(
+    taught: &Taught,
+    experiment: &Experiment,
+    world: &World,
+    config: &DistilConfig,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Chosen>> {
+    let (mut student, engine) = (taught.student.clone(), world.node.engine.default_controls());
+    let (Some(validation), Some(judged)) = (experiment.validation, experiment.validation_config(world)?) else {
+        let deployed = export::deploy(&student, &taught.provenance, engine)?;
+        return Ok(Some(Chosen { student, deployed, attainment: 1.0, worst_loss: 0.0 }));
+    };
+    match export::add_margin(&mut student, &judged, config.seed, stop) {
+        Ok(()) => {}
+        Err(DistilError::Stopped) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let validator = Validator::new(Box::new(ServingArena::new(&judged)?), validation.episodes, experiment.seed());
+    let chosen = export::choose(&student, &taught.provenance, engine, &validator, stop)?;
+    if let Some(chosen) = &chosen {
+        let (leaves, attained) = (chosen.student.tree.leaves(), chosen.attainment * 100.0);
+        eprintln!(
+            "   of its sizes the one with {leaves} leaves does best on validation traffic: {attained:.1} %, at most {:.1} \
+             points below its fallback in any world",
+            chosen.worst_loss * 100.0
+        );
+    }
+    Ok(chosen)
 }
 
 /// Writes the table, and its Rust source where that is asked for; returns the table's bytes.

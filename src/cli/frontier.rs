@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::export::interval_text;
-use crate::distil::{DistilError, Loss, Reference, Student, Tree};
+use crate::distil::{DistilError, Loss, Reference, Student};
 use crate::plot::{Axis, Figure, Look, Panel, Series};
 
 /// Bytes of a node in a file.
@@ -20,17 +20,10 @@ struct Point {
 }
 
 impl Frontier {
-    /// Judges every smaller tree of `student`; that of the student itself is `loss`.
-    pub(super) fn of(student: &Student, loss: Loss, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
-        let mut points = vec![Point { leaves: student.tree.leaves(), loss }];
-        let mut before: &Tree = &student.tree;
-        for tree in &student.smaller {
-            // A budget the tree did not use up cuts nothing off.
-            if tree.leaves() < before.leaves() {
-                points.push(Point { leaves: tree.leaves(), loss: reference.loss(tree)? });
-                before = tree;
-            }
-        }
+    /// Judges every size of `student`.
+    pub(super) fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
+        let judged = student.sizes().map(|tree| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
+        let mut points = judged.collect::<Result<Vec<Point>, DistilError>>()?;
         points.reverse();
         Ok(Frontier { points })
     }

@@ -1,15 +1,19 @@
 //! Which policy a training run leaves to be shipped.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use kvtide_envs::env::ServingArena;
-use kvtide_runtime::ActionProfile;
+use kvtide_envs::env::{EnvConfig, ServingArena};
+use kvtide_runtime::{ActionProfile, Controls};
 use serde::Serialize;
 
 use super::train::TrainError;
 use crate::agent::{AgentError, CrossEntropy, NetworkPolicy, Trainer, Validator};
 use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::distil::{self, DistilConfig};
 use crate::experiment::Experiment;
+use crate::export;
 use crate::world::World;
 
 /// The best policy so far, in a folder of its own.
@@ -19,8 +23,13 @@ pub(super) struct Keeper {
     judge: Option<Judge>,
 }
 
+/// Judges by the table a policy becomes, behind its guard: that is what ships.
 struct Judge {
+    /// Where tables are taught, and where they are judged.
+    taught: Arc<EnvConfig>,
+    judged: Arc<EnvConfig>,
     validator: Validator,
+    engine: Controls,
     every: u64,
     best: f64,
 }
@@ -30,32 +39,37 @@ struct Judge {
 pub(super) struct Judgement {
     /// Iterations, or generations, done.
     pub(super) iteration: u64,
-    /// Share of requests that missed no target.
-    pub(super) attainment: f64,
-    /// The best so far, this one included.
+    /// What policies are kept by: the table's attainment, less its worst loss.
+    pub(super) score: f64,
+    /// The best score so far, this one included.
     pub(super) best: f64,
+    /// Share of requests that missed no target under the table.
+    pub(super) attainment: f64,
+    /// How much less than under a constant watermark that is in the world that loses most.
+    pub(super) worst_loss: f64,
+    /// Share of requests that missed no target under the network the table was made from.
+    pub(super) network: f64,
+    /// Leaves of the table.
+    pub(super) leaves: usize,
 }
 
 impl Keeper {
     /// Of a run of `experiment` that leaves its policy in `folder`, where an interrupted run may have left one.
     pub(super) fn new(experiment: &Experiment, world: &World, folder: PathBuf) -> Result<Keeper, TrainError> {
         let judge = match (experiment.validation, experiment.validation_config(world)?) {
-            (Some(validation), Some(config)) => {
-                let arena = Box::new(ServingArena::new(&config)?);
+            (Some(validation), Some(judged)) => {
+                let arena = Box::new(ServingArena::new(&judged)?);
                 let validator = Validator::new(arena, validation.episodes, experiment.seed());
-                let best = if folder.exists() {
-                    validator.attainment(&checkpoint::load_policy(&folder)?)?
-                } else {
-                    f64::NEG_INFINITY
-                };
-                Some(Judge { validator, every: validation.every, best })
+                let engine = world.node.engine.default_controls();
+                let taught = experiment.modelled_config(world)?;
+                Some(Judge { taught, judged, validator, engine, every: validation.every, best: best_of(&folder)? })
             }
             _ => None,
         };
         Ok(Keeper { folder, judge })
     }
 
-    /// Looks at what is `learned` if it is time to, and keeps it if it is the best so far.
+    /// Looks at what is `learned` if it is time to, and keeps it if its table is the best so far.
     pub(super) fn look(
         &mut self,
         learned: &impl Learned,
@@ -71,16 +85,60 @@ impl Keeper {
         if !finished && !iteration.is_multiple_of(judge.every) {
             return Ok(None);
         }
-        let attainment = judge.validator.attainment(&learned.policy(provenance.profile)?)?;
-        if attainment > judge.best {
-            judge.best = attainment;
+        let policy = learned.policy(provenance.profile)?;
+        let mut judgement = judge.table(&policy, provenance, iteration)?;
+        if judgement.score > judge.best {
+            judge.best = judgement.score;
             let mut provenance = provenance.clone();
-            provenance.metadata.insert("validation_attainment".to_owned(), format!("{attainment:.6}"));
+            let Judgement { score, attainment, worst_loss, network, .. } = judgement;
+            let said = [
+                ("validation_attainment", attainment),
+                ("validation_worst_loss", worst_loss),
+                ("validation_network", network),
+            ];
+            // In full: a run that is resumed compares with it.
+            provenance.metadata.insert(SCORE.to_owned(), score.to_string());
+            provenance.metadata.extend(said.into_iter().map(|(key, value)| (key.to_owned(), format!("{value:.6}"))));
             learned.save(&self.folder, &provenance)?;
         }
-        Ok(Some(Judgement { iteration, attainment, best: judge.best }))
+        judgement.best = judge.best;
+        Ok(Some(judgement))
     }
 }
+
+impl Judge {
+    /// Judges the table of `policy`, made as `kvtide export` makes it. Not to be interrupted: a run that is resumed would not
+    /// make it up.
+    fn table(&self, policy: &NetworkPolicy, provenance: &Provenance, iteration: u64) -> Result<Judgement, TrainError> {
+        let (stop, config) = (AtomicBool::new(false), DistilConfig::default());
+        let mut student = distil::distil(policy, &self.taught, &config, &mut |_| {}, &stop)?;
+        export::add_margin(&mut student, &self.judged, config.seed, &stop)?;
+        let provenance = export::Provenance { training: provenance.metadata.clone(), ..export::Provenance::default() };
+        let chosen = export::choose(&student, &provenance, self.engine, &self.validator, &stop)?;
+        let chosen = chosen.expect("nobody stops it");
+        Ok(Judgement {
+            iteration,
+            score: chosen.score(),
+            best: self.best,
+            attainment: chosen.attainment,
+            worst_loss: chosen.worst_loss,
+            network: self.validator.attainment(policy)?,
+            leaves: chosen.student.tree.leaves(),
+        })
+    }
+}
+
+/// The score of the policy kept in `folder`, if there is one.
+fn best_of(folder: &Path) -> Result<f64, TrainError> {
+    if !folder.exists() {
+        return Ok(f64::NEG_INFINITY);
+    }
+    let kept = checkpoint::inspect(folder)?.metadata.get(SCORE).and_then(|text| text.parse().ok());
+    Ok(kept.unwrap_or(f64::NEG_INFINITY))
+}
+
+/// The metadata that says what a policy was kept by.
+const SCORE: &str = "validation_score";
 
 /// What a run, by whichever method, has come to.
 pub(super) trait Learned {

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
 use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Action, Controls};
+use kvtide_runtime::{Action, ActionProfile, Controls};
 
 use super::progress::Runs;
 use crate::agent::{Prior, best_constant};
@@ -17,18 +17,19 @@ use crate::world::World;
 /// How surely the first policy takes the prior's choice of each head.
 const PROBABILITY: f64 = 0.8;
 
-/// Fills in the agent's prior as the experiment asks. `None` if interrupted.
-pub(super) fn resolve(
-    mut experiment: Experiment,
-    world: &World,
-    stop: &AtomicBool,
-) -> anyhow::Result<Option<Experiment>> {
+/// Fills in the agent's prior as the experiment asks, and the watermark its tables fall back to. `None` if interrupted.
+pub(super) fn resolve(experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
+    let Some(experiment) = with_prior(experiment, world, stop)? else { return Ok(None) };
+    with_fallback(experiment, world, stop)
+}
+
+fn with_prior(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
     let Some(text) = &experiment.prior else { return Ok(Some(experiment)) };
     if experiment.ppo.prior.is_some() {
         bail!("prior and ppo.prior are both given; only one can be meant");
     }
     let choices = if text == "search" {
-        let Some(found) = search(&experiment, world, stop)? else { return Ok(None) };
+        let Some(found) = search(&experiment, world, experiment.profile(), "prior", stop)? else { return Ok(None) };
         let found_text = PolicySpec::Fixed(found.controls());
         eprintln!("   learning starts from the best constant choice on that traffic: {found_text}");
         found.indices().to_vec()
@@ -42,12 +43,30 @@ pub(super) fn resolve(
     Ok(Some(experiment))
 }
 
+/// What could be deployed without a table, as well as anybody knows before the traffic comes: the best constant watermark.
+fn with_fallback(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
+    if experiment.fallback.is_none() {
+        let found = search(&experiment, world, ActionProfile::Watermark, "fallback", stop)?;
+        let Some(found) = found else { return Ok(None) };
+        let watermark = found.controls().watermark;
+        eprintln!("   a table that cannot be trusted falls back to the best constant watermark there: {watermark}");
+        experiment.fallback = Some(watermark);
+    }
+    Ok(Some(experiment))
+}
+
 /// The best constant choice over the profile's heads, on episodes of everything that is trained on.
-fn search(experiment: &Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Action>> {
+fn search(
+    experiment: &Experiment,
+    world: &World,
+    profile: ActionProfile,
+    stream: &str,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Action>> {
     let arena = ServingArena::new(&experiment.env_config(world)?)?;
     let bar = Runs::new();
-    let seed = seed::derive(experiment.seed(), "prior", 0);
-    let found = best_constant(&arena, experiment.profile(), seed, &|planned, done| bar.show(planned, done), stop)?;
+    let seed = seed::derive(experiment.seed(), stream, 0);
+    let found = best_constant(&arena, profile, seed, &|planned, done| bar.show(planned, done), stop)?;
     bar.finish();
     Ok(found)
 }

@@ -1,12 +1,13 @@
 //! `kvtide simulate`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use clap::Args;
-use kvtide_envs::metrics::Percentiles;
+use kvtide_envs::metrics::{GuardReport, Percentiles};
 
-use super::args::{DrawArgs, Loads, found_text, load_policies};
+use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
@@ -23,14 +24,18 @@ pub(super) struct SimulateArgs {
     /// past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
     policies: Vec<String>,
+    /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
+    guard: GuardSwitch,
     /// One JSON object a line on stdout: {"type":"run","data":{…}}; before them a `load` line for each load found.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
-    let policies = load_policies(&args.policies)?;
+    let policies = load_policies(&args.policies, args.guard)?;
     let world = args.world.world()?;
+    check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let bar = Runs::new();
     let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop::on_interrupt())? else {
@@ -73,6 +78,22 @@ fn print(output: &mut Output, row: &Row, json: bool) -> anyhow::Result<()> {
     if json { output.json("run", row) } else { output.text(&render(row)) }
 }
 
+/// `guard: 12 of 1185 decisions fell back (out_of_range 12); out of range: waiting 20`.
+fn guard_text(guard: &GuardReport) -> String {
+    let list = |counts: &BTreeMap<String, u64>| {
+        counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<String>>().join(", ")
+    };
+    let GuardReport { decisions, fallbacks, out_of_range, .. } = guard;
+    let mut text = format!("guard: {} of {decisions} decisions fell back", guard.fallen_back());
+    if !fallbacks.is_empty() {
+        let _ = write!(text, " ({})", list(fallbacks));
+    }
+    if !out_of_range.is_empty() {
+        let _ = write!(text, "; out of range: {}", list(out_of_range));
+    }
+    text
+}
+
 /// A run for people.
 fn render(row: &Row) -> String {
     let summary = &row.summary;
@@ -105,6 +126,9 @@ fn render(row: &Row) -> String {
         if let Some(Percentiles { p50, p90, p95, p99 }) = time {
             let _ = writeln!(text, "  {name:4} p50 {p50:>9.1}  p90 {p90:>9.1}  p95 {p95:>9.1}  p99 {p99:>9.1} ms");
         }
+    }
+    if let Some(guard) = &summary.guard {
+        let _ = writeln!(text, "  {}", guard_text(guard));
     }
     if summary.prefix_hit_tokens > 0 {
         let _ = writeln!(

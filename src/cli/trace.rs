@@ -1,10 +1,13 @@
 //! `kvtide trace`.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kvtide_envs::trace::{SessionArrivals, TraceReader, TraceStats, jsonl};
+use kvtide_envs::trace::servegen::ServeGenStats;
+use kvtide_envs::trace::{Recording, SessionArrivals, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
+use serde::Serialize;
 
 use super::Exit;
 use super::output::Output;
@@ -19,7 +22,8 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     /// Rates, lengths, burstiness and prefix reuse of a recorded workload.
     Stats {
-        /// The trace: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
+        /// The trace: Azure LLM CSV, Mooncake JSONL, agentic sessions, ServeGen statistics or kvtide JSONL, plain, gzip or
+        /// zstd.
         file: PathBuf,
         #[command(flatten)]
         sessions: SessionArgs,
@@ -61,17 +65,24 @@ struct SessionArgs {
 
 impl SessionArgs {
     fn open(&self, file: &Path) -> anyhow::Result<TraceReader> {
+        Ok(TraceReader::open_with(file, &self.arrivals())?)
+    }
+
+    fn arrivals(&self) -> SessionArrivals {
         let SessionArgs { session_rate: per_hour, sessions: limit, session_seed: seed } = *self;
-        Ok(TraceReader::open_with(file, &SessionArrivals { per_hour, limit, seed })?)
+        SessionArrivals { per_hour, limit, seed }
     }
 }
 
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     match &args.command {
         TraceCommand::Stats { file, sessions, json } => {
-            let stats = TraceStats::of(sessions.open(file)?)?;
+            let recording = Recording::open(file, &sessions.arrivals())?;
             let mut output = Output::new();
-            if *json { output.json("trace", &stats)? } else { output.line(&stats.to_string())? }
+            match recording {
+                Recording::Requests(reader) => show(&mut output, *json, "trace", &TraceStats::of(*reader)?)?,
+                Recording::Clients(clients) => show(&mut output, *json, "clients", &ServeGenStats::of(&clients))?,
+            }
         }
         TraceCommand::Convert { input, output, sessions } => {
             let converted = jsonl::convert(sessions.open(input)?, output)?;
@@ -85,4 +96,9 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Done)
+}
+
+/// As text, or as one line of JSON.
+fn show(output: &mut Output, json: bool, kind: &str, stats: &(impl Serialize + Display)) -> anyhow::Result<()> {
+    if json { output.json(kind, stats) } else { output.line(&stats.to_string()) }
 }

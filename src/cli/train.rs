@@ -13,7 +13,9 @@ use super::keep::Keeper;
 use super::{Exit, prior, search, stop};
 use crate::agent::{AgentError, Outcome, Trainer};
 use crate::checkpoint::{self, Provenance};
+use crate::distil::DistilError;
 use crate::experiment::{Experiment, ExperimentError, Method};
+use crate::export::ChooseError;
 use crate::record::Recorder;
 use crate::world::World;
 
@@ -59,10 +61,10 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
         let manifest = checkpoint::inspect(&folder)?;
         let saved = Experiment::parse(&manifest.experiment)
             .map_err(|reason| anyhow::anyhow!("{}: its experiment: {reason}", folder.display()))?;
-        // The prior was filled in when training started.
+        // The prior and the fallback were filled in when training started.
         let same = |given: Experiment| {
-            let prior = saved.ppo.prior.clone();
-            saved == Experiment { ppo: crate::agent::PpoConfig { prior, ..given.ppo.clone() }, ..given }
+            let (prior, fallback) = (saved.ppo.prior.clone(), given.fallback.or(saved.fallback));
+            saved == Experiment { ppo: crate::agent::PpoConfig { prior, ..given.ppo.clone() }, fallback, ..given }
         };
         if given.is_some_and(|given| !same(given)) {
             bail!("{} was trained with another experiment; leave --experiment out", folder.display());
@@ -175,13 +177,19 @@ pub(super) enum TrainError {
     Experiment(#[from] ExperimentError),
     #[error(transparent)]
     Arena(#[from] EnvError),
+    #[error(transparent)]
+    Distil(#[from] DistilError),
+    #[error(transparent)]
+    Table(#[from] ChooseError),
 }
 
 pub(super) fn provenance(experiment: &Experiment, world: &World) -> anyhow::Result<Provenance> {
-    let mut metadata: BTreeMap<String, String> =
-        world.conditions().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut metadata: BTreeMap<String, String> = experiment.conditions(world)?;
     metadata.insert("name".to_owned(), experiment.name.clone());
     metadata.insert("trace".to_owned(), world.trace.clone());
+    if let Some(fallback) = experiment.fallback {
+        metadata.insert("fallback".to_owned(), fallback.to_string());
+    }
     // Of a recorded trace, what was seen; a generator never gives the same traffic twice.
     if let Some(fingerprint) = world.fingerprint() {
         metadata.insert("traffic".to_owned(), fingerprint);

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::env::{EnvConfig, ResetOptions, ServingEnv};
 use kvtide_envs::seed;
-use kvtide_runtime::Policy;
+use kvtide_runtime::format::FeatureRange;
+use kvtide_runtime::{NUM_FEATURES, Policy};
 use rand::RngExt;
 use rayon::prelude::*;
 
-use super::dataset::{Sample, Visit};
+use super::dataset::{Sample, Visit, ranges, union};
 use super::{DistilError, Teacher};
 
 /// Longest episode, in decisions; it is cut short there.
@@ -59,6 +60,25 @@ pub(super) fn play(
         }
     }
     Ok(pick(visits, plan))
+}
+
+/// The ranges of what `driver` meets in whole episodes.
+///
+/// # Errors
+/// As [`play`].
+pub(super) fn seen(
+    config: &Arc<EnvConfig>,
+    driver: &(dyn Policy + Sync),
+    root: u64,
+    episodes: u64,
+    stop: &AtomicBool,
+) -> Result<[FeatureRange; NUM_FEATURES], DistilError> {
+    let met = |number| {
+        let visits = episode(config, driver, seed::derive(root, "episode", number), stop)?;
+        Ok(ranges(visits.iter().map(|visit| &visit.observation)))
+    };
+    let met: Result<Vec<[FeatureRange; NUM_FEATURES]>, DistilError> = (0..episodes).into_par_iter().map(met).collect();
+    Ok(met?.into_iter().reduce(union).unwrap_or_else(|| ranges([])))
 }
 
 /// Every decision of one episode.

@@ -79,15 +79,22 @@ fn regret(head: Head, logits: &[f32], mask: ActionMask, choice: u8) -> Result<u3
     Ok((regret.clamp(0.0, f64::from(MAX_REGRET)) / f64::from(REGRET_UNIT)).round() as u32)
 }
 
-/// Smallest and largest value of every feature; zeros without samples, a range no guard will trust.
-pub(super) fn ranges(samples: &[Sample]) -> [FeatureRange; NUM_FEATURES] {
-    let mut ranges = [FeatureRange { min: f32::INFINITY, max: f32::NEG_INFINITY }; NUM_FEATURES];
-    for sample in samples {
-        for (range, &value) in ranges.iter_mut().zip(&sample.visit.observation.values) {
-            *range = FeatureRange { min: range.min.min(value), max: range.max.max(value) };
-        }
-    }
-    if samples.is_empty() { [FeatureRange { min: 0.0, max: 0.0 }; NUM_FEATURES] } else { ranges }
+/// Smallest and largest value of every feature; zeros without observations, a range no guard will trust.
+pub(super) fn ranges<'a>(observations: impl IntoIterator<Item = &'a Observation>) -> [FeatureRange; NUM_FEATURES] {
+    let of = |value: f32| FeatureRange { min: value, max: value };
+    let all = observations.into_iter().map(|observation| observation.values.map(of));
+    all.reduce(union).unwrap_or([of(0.0); NUM_FEATURES])
+}
+
+/// The smallest ranges with both in them.
+pub(super) fn union(
+    ranges: [FeatureRange; NUM_FEATURES],
+    others: [FeatureRange; NUM_FEATURES],
+) -> [FeatureRange; NUM_FEATURES] {
+    std::array::from_fn(|feature| {
+        let (one, other) = (ranges[feature], others[feature]);
+        FeatureRange { min: one.min.min(other.min), max: one.max.max(other.max) }
+    })
 }
 
 const _: () = assert!(NUM_CHOICES <= u8::MAX as usize, "a choice's number over all heads is a byte");

@@ -2,11 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use kvtide_runtime::Policy;
-
 use super::{DistilError, Driver, Teacher};
-use crate::agent::{Attained, Validator};
-use crate::bootstrap::{Interval, stratified};
+use crate::agent::{Attained, Server, Validator};
+use crate::bootstrap::{Interval, resampled};
 
 /// How a student does beside its teacher.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -49,36 +47,31 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// An episode cannot be played, or `stop` was set.
-    pub fn loss(&self, student: &(dyn Policy + Sync)) -> Result<Loss, DistilError> {
+    pub fn loss(&self, student: &(impl Server + ?Sized)) -> Result<Loss, DistilError> {
         let student = self.validator.attained(student, self.stop)?.ok_or(DistilError::Stopped)?;
         Ok(Loss::between(&self.teacher, &student))
     }
 }
 
 impl Loss {
-    /// Over episodes in pairs. Every request counts the same. How many there are is up to the policy where clients wait for
+    /// Over episodes in pairs, by [`Attained::share`]. How many requests there are is up to the policy where clients wait for
     /// their answers.
     fn between(teacher: &[Attained], student: &[Attained]) -> Loss {
         let pairs: Vec<(Attained, Attained)> = teacher.iter().copied().zip(student.iter().copied()).collect();
         let lost = |pairs: &[&(Attained, Attained)]| {
-            let teacher = share(pairs.iter().map(|pair| pair.0))?;
-            Some(100.0 * (teacher - share(pairs.iter().map(|pair| pair.1))?))
+            let share = |side: fn(&(Attained, Attained)) -> Attained| {
+                Attained::share(&pairs.iter().map(|pair| side(pair)).collect::<Vec<Attained>>())
+            };
+            Some(100.0 * (share(|pair| pair.0) - share(|pair| pair.1)))
         };
-        let nothing = Interval { mean: 0.0, low: None, high: None };
+        let nothing = Interval::single(0.0);
         Loss {
-            teacher: share(teacher.iter().copied()).unwrap_or(1.0),
-            student: share(student.iter().copied()).unwrap_or(1.0),
+            teacher: Attained::share(teacher),
+            student: Attained::share(student),
             episodes: pairs.len(),
-            points: stratified(&[pairs], lost).unwrap_or(nothing),
+            points: resampled(&pairs, lost).unwrap_or(nothing),
         }
     }
-}
-
-/// The share of requests that missed no target; `None` of none.
-fn share(attained: impl Iterator<Item = Attained>) -> Option<f64> {
-    let (requests, on_time) =
-        attained.fold((0.0, 0.0), |sums, episode| (sums.0 + episode.requests, sums.1 + episode.on_time));
-    (requests > 0.0).then(|| on_time / requests)
 }
 
 #[cfg(test)]
@@ -87,7 +80,7 @@ mod tests {
 
     #[test]
     fn requests_count_alike_and_the_interval_holds_the_mean() {
-        let attained = |requests, on_time| Attained { requests, on_time };
+        let attained = |requests, on_time| Attained { requests, on_time, world: 0 };
         let teacher: Vec<Attained> = (0..20).map(|_| attained(100.0, 90.0)).chain([attained(1000.0, 900.0)]).collect();
         let student: Vec<Attained> =
             (0..20).map(|n| attained(100.0, 90.0 - f64::from(n % 2))).chain([attained(1000.0, 885.0)]).collect();
@@ -102,7 +95,7 @@ mod tests {
 
     #[test]
     fn serving_more_is_not_attaining_more() {
-        let attained = |requests, on_time| Attained { requests, on_time };
+        let attained = |requests, on_time| Attained { requests, on_time, world: 0 };
         let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 990.0); 3]);
         assert!(loss.points.mean.abs() < 1e-9, "{loss:?}");
         let loss = Loss::between(&[attained(1000.0, 900.0); 3], &[attained(1100.0, 935.0); 3]);

@@ -74,6 +74,41 @@ pub struct Student {
     pub fidelity: Fidelity,
 }
 
+impl Student {
+    /// Its tree and those cut from it, the largest first, without those that cut nothing off.
+    pub fn sizes(&self) -> impl Iterator<Item = &Tree> {
+        let mut before = usize::MAX;
+        std::iter::once(&self.tree).chain(&self.smaller).filter(move |tree| {
+            let is_smaller = tree.leaves() < before;
+            before = tree.leaves();
+            is_smaller
+        })
+    }
+
+    /// The same student with another of its [`sizes`](Self::sizes).
+    #[must_use]
+    pub fn with_tree(&self, tree: &Tree) -> Student {
+        Student { tree: tree.clone(), ..self.clone() }
+    }
+
+    /// The ranges with a margin: what the student meets, driving, in further episodes. Samples are a part of what was seen, and
+    /// the worst of an ordinary day is seldom among them.
+    ///
+    /// # Errors
+    /// An episode cannot be played, or `stop` was set.
+    pub fn widen(
+        &mut self,
+        env_config: &Arc<EnvConfig>,
+        seed: u64,
+        episodes: u64,
+        stop: &AtomicBool,
+    ) -> Result<(), DistilError> {
+        let seen = dagger::seen(env_config, &self.tree, seed, episodes, stop)?;
+        self.ranges = dataset::union(self.ranges, seen);
+        Ok(())
+    }
+}
+
 impl Policy for Student {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
         self.tree.decide(observation, mask)
@@ -155,7 +190,7 @@ pub fn distil(
         smaller,
         per_head,
         profile,
-        ranges: dataset::ranges(&samples),
+        ranges: dataset::ranges(samples.iter().map(|sample| &sample.visit.observation)),
         samples: samples.len(),
         fidelity,
     })

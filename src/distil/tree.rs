@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvtide_runtime::{Action, ActionMask, NUM_FEATURES, Node, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, FeatureSet, NUM_FEATURES, Node, Observation, Policy};
 
 use super::DistilConfig;
 use super::dataset::Sample;
@@ -43,6 +43,14 @@ impl Tree {
     /// Number of leaves.
     pub fn leaves(&self) -> usize {
         self.nodes.len().div_ceil(2)
+    }
+
+    /// The features it decides by.
+    pub fn uses(&self) -> FeatureSet {
+        self.nodes.iter().fold(FeatureSet::EMPTY, |uses, node| match node {
+            Node::Split { feature, .. } => uses.with_index(*feature),
+            Node::Leaf { .. } => uses,
+        })
     }
 
     /// What the tree says before any mask.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::knee::{Crossing, Curve, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
 use super::spec::Subject;
+use crate::bootstrap::Evidence;
 use crate::world::World;
 
 /// Share of requests that must be attained.
@@ -21,12 +22,15 @@ pub const CAPACITY_TARGET: f64 = 0.9;
 pub struct Capacity {
     /// The load, or the one it lies beyond.
     pub load: f64,
-    /// 2.5th percentile over resampled draws; `None` where nothing can be resampled or the load was found by bisection.
+    /// Lower end of its 95 % interval; `None` where nothing can be resampled or the load was found by bisection.
     pub low: Option<f64>,
-    /// 97.5th percentile, likewise.
+    /// Upper end, likewise.
     pub high: Option<f64>,
     /// How the load is meant.
     pub bound: Bound,
+    /// What the interval rests on; `None` of a bisection.
+    #[serde(flatten)]
+    pub evidence: Option<Evidence>,
 }
 
 /// Whether a capacity lies within the loads that were run.
@@ -84,7 +88,7 @@ pub fn bisect_capacity(
             Crossing::Above(load) => (load, Bound::AtLeast),
             Crossing::Below(load) => (load, Bound::Below),
         };
-        Capacity { load, low: None, high: None, bound }
+        Capacity { load, low: None, high: None, bound, evidence: None }
     }))
 }
 

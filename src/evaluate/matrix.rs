@@ -243,6 +243,7 @@ impl Job<'_> {
             policy: name.to_owned(),
             chosen: chosen.map(fixed_name),
             trace: self.world.trace.clone(),
+            recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),
             window: window_name(self.cell.window),
             load: self.cell.load,

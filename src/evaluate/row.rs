@@ -13,6 +13,9 @@ pub struct Row {
     pub chosen: Option<String>,
     /// The traffic.
     pub trace: String,
+    /// Whether that is a recorded trace, of which every seed is a draw; a generator's seeds are traces of their own.
+    #[serde(default)]
+    pub recorded: bool,
     /// Model and hardware.
     pub env: String,
     /// The part of the traffic, or `all`.
@@ -26,4 +29,27 @@ pub struct Row {
     /// The numbers.
     #[serde(flatten)]
     pub summary: Summary,
+}
+
+impl Row {
+    /// Whether both are of the same window at the same load.
+    pub(super) fn is_same_cell(&self, other: &Row) -> bool {
+        self.window == other.window && self.load == other.load
+    }
+
+    /// A run of a generator's traffic like no other, with 10 requests.
+    #[cfg(test)]
+    pub(super) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> Row {
+        use serde_json::json;
+        let times = json!({"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0});
+        serde_json::from_value(json!({
+            "policy": policy, "trace": "t", "env": "e", "window": "all", "load": load, "seed": seed, "slo": "s",
+            "requests": 10, "completed": 10, "rejected": 0, "slo_attainment": slo_attainment, "goodput_rps": 1.0,
+            "output_tok_s": 1.0, "on_time_tokens": 1.0, "ttft_ms": times, "tpot_ms": null, "itl_ms": null,
+            "e2e_ms": null, "longest_wait_ms": 1.0, "longest_stall_ms": null, "preemptions": 0, "swap_out_blocks": 0,
+            "swap_in_blocks": 0, "recomputed_tokens": 0, "kv_usage_mean": 0.5, "makespan_s": 1.0,
+            "scheduler_steps": 1, "hash": format!("{policy}/{load}/{seed}")
+        }))
+        .expect("a row as it is written")
+    }
 }

@@ -6,9 +6,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
-use kvtide_envs::env::{Controller, EngineDefault, PolicyController};
+use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController};
 use kvtide_runtime::{
-    Action, ActionMask, ActionProfile, Admission, Controls, Observation, Policy, Preemption, Table, Victim,
+    Action, ActionMask, ActionProfile, Admission, Controls, GuardConfig, Head, Observation, Policy, Preemption, Table,
+    Unfit, Victim,
 };
 
 use crate::checkpoint::{self, CheckpointError, NetworkPolicy};
@@ -73,6 +74,14 @@ pub enum SpecError {
     /// The table cannot be loaded.
     #[error(transparent)]
     Table(#[from] ExportError),
+    /// Its host would refuse it.
+    #[error("{policy}: {source}")]
+    Unfit {
+        /// Which policy.
+        policy: String,
+        /// Why.
+        source: Unfit,
+    },
 }
 
 impl FromStr for PolicySpec {
@@ -231,8 +240,10 @@ pub enum Subject {
     Oracle(Oracle),
     /// A network with its profile.
     Network(Arc<NetworkPolicy>, ActionProfile),
-    /// A table.
+    /// A table, behind a guard as a node runs it.
     Table(Table<'static>),
+    /// A table without a guard, which no node runs.
+    Unguarded(Table<'static>),
     /// The best constant choice over the heads of a profile, chosen after the fact.
     Hindsight(ActionProfile),
 }
@@ -270,11 +281,59 @@ impl Subject {
         })
     }
 
+    /// The same without its guard, if it is a table.
+    #[must_use]
+    pub fn unguarded(self) -> Subject {
+        match self {
+            Subject::Table(table) => Subject::Unguarded(table),
+            other => other,
+        }
+    }
+
+    /// The table it is, if it is one.
+    pub fn table(&self) -> Option<&Table<'static>> {
+        match self {
+            Subject::Table(table) | Subject::Unguarded(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Whether the host of `node` lets it decide what it decides, and shows what it decides by: a table a node would refuse
+    /// when it is loaded has no result there. Without its guard only the heads are looked at.
+    ///
+    /// # Errors
+    /// [`SpecError::Unfit`] with what the host lacks, about the policy called `name`.
+    pub fn check(&self, name: &str, node: &NodeConfig) -> Result<(), SpecError> {
+        let unfit = |source| SpecError::Unfit { policy: name.to_owned(), source };
+        if let Subject::Table(table) = self {
+            let tolerance = GuardConfig::default().range_tolerance;
+            return node.host.check(table, node.engine.enable_prefix_caching, tolerance).map_err(unfit);
+        }
+        let default = node.engine.default_controls();
+        let moved = |controls: &Controls| {
+            let heads = [
+                (Head::Victim, controls.victim != default.victim),
+                (Head::Preemption, controls.preemption != default.preemption),
+                (Head::Admission, controls.admission != default.admission),
+            ];
+            heads.into_iter().filter_map(|(head, moved)| moved.then_some(head)).collect::<Vec<Head>>()
+        };
+        let decided = match self {
+            Subject::Controls(controls) | Subject::PastFuture(_, controls) => moved(controls),
+            Subject::Oracle(Oracle { controls }) => controls.as_ref().map(moved).unwrap_or_default(),
+            Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
+            Subject::Unguarded(table) => table.profile().heads().to_vec(),
+            _ => Vec::new(),
+        };
+        let foreign = decided.into_iter().find(|head| !node.host.profile.heads().contains(head));
+        foreign.map_or(Ok(()), |head| Err(unfit(Unfit::Head { host: node.host.name, head })))
+    }
+
     /// What was learned, and the heads it decides; `None` for what was not learned.
     pub fn policy(&self) -> Option<(&dyn Policy, ActionProfile)> {
         match self {
             Subject::Network(policy, profile) => Some((policy.as_ref(), *profile)),
-            Subject::Table(table) => Some((table, table.profile())),
+            Subject::Table(table) | Subject::Unguarded(table) => Some((table, table.profile())),
             _ => None,
         }
     }
@@ -289,7 +348,8 @@ impl Subject {
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
             Subject::Oracle(oracle) => Box::new(*oracle),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
-            Subject::Table(table) => Box::new(PolicyController::new(*table, table.profile())),
+            Subject::Table(table) => Box::new(Guarded::new(*table)),
+            Subject::Unguarded(table) => Box::new(PolicyController::new(*table, table.profile())),
             Subject::Hindsight(_) => return None,
         })
     }

@@ -3,6 +3,8 @@
 //!
 //! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
 
+mod choose;
+mod deployed;
 mod explain;
 mod inspect;
 mod picture;
@@ -21,6 +23,8 @@ use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec
 use kvtide_runtime::{ACTION_SET_HASH, FEATURES, SCHEMA_HASH, Table};
 use thiserror::Error;
 
+pub use choose::{ChooseError, Chosen, add_margin, choose, deploy};
+pub use deployed::Deployed;
 pub use explain::{ExplainError, Explanation};
 pub use inspect::Inspection;
 pub use rust::rust_source;
@@ -76,6 +80,7 @@ pub struct Provenance {
 /// |---|---|
 /// | those of [`Provenance::training`] | as they are |
 /// | `checkpoint`, `commit`, `experiment`, `seed`, `teacher` | as in [`Provenance`] |
+/// | `features` | the features it decides by |
 /// | `fidelity` | share of decisions in which every head agrees with the teacher |
 /// | `fidelity.HEAD.regret`, `fidelity.HEAD.visits` | agreement of one head |
 /// | `fidelity.samples` | decisions these were measured on |
@@ -111,6 +116,7 @@ fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, Stri
             ("checkpoint", provenance.checkpoint.clone()),
             ("commit", provenance.commit.clone()),
             ("experiment", provenance.experiment.clone()),
+            ("features", features(&student.tree)),
             ("fidelity", format!("{:.4}", fidelity.joint)),
             ("fidelity.samples", fidelity.samples.to_string()),
             ("importance", importance(&student.tree)),
@@ -127,6 +133,11 @@ fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, Stri
         pairs.insert(format!("fidelity.{}.visits", head.head), format!("{:.4}", head.by_visits));
     }
     pairs
+}
+
+/// `free_fraction, waiting`: the features the tree decides by.
+fn features(tree: &Tree) -> String {
+    tree.uses().iter().map(|feature| FEATURES[feature as usize].name).collect::<Vec<&str>>().join(", ")
 }
 
 /// `free_fraction 0.612, waiting 0.201`: the features that are worth a percent.

@@ -62,14 +62,14 @@ impl GenerationRecord {
 
 #[cfg(test)]
 mod tests {
-    use kvtide_envs::env::Episode;
+    use kvtide_envs::env::{Episode, Served};
     use serde_json::json;
 
     use super::*;
 
     #[test]
     fn a_generation_is_logged_as_an_iteration() {
-        let metrics = vec![("slo_attainment", 0.75)];
+        let served = Served { requests: 4, on_time: 3, ..Served::default() };
         let report = GenerationReport {
             generation: 3,
             decisions: 500,
@@ -78,7 +78,7 @@ mod tests {
             elite: 0.8,
             best: 0.9,
             spread: 0.25,
-            episodes: vec![Episode { env: 0, episode_return: 2.0, decisions: 10, metrics }],
+            episodes: vec![Episode { env: 0, episode_return: 2.0, decisions: 10, served }],
         };
         let record = GenerationRecord::new(&report, 100.0);
         let line = serde_json::to_value(&record).unwrap();

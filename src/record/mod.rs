@@ -80,7 +80,7 @@ impl IterationRecord {
     /// In a few words.
     fn message(&self) -> String {
         let Some(episodes) = &self.episodes else { return format!("{:.0}/s", self.sps) };
-        let attainment = episodes.metrics.get("slo_attainment").map(|value| format!("  attainment {value:.3}"));
+        let attainment = episodes.slo_attainment.map(|value| format!("  attainment {value:.3}"));
         format!("{:.0}/s  return {:.3}{}", self.sps, episodes.episodic_return, attainment.unwrap_or_default())
     }
 }
@@ -174,7 +174,7 @@ impl Recorder {
 mod tests {
     use std::fs;
 
-    use kvtide_envs::env::Episode;
+    use kvtide_envs::env::{Episode, Served};
     use serde_json::Value;
 
     use super::*;
@@ -190,7 +190,7 @@ mod tests {
                 env: 0,
                 episode_return: 3.0,
                 decisions: 20,
-                metrics: vec![("slo_attainment", 0.75)],
+                served: Served { requests: 4, on_time: 3, ..Served::default() },
             }],
         }
     }

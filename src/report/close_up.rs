@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use kvtide_envs::env::{Controller, EngineDefault, Node, PolicyController, run};
+use kvtide_envs::env::{Controller, EngineDefault, Guarded, Node, PolicyController, run};
 use kvtide_envs::sched::Phase;
 use kvtide_envs::workload::Window;
 use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
@@ -83,11 +83,12 @@ impl CloseUp {
             let mut node = world.start(load, &workload);
             let visits = RefCell::new(Vec::new());
             let mut timeline = Vec::new();
-            let mut controller: Box<dyn Controller + '_> = match subject.policy() {
-                Some((policy, profile)) => {
+            let mut controller: Box<dyn Controller + '_> = match (&subject, subject.policy()) {
+                (Subject::Table(table), _) => Box::new(WatchedTable { guarded: Guarded::new(*table), visits: &visits }),
+                (_, Some((policy, profile))) => {
                     Box::new(PolicyController::new(Watched { policy, visits: &visits }, profile))
                 }
-                None => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
+                _ => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
             };
             let mut timed = Timed { controller: controller.as_mut(), timeline: &mut timeline };
             let served = run(&mut node, &mut timed, world.decision_interval);
@@ -159,6 +160,23 @@ impl Policy for Watched<'_> {
     }
 }
 
+/// Notes what the table of a guard decides, and not what is decided in its place.
+struct WatchedTable<'a> {
+    guarded: Guarded<'static>,
+    visits: &'a RefCell<Vec<Visit>>,
+}
+
+impl Controller for WatchedTable<'_> {
+    fn control(&mut self, node: &Node) -> Controls {
+        let controls = self.guarded.control(node);
+        if let Some((observation, mask)) = self.guarded.seen() {
+            let action = self.guarded.table().decide(&observation, mask);
+            self.visits.borrow_mut().push(Visit { observation, mask, action });
+        }
+        controls
+    }
+}
+
 /// Notes the node at every decision.
 struct Timed<'a> {
     controller: &'a mut dyn Controller,
@@ -222,10 +240,17 @@ mod tests {
             ControlFlow::Continue(())
         })
         .unwrap();
-        let comparisons = compare(&rows, "default");
+        let comparisons = compare(&rows, "default", &[]);
         let command = String::new();
-        let material =
-            Material { command, world: &world, matrix: &matrix, found: &[], rows: &rows, comparisons: &comparisons };
+        let material = Material {
+            command,
+            world: &world,
+            matrix: &matrix,
+            found: &[],
+            rows: &rows,
+            versus: &[],
+            comparisons: &comparisons,
+        };
         let close_up = CloseUp::of(&material).unwrap();
         assert_eq!((close_up.pair, close_up.seed), ((None, 1), 5));
         for served in &close_up.served {

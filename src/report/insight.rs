@@ -43,7 +43,7 @@ impl Insight {
         if visits.is_empty() {
             return None;
         }
-        let table = if let Subject::Table(table) = subject { Some(table) } else { None };
+        let table = subject.table();
         let count = visits.len().min(MAX_STATES);
         let states: Vec<Visit> = (0..count).map(|index| visits[index * visits.len() / count]).collect();
         let mut features: Vec<Influence> =

@@ -44,6 +44,8 @@ pub struct Material<'a> {
     pub found: &'a [FoundLoad],
     /// Every run.
     pub rows: &'a [Row],
+    /// Policies whose gains over them were asked for.
+    pub versus: &'a [String],
     /// Every policy; at least one.
     pub comparisons: &'a [Comparison],
 }

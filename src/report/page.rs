@@ -10,7 +10,7 @@ use super::close_up::CloseUp;
 use super::figures;
 use super::html::escape;
 use super::tables;
-use crate::evaluate::{Comparison, Interval, percent};
+use crate::evaluate::{Comparison, Interval, evidence, percent, repeated_text};
 
 /// Features shown.
 const MAX_FEATURES: usize = 12;
@@ -26,13 +26,22 @@ pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
         &mut html,
         "What was attained",
         "A request counts if it met its TTFT, TPOT and stall targets at once. In brackets 95 % \
-        intervals, by resampling draws within each window and load (stratified bootstrap). Gains are paired: the same \
-        requests for everybody. Late requests stand beside every gain: TTFT p99 and the longest wait for a first token.",
+        intervals, and what they rest on: of generated traffic every seed is a trace of its own, and seeds are resampled; a \
+        recorded trace is one, and stretches of 120 s of its time are resampled (circular block bootstrap), beside seeds. Gains are \
+        paired: the same requests for everybody. Late requests stand beside every gain: TTFT p99 and the longest wait for a \
+        first token.",
     );
     html.push_str(&tables::results(comparisons));
+    if comparisons[0].repeated > 0 {
+        let _ = writeln!(html, "<p class=\"note\">{}.</p>", repeated_text(comparisons[0].repeated));
+    }
 
     section(&mut html, "Violations and capacity", &violations_text(comparisons));
     html.push_str(&tables::violations(comparisons));
+    for than in material.versus {
+        section(&mut html, &format!("Gains over {}", escape(than)), "Over every load run, paired.");
+        html.push_str(&tables::gains(comparisons, than));
+    }
 
     section(
         &mut html,
@@ -75,17 +84,18 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
         return text;
     }
     let _ = write!(text, ", <b>{}</b> {:.1} %", escape(&yardstick.policy), yardstick.slo_attainment * 100.0);
-    for fewer in &line.fewer_violations {
-        let Some(share) = fewer.share else { continue };
-        let _ = write!(text, "; {} violations than {}", fewer_or_more(&share), escape(&fewer.than));
+    for against in &line.against {
+        let Some(share) = against.fewer_violations else { continue };
+        let _ = write!(text, "; {} violations than {}", fewer_or_more(&share), escape(&against.than));
     }
     let _ = write!(
         text,
-        ". Its late requests: TTFT p99 {:.1} s against {:.1} s, longest wait {:.1} s against {:.1} s.",
-        line.ttft_p99_ms / 1e3,
-        yardstick.ttft_p99_ms / 1e3,
-        line.longest_wait_ms / 1e3,
-        yardstick.longest_wait_ms / 1e3
+        " ({}). Its late requests: TTFT p99 {} against {}, longest wait {} against {}.",
+        evidence(line.slo_attainment_mean.as_ref()),
+        tables::seconds(line.ttft_p99_ms),
+        tables::seconds(yardstick.ttft_p99_ms),
+        tables::seconds(line.longest_wait_ms),
+        tables::seconds(yardstick.longest_wait_ms)
     );
     text
 }
@@ -95,7 +105,8 @@ fn fewer_or_more(share: &Interval) -> String {
     if share.mean >= 0.0 {
         return format!("{} fewer", percent(Some(share)));
     }
-    let more = Interval { mean: -share.mean, low: share.high.map(|high| -high), high: share.low.map(|low| -low) };
+    let more =
+        Interval { mean: -share.mean, low: share.high.map(|high| -high), high: share.low.map(|low| -low), ..*share };
     format!("{} more", percent(Some(&more)))
 }
 
@@ -167,19 +178,12 @@ fn settings(html: &mut String, material: &Material<'_>) {
 }
 
 fn violations_text(comparisons: &[Comparison]) -> String {
-    let loads = comparisons.iter().flat_map(|line| &line.fewer_violations).map(|fewer| &fewer.loads).next();
-    let has_default = comparisons.iter().any(|line| line.policy == "default");
-    let counted = match loads {
-        Some(loads) => {
-            let why = if has_default { ", where the default attains between 40 and 98 %" } else { "" };
-            format!(
-                "Violations are requests that missed a target, averaged over load {}{why}.",
-                loads.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")
-            )
-        }
-        None => "At no load run does the default attain between 40 and 98 %, so no violations are compared.".to_owned(),
-    };
-    format!("{counted} best-fixed and best-static are chosen in hindsight, for each window and load anew.")
+    let loads: Vec<String> = comparisons[0].loads.iter().map(|at| at.load.to_string()).collect();
+    format!(
+        "Violations are requests that missed a target, averaged over every load run: {}. best-fixed and best-static are \
+         chosen in hindsight, for each window and load anew.",
+        loads.join(", ")
+    )
 }
 
 /// Sections for classes and tenants, where requests name any.
@@ -275,7 +279,8 @@ mod tests {
 
     #[test]
     fn a_loss_is_not_called_a_gain() {
-        let share = |mean, low, high| fewer_or_more(&Interval { mean, low: Some(low), high: Some(high) });
+        let share =
+            |mean, low, high| fewer_or_more(&Interval { low: Some(low), high: Some(high), ..Interval::single(mean) });
         assert_eq!(share(0.62, 0.58, 0.66), "62 % [58, 66] fewer");
         assert_eq!(share(-0.05, -0.09, 0.01), "5 % [-1, 9] more");
     }

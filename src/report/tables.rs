@@ -10,7 +10,10 @@ use super::Material;
 use super::chart::round;
 use super::html::escape;
 use super::insight::Insight;
-use crate::evaluate::{Comparison, Interval, Row, capacity_text, percent};
+use crate::evaluate::{
+    Against, Comparison, Interval, Row, capacity_text, dash, distinct, evidence, percent, signed, time, times,
+    yardsticks,
+};
 
 /// What each policy attained, with what happened to late requests.
 pub(super) fn results(comparisons: &[Comparison]) -> String {
@@ -19,6 +22,8 @@ pub(super) fn results(comparisons: &[Comparison]) -> String {
         "attained, %",
         "gain, points",
         "draws won, %",
+        "worst load, points",
+        "intervals rest on",
         "goodput, req/s",
         "tokens/s",
         "TTFT p99",
@@ -41,11 +46,13 @@ pub(super) fn results(comparisons: &[Comparison]) -> String {
             points(line.slo_attainment_mean.as_ref()),
             or_reference(points(line.slo_attainment_gain.as_ref())),
             or_reference(line.improvement.as_ref().map_or_else(dash, |one| spread(one, 100.0, 0))),
+            or_reference(against(line, &line.reference).map_or_else(dash, worst_load)),
+            evidence(line.slo_attainment_mean.as_ref()),
             round(line.goodput_rps, 2),
             round(line.output_tok_s, 0),
             seconds(line.ttft_p99_ms),
             seconds(line.longest_wait_ms),
-            format!("{:.0} ms", line.itl_p99_ms),
+            time(line.itl_p99_ms, |ms| format!("{ms:.0} ms")),
             round(line.preemptions, 0),
         ]
     };
@@ -54,27 +61,55 @@ pub(super) fn results(comparisons: &[Comparison]) -> String {
 
 /// Violations against those of the yardsticks, and capacity.
 pub(super) fn violations(comparisons: &[Comparison]) -> String {
-    let fewer = || comparisons.iter().flat_map(|line| &line.fewer_violations);
-    let names = comparisons.iter().map(|line| line.policy.as_str());
-    let yardsticks: Vec<&str> = names.filter(|name| fewer().any(|one| one.than == *name)).collect();
+    let yardsticks = yardsticks(comparisons);
     let titles: Vec<String> = yardsticks.iter().map(|than| format!("fewer violations than {}", escape(than))).collect();
     let mut head = vec!["policy"];
     head.extend(titles.iter().map(String::as_str));
-    head.extend(["load at 90 % attained", "TTFT p99", "longest wait", "times that of best-fixed"]);
-    let best_fixed = comparisons.iter().find(|line| line.policy == "best-fixed").map(|line| line.longest_wait_ms);
-    let row = |line: &Comparison| {
-        let mut cells = vec![format!("<b>{}</b>", escape(&line.policy))];
-        cells.extend(yardsticks.iter().map(|than| {
-            let fewer = line.fewer_violations.iter().find(|fewer| fewer.than == *than);
-            fewer.map_or_else(dash, |fewer| percent(fewer.share.as_ref()))
-        }));
-        cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text));
-        cells.extend([seconds(line.ttft_p99_ms), seconds(line.longest_wait_ms)]);
-        let times = best_fixed.filter(|wait| *wait > 0.0).map(|wait| round(line.longest_wait_ms / wait, 2));
-        cells.push(times.unwrap_or_else(dash));
-        cells
-    };
+    head.extend(["load at 90 % attained", "intervals rest on"]);
+    let row =
+        |line: &Comparison| {
+            let mut cells = vec![format!("<b>{}</b>", escape(&line.policy))];
+            cells.extend(yardsticks.iter().map(|than| {
+                against(line, than).map_or_else(dash, |against| percent(against.fewer_violations.as_ref()))
+            }));
+            cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text));
+            cells.push(evidence(line.slo_attainment_mean.as_ref()));
+            cells
+        };
     table(&head, comparisons.iter().map(row))
+}
+
+fn against<'a>(line: &'a Comparison, than: &str) -> Option<&'a Against> {
+    line.against.iter().find(|against| against.than == than)
+}
+
+/// `-1.2 at 0.8`.
+fn worst_load(against: &Against) -> String {
+    against.worst_load.map_or_else(dash, |at| format!("{} <small>at {}</small>", signed(at.gain), at.load))
+}
+
+/// Gains over `than`, and where they cost most.
+pub(super) fn gains(comparisons: &[Comparison], than: &str) -> String {
+    let head = [
+        "policy",
+        "gain, points",
+        "worst load, points",
+        "fewer violations",
+        "longest wait ×, by load",
+        "intervals rest on",
+    ];
+    let rows = comparisons.iter().filter_map(|line| Some((line, against(line, than)?))).map(|(line, against)| {
+        let waits = against.longest_waits.iter().map(|at| format!("{}: {}", at.load, times(at.times)));
+        vec![
+            format!("<b>{}</b>", escape(&line.policy)),
+            against.gain.as_ref().map_or_else(dash, |gain| spread(gain, 100.0, 1)),
+            worst_load(against),
+            percent(against.fewer_violations.as_ref()),
+            waits.collect::<Vec<String>>().join("<br>"),
+            evidence(against.gain.as_ref()),
+        ]
+    });
+    table(&head, rows)
 }
 
 /// Attainment, TTFT p99 and longest wait of each policy at each load.
@@ -86,9 +121,12 @@ pub(super) fn by_load(comparisons: &[Comparison]) -> String {
         let at_load = line.loads.iter().map(|at| {
             let attained = at.slo_attainment.as_ref().map_or_else(dash, |one| spread(one, 100.0, 1));
             format!(
-                "{attained}<br><small>TTFT p99 {}, longest wait {}</small>",
+                "{attained}<br><small>{}<br>TTFT p99 {}, longest wait {}, {} {}'s</small>",
+                evidence(at.slo_attainment.as_ref()),
                 seconds(at.ttft_p99_ms),
-                seconds(at.longest_wait_ms)
+                seconds(at.longest_wait_ms),
+                times(at.longest_wait_times),
+                escape(&line.reference)
             )
         });
         std::iter::once(format!("<b>{}</b>", escape(&line.policy))).chain(at_load).collect()
@@ -102,7 +140,7 @@ pub(super) fn by_group(
     load: f64,
     groups: fn(&Row) -> &BTreeMap<String, GroupSummary>,
 ) -> String {
-    let rows: Vec<&Row> = material.rows.iter().filter(|row| row.load == load).collect();
+    let rows = distinct(&material.rows.iter().filter(|row| row.load == load).collect::<Vec<&Row>>());
     let mut names: Vec<(&str, u64)> = Vec::new();
     for (name, group) in rows.iter().flat_map(|row| groups(row)) {
         match names.iter_mut().find(|(known, _)| known == name) {
@@ -127,9 +165,9 @@ pub(super) fn by_group(
                 rows.iter().filter(|row| row.policy == line.policy).filter_map(|row| groups(row).get(*name)).collect();
             let requests: u64 = found.iter().map(|group| group.requests).sum();
             let attained: f64 = found.iter().map(|group| group.slo_attainment * group.requests as f64).sum();
-            let wait = found.iter().filter_map(|group| group.longest_wait_ms).fold(0.0, f64::max);
-            let share = if requests == 0 { 0.0 } else { attained / requests as f64 };
-            format!("{:.1} %<br><small>longest wait {}</small>", share * 100.0, seconds(wait))
+            let wait = found.iter().filter_map(|group| group.longest_wait_ms).max_by(f64::total_cmp);
+            let share = if requests == 0 { dash() } else { format!("{:.1} %", attained / requests as f64 * 100.0) };
+            format!("{share}<br><small>longest wait {}</small>", seconds(wait))
         });
         let first = [format!("<b>{}</b>", escape(name)), (requests / policies.max(1)).to_string()];
         first.into_iter().chain(of_policy).collect()
@@ -213,16 +251,12 @@ fn spread(interval: &Interval, scale: f64, digits: usize) -> String {
         (Some(low), Some(high)) => {
             format!("{} <small>[{}, {}]</small>", number(interval.mean), number(low), number(high))
         }
-        _ => format!("{} <small>[one draw]</small>", number(interval.mean)),
+        _ => format!("{} <small>[no interval]</small>", number(interval.mean)),
     }
 }
 
-fn seconds(ms: f64) -> String {
-    format!("{:.1} s", ms / 1e3)
-}
-
-fn dash() -> String {
-    "–".to_owned()
+pub(super) fn seconds(ms: Option<f64>) -> String {
+    time(ms, |ms| format!("{:.1} s", ms / 1e3))
 }
 
 #[cfg(test)]
@@ -231,8 +265,8 @@ mod tests {
 
     #[test]
     fn a_spread_has_its_digits_and_no_negative_zero() {
-        let interval = Interval { mean: 0.123, low: Some(-0.0004), high: Some(0.2) };
+        let interval = Interval { low: Some(-0.0004), high: Some(0.2), ..Interval::single(0.123) };
         assert_eq!(spread(&interval, 100.0, 1), "12.3 <small>[0.0, 20.0]</small>");
-        assert_eq!(spread(&Interval { mean: -0.5, low: None, high: None }, 100.0, 0), "-50 <small>[one draw]</small>");
+        assert_eq!(spread(&Interval::single(-0.5), 100.0, 0), "-50 <small>[no interval]</small>");
     }
 }

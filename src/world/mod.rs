@@ -3,6 +3,7 @@
 mod spec;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtide_envs::cost::{Deployment, DeploymentError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
@@ -10,22 +11,22 @@ use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{SettingError, SloError};
 use kvtide_envs::time::Micros;
-use kvtide_envs::trace::{SessionArrivals, TraceError, TraceReader};
-use kvtide_envs::workload::{Extent, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
+use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
+use kvtide_envs::workload::{
+    Extent, LengthScale, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource,
+};
 
 pub use spec::WorldSpec;
 
 /// Where traffic comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Traffic {
-    /// A recorded trace.
+    /// A recorded trace, or statistics of clients.
     Trace {
         /// The file.
         path: PathBuf,
-        /// How its load is scaled.
-        scaling: Scaling,
-        /// Smoothing of a quantised clock.
-        jitter: Option<Micros>,
+        /// How it is replayed; load, window and seed are replaced.
+        replay: Replay,
         /// When the sessions of a file that does not say so start.
         sessions: SessionArrivals,
     },
@@ -51,6 +52,14 @@ pub enum WorldError {
     /// There is no such memory.
     #[error("--memory: {0}")]
     Memory(#[from] MemoryError),
+    /// Blocks to swap to where nothing is swapped.
+    #[error("num_cpu_blocks={num_cpu_blocks}: {host} has no host tier; --host kvtide has one")]
+    NoTier {
+        /// The host.
+        host: &'static str,
+        /// What was asked for.
+        num_cpu_blocks: u32,
+    },
     /// The targets.
     #[error(transparent)]
     Slo(#[from] SloError),
@@ -112,11 +121,15 @@ impl World {
         decision_interval: u32,
     ) -> Result<World, WorldError> {
         let (source, trace) = match traffic {
-            Traffic::Trace { path, scaling, jitter, sessions } => {
-                let trace = Workload::from_reader(TraceReader::open_with(path, sessions)?)?;
-                let name = file_name(path);
-                let replay = Replay { scaling: *scaling, jitter: *jitter, ..Replay::default() };
-                (WorkloadSource::Replay { trace, replay }, name)
+            Traffic::Trace { path, replay, sessions } => {
+                let replay = *replay;
+                let source = match Recording::open(path, sessions)? {
+                    Recording::Requests(reader) => {
+                        WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
+                    }
+                    Recording::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
+                };
+                (source, replayed_name(path, &replay))
             }
             Traffic::Synthetic(spec) => {
                 // Drawn once, so that a generator that cannot work says so now.
@@ -134,6 +147,7 @@ impl World {
     pub fn span(&self) -> Result<Micros, WorkloadError> {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => Ok(trace.span()),
+            WorkloadSource::Clients { clients, .. } => Ok(clients.span()),
             WorkloadSource::Synthetic(spec) => match spec.extent {
                 Extent::Duration(duration) => Ok(duration),
                 Extent::Requests(_) => Ok(spec.generate()?.span()),
@@ -150,6 +164,7 @@ impl World {
         let load = self.load_of_traffic(draw.load);
         match &self.source {
             WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
+            WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { load, window, seed, ..*replay }),
             WorkloadSource::Synthetic(spec) => {
                 let rate_rps = spec.rate_rps * load;
                 let workload = SyntheticSpec { rate_rps, seed, ..*spec }.generate()?;
@@ -174,23 +189,30 @@ impl World {
         let load = self.load_of_traffic(load);
         match &self.source {
             WorkloadSource::Replay { replay, .. } => Replay { load, ..*replay }.depends_on_seed(),
-            WorkloadSource::Synthetic(_) => true,
+            WorkloadSource::Clients { .. } | WorkloadSource::Synthetic(_) => true,
         }
     }
 
-    /// A fingerprint of the recorded requests, in hexadecimal: equal for equal traces. `None` for a generator.
+    /// Whether the traffic was recorded: then there is one trace, whatever the seed.
+    pub fn is_recorded(&self) -> bool {
+        matches!(self.source, WorkloadSource::Replay { .. })
+    }
+
+    /// A fingerprint of the recorded requests or statistics, in hexadecimal: equal for equal traces. `None` for a generator.
     pub fn fingerprint(&self) -> Option<String> {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => Some(format!("{:016x}", trace.fingerprint())),
+            WorkloadSource::Clients { clients, .. } => Some(format!("{:016x}", clients.fingerprint())),
             WorkloadSource::Synthetic(_) => None,
         }
     }
 
     /// What a policy gets used to, by name: where it differs from training, results may too.
-    pub fn conditions(&self) -> [(&'static str, String); 4] {
+    pub fn conditions(&self) -> [(&'static str, String); 5] {
         [
             ("env", self.deployment.name()),
             ("engine", self.node.engine.engine.name().to_owned()),
+            ("host", self.node.host.name.to_owned()),
             ("slo", self.node.slo.to_string()),
             ("interval", self.decision_interval.to_string()),
         ]
@@ -213,6 +235,11 @@ impl World {
     }
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The name of the file, and what is not as recorded: results of other traffic do not pass for those of the trace.
+fn replayed_name(path: &Path, replay: &Replay) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let cv = replay.cv.map_or_else(String::new, |cv| format!(", cv {cv}"));
+    let is_scaled = replay.lengths != LengthScale::ONE;
+    let lengths = if is_scaled { format!(", lengths {}", replay.lengths) } else { String::new() };
+    format!("{file}{cv}{lengths}")
 }

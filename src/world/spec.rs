@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
+use kvtide_envs::kv::Eviction;
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;
-use kvtide_envs::workload::{Scaling, duration};
+use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
+use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
 
 use super::{Traffic, World, WorldError};
@@ -17,11 +19,13 @@ use super::{Traffic, World, WorldError};
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions or kvtide JSONL, plain, gzip or zstd.
+    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions, ServeGen statistics (requests are drawn from them)
+    /// or kvtide JSONL, plain, gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
-    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, agentic, mix, uniform).
+    /// Generated workload, such as chat:rate=2,duration=600 (chat, code, reasoning, agentic, mix, uniform,
+    /// lognormal).
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -29,9 +33,14 @@ pub struct WorldSpec {
     /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: String,
-    /// Whose scheduling rules: v0 (vLLM 0.6) or v1 (vLLM today).
-    #[arg(long, value_name = "v0|v1", default_value = "v0")]
+    /// Whose scheduling rules: v1 (vLLM today) or v0 (vLLM 0.6).
+    #[arg(long, value_name = "v0|v1", default_value = "v1")]
     pub engine: String,
+    /// The engine that a policy is made for and judged in, with the heads, tiers and features that it has: vllm-0.33,
+    /// sglang-0.5, or kvtide, which has all of them [default: vllm-0.33; kvtide with --engine v0].
+    #[arg(long, value_name = "HOST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// V1: keep blocks by content and take them again. `auto`: as vLLM does, on.
     #[arg(long, value_name = "on|off|auto", default_value = "auto")]
     pub prefix_cache: String,
@@ -48,6 +57,10 @@ pub struct WorldSpec {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
+    /// A smaller or larger pool of GPU blocks: what the deployment's own, or the one that is set, is multiplied by.
+    #[arg(long, value_name = "FACTOR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<f64>,
     /// How a trace's load is scaled: thin (keep a share of the requests, overlay copies) or stretch (scale its clock).
     #[arg(long, value_name = "thin|stretch", default_value = "thin")]
     pub scale: String,
@@ -55,6 +68,16 @@ pub struct WorldSpec {
     #[arg(long, value_name = "DURATION")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
+    /// Longer or shorter traffic: what lengths are multiplied by, such as 0.5, or PROMPT:OUTPUT, such as 0.5:2. Requests
+    /// arrive as before.
+    #[arg(long, value_name = "FACTOR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<String>,
+    /// More or less bursty traffic: coefficient of variation of the time between arrivals, 0 to 20 (1: Poisson). Arrivals of a
+    /// recorded trace are drawn anew, in their order and at the rate of each minute.
+    #[arg(long, value_name = "CV")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
     /// Sessions that start an hour, for files of agentic sessions, which do not say when [default: 20].
     #[arg(long, value_name = "PER_HOUR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,13 +98,17 @@ impl Default for WorldSpec {
             trace: None,
             workload: None,
             env: "llama-3-8b@rtx-4090".to_owned(),
-            engine: "v0".to_owned(),
+            engine: "v1".to_owned(),
+            host: None,
             prefix_cache: "auto".to_owned(),
             clients: None,
             slo: "ttft:2000,tpot:100,stall:3000".to_owned(),
             set: Vec::new(),
+            pool: None,
             scale: "thin".to_owned(),
             jitter: None,
+            lengths: None,
+            cv: None,
             session_rate: None,
             memory: None,
             interval: 8,
@@ -91,6 +118,8 @@ impl Default for WorldSpec {
 
 /// Longest decision interval.
 const MAX_INTERVAL: u32 = 1_000_000;
+/// Factors accepted for the size of the pool.
+const POOL_FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 /// Most clients of a closed loop.
 const MAX_CLIENTS: u32 = 1_000_000;
 
@@ -127,10 +156,35 @@ impl WorldSpec {
             ("on", EngineKind::V0) => return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1")),
             (other, _) => return Err(wrong("prefix-cache", other, "on, off or auto")),
         }
+        let host = self.host(engine.engine)?;
+        if host == Host::SGLANG {
+            engine.eviction = Eviction::Radix;
+        }
         let mut engine = engine.with(settings)?;
+        if engine.num_cpu_blocks > 0 && !host.has_host_tier {
+            return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
+        }
+        if let Some(factor) = self.pool {
+            if !POOL_FACTORS.contains(&factor) {
+                return Err(wrong("pool", &factor.to_string(), "a factor from 0.01 to 100"));
+            }
+            engine.resize_pool(factor);
+        }
         let cost = CostModel::new(deployment, engine.block_size);
         engine.pricing = cost.pricing();
-        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients })
+        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients, host })
+    }
+
+    /// The host that was asked for, or the one whose scheduler this is.
+    fn host(&self, engine: EngineKind) -> Result<Host, WorldError> {
+        let Some(name) = &self.host else {
+            return Ok(if engine == EngineKind::V1 { Host::VLLM } else { Host::KVTIDE });
+        };
+        let host = Host::from_name(name).ok_or_else(|| wrong("host", name, "vllm-0.33, sglang-0.5 or kvtide"))?;
+        if engine == EngineKind::V0 && host != Host::KVTIDE {
+            return Err(wrong("host", name, "kvtide with --engine v0: the other hosts schedule as v1 does"));
+        }
+        Ok(host)
     }
 
     /// Where traffic comes from.
@@ -141,11 +195,20 @@ impl WorldSpec {
             other => return Err(wrong("scale", other, "thin or stretch")),
         };
         let jitter = self.jitter.as_deref().map(duration::parse).transpose()?;
+        let lengths: Option<LengthScale> = self.lengths.as_deref().map(str::parse).transpose()?;
         let sessions = SessionArrivals::default();
         let sessions = SessionArrivals { per_hour: self.session_rate.unwrap_or(sessions.per_hour), ..sessions };
         match (&self.trace, &self.workload) {
-            (Some(path), None) => Ok(Traffic::Trace { path: path.clone(), scaling, jitter, sessions }),
-            (None, Some(spec)) => Ok(Traffic::Synthetic(spec.parse()?)),
+            (Some(path), None) => {
+                let lengths = lengths.unwrap_or_default();
+                let replay = Replay { scaling, jitter, cv: self.cv, lengths, ..Replay::default() };
+                Ok(Traffic::Trace { path: path.clone(), replay, sessions })
+            }
+            (None, Some(spec)) => {
+                let spec: SyntheticSpec = spec.parse()?;
+                let lengths = lengths.unwrap_or(spec.lengths);
+                Ok(Traffic::Synthetic(SyntheticSpec { cv: self.cv.or(spec.cv), lengths, ..spec }))
+            }
             (None, None) => Err(WorldError::NoTraffic),
             (Some(_), Some(_)) => Err(WorldError::TwoTraffics),
         }

@@ -6,7 +6,7 @@ mod cartpole;
 mod small;
 mod training;
 
-use kvtide_envs::env::{Batch, Episode, VectorEnv};
+use kvtide_envs::env::{Batch, Episode, Served, VectorEnv};
 use kvtide_envs::seed::{self, Stream};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -135,8 +135,8 @@ impl<T: Toy> VectorEnv for Toys<T> {
             if terminated || truncated {
                 running.toy.observe(&mut batch.final_observations[env * T::OBSERVATION..][..T::OBSERVATION]);
                 let Running { decisions, sum, .. } = *running;
-                let metrics = vec![("mean_reward", sum / decisions as f64)];
-                batch.episodes.push(Episode { env, episode_return: sum, decisions, metrics });
+                let served = Served::default();
+                batch.episodes.push(Episode { env, episode_return: sum, decisions, served });
                 *running = start(*seed, *steps, env);
             }
         }

@@ -20,6 +20,7 @@ use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
 use kvtide_envs::workload::SyntheticSpec;
+use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;
 
 const USAGE: &str = "\
@@ -315,7 +316,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
     let compared = || -> Result<Vec<Comparison>, String> {
         let engine = options.engine(deployment)?;
         let cost = CostModel::new(deployment, engine.block_size);
-        let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None };
+        let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None, host: Host::KVTIDE };
         let kind = MemoryKind::Cuda { ordinal: options.device };
         let memory = MemorySource::open(kind, deployment, &config.engine).map_err(|error| error.to_string())?;
         let mut all = Vec::new();

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use kvtide_rules::Patience;
 use serde::{Deserialize, Serialize};
 
 use super::{CostModel, Hardware, Model, Profile, ProfileError};
 use crate::sched::{EngineConfig, EngineKind, Setting, SettingError};
-use crate::time::Micros;
 
 /// Tokens per block, vLLM's default.
 const BLOCK_SIZE: u32 = 16;
@@ -29,11 +29,6 @@ const LARGE_CARD: (u32, u32) = (8192, 1024);
 const CHUNKED_ABOVE: u32 = 32_768;
 /// Most accelerators of one deployment.
 const MAX_DEVICES: u32 = 64;
-/// Least ageing bound of SLO-aware admission orders, and the bound as a multiple of the longest wait that first come,
-/// first served would have given. Overtaking goes on until the bound is met, so a wait can exceed it: measured, 2.5 keeps
-/// the longest wait within three times that of first come, first served.
-const MAX_WAIT: Micros = Micros::from_millis(10_000);
-const PATIENCE: f64 = 2.5;
 
 /// A model on one or more accelerators of a kind: `llama-3-8b@rtx-4090`, `llama-3-70b@4xh100`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,14 +104,15 @@ impl Deployment {
     pub fn engine(&self, engine: EngineKind) -> EngineConfig {
         let block_bytes = self.model.kv_bytes_per_token() * f64::from(BLOCK_SIZE);
         let num_gpu_blocks = (self.pool_bytes() / block_bytes) as u32;
+        let patience = Patience::default();
         let mut config = EngineConfig {
             engine,
             block_size: BLOCK_SIZE,
             num_gpu_blocks,
             max_num_seqs: MAX_NUM_SEQS,
             max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
-            max_wait: MAX_WAIT,
-            patience: PATIENCE,
+            max_wait: patience.max_wait,
+            patience: patience.factor,
             pricing: CostModel::new(self, BLOCK_SIZE).pricing(),
             ..EngineConfig::default()
         };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Admission, Controls, Preemption, Victim};
+use kvtide_runtime::{Admission, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +142,7 @@ impl Schedule {
                 engine: config,
                 slo: Slo::default(),
                 clients: None,
+                host: Host::KVTIDE,
             },
             requests: requests.into(),
             fickle: pick(s, &[0.0, 0.02, 0.2]),

@@ -49,8 +49,32 @@ pub struct Episode {
     pub episode_return: f64,
     /// Decisions taken.
     pub decisions: u64,
-    /// Named results, such as `slo_attainment`; the same names in every episode of an environment.
-    pub metrics: Vec<(&'static str, f64)>,
+    /// What was served; nothing in an environment that serves no requests.
+    pub served: Served,
+}
+
+/// What an episode served. Of one cut short: so far.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Served {
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Of these, how many missed no target.
+    pub on_time: u64,
+    /// Tokens generated per second.
+    pub output_tok_s: f64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Load of the traffic.
+    pub load: f64,
+    /// Number of the world the episode was drawn from.
+    pub world: usize,
+}
+
+impl Served {
+    /// The share of requests that missed no target; `None` of no requests.
+    pub fn slo_attainment(&self) -> Option<f64> {
+        (self.requests > 0).then(|| self.on_time as f64 / self.requests as f64)
+    }
 }
 
 /// Environments of one shape stepped together, each with its own seed stream: results do not depend on the number of

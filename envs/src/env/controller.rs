@@ -2,10 +2,10 @@
 
 use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
 
-use super::observe::snapshot;
+use super::observe::observe;
 use super::{Node, NodeError, Progress};
 use crate::memory::MemoryError;
-use crate::metrics::{Summary, Unreconciled};
+use crate::metrics::{GuardReport, Summary, Unreconciled};
 
 /// Steers a node. Asked once per decision interval.
 pub trait Controller {
@@ -15,6 +15,11 @@ pub trait Controller {
     /// Scheduler steps between decisions, if it must be asked more often than the others: a rule that belongs into a
     /// scheduler is asked in every step.
     fn interval(&self) -> Option<u32> {
+        None
+    }
+
+    /// What its guard did so far; `None` where nothing is guarded.
+    fn guard(&self) -> Option<GuardReport> {
         None
     }
 }
@@ -36,7 +41,7 @@ impl Controller for Controls {
     }
 }
 
-/// The one adapter that makes a [`Policy`] a [`Controller`]: what is measured is what ships.
+/// The one adapter that makes a [`Policy`] a [`Controller`]. A table ships behind a guard: see [`Guarded`](super::Guarded).
 #[derive(Debug, Clone)]
 pub struct PolicyController<P> {
     policy: P,
@@ -53,7 +58,7 @@ impl<P: Policy> PolicyController<P> {
 
 impl<P: Policy> Controller for PolicyController<P> {
     fn control(&mut self, node: &Node) -> Controls {
-        let observation = self.observer.observe(&snapshot(node));
+        let observation = observe(node, &mut self.observer);
         self.policy.decide(&observation, mask(node, self.profile)).controls()
     }
 }
@@ -61,11 +66,12 @@ impl<P: Policy> Controller for PolicyController<P> {
 /// What the engine of `node` can carry out, restricted to `profile`.
 pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
     let mut mask = ActionMask::ALL;
-    if node.scheduler().config().num_cpu_blocks == 0 {
+    if node.scheduler().config().num_cpu_blocks == 0 || !node.host().has_host_tier {
         mask =
             mask.forbid(Head::Preemption, Preemption::Swap as u8).forbid(Head::Preemption, Preemption::Cheaper as u8);
     }
-    profile.restrict(mask, node.scheduler().config().engine.default_action())
+    let default = node.scheduler().config().engine.default_action();
+    profile.restrict(node.host().profile.restrict(mask, default), default)
 }
 
 /// Why a run has no result.
@@ -101,7 +107,7 @@ pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> R
         let controls = controller.control(node);
         match node.advance(&controls, interval)? {
             Progress::Stepped => {}
-            Progress::Drained => return Ok(node.summary()?),
+            Progress::Drained => return Ok(Summary { guard: controller.guard(), ..node.summary()? }),
             Progress::Stalled => {
                 return Err(RunError::Stalled { at: node.now(), left: node.scheduler().num_open() });
             }

@@ -1,5 +1,7 @@
 //! What an episode may be: traffic, node and targets, and what of them is drawn anew each time.
 
+use std::sync::Arc;
+
 use rand::RngExt;
 
 use super::NodeConfig;
@@ -7,6 +9,9 @@ use super::episode::{Drawn, EpisodeSource, ResetOptions};
 use super::serving::EnvError;
 use crate::sched::Slo;
 use crate::seed;
+use crate::trace::Request;
+use crate::workload::LengthScale;
+use crate::workload::lengths::LENGTH_FACTORS;
 
 /// One world of a curriculum.
 #[derive(Debug, Clone)]
@@ -17,6 +22,8 @@ pub struct WorldDraw {
     pub node: NodeConfig,
     /// Size of the pool relative to the node's, smallest and largest; drawn log-uniformly.
     pub pool: (f64, f64),
+    /// What the traffic's lengths are multiplied by, smallest and largest; drawn log-uniformly.
+    pub lengths: (f64, f64),
     /// Targets to draw from, evenly, instead of the node's; empty for the node's.
     pub slos: Vec<Slo>,
     /// Traffic, and its load.
@@ -26,7 +33,7 @@ pub struct WorldDraw {
 impl WorldDraw {
     /// A world of which only the traffic is drawn.
     pub fn new(node: NodeConfig, episodes: EpisodeSource) -> WorldDraw {
-        WorldDraw { weight: 1.0, node, pool: (1.0, 1.0), slos: Vec::new(), episodes }
+        WorldDraw { weight: 1.0, node, pool: (1.0, 1.0), lengths: (1.0, 1.0), slos: Vec::new(), episodes }
     }
 
     /// Checks what every draw depends on.
@@ -37,6 +44,10 @@ impl WorldDraw {
         let (least, most) = self.pool;
         if !(least > 0.0 && least <= most && most <= MAX_POOL) {
             return Err(EnvError::Pool { least, most });
+        }
+        let (shortest, longest) = self.lengths;
+        if !(LENGTH_FACTORS.contains(&shortest) && shortest <= longest && LENGTH_FACTORS.contains(&longest)) {
+            return Err(EnvError::Lengths { shortest, longest });
         }
         if !(self.weight > 0.0 && self.weight.is_finite()) {
             return Err(EnvError::Weight(self.weight));
@@ -59,19 +70,28 @@ impl WorldDraw {
             node.slo = self.slos[stream.random_range(0..self.slos.len())];
         }
         let drawn = self.episodes.draw(seed, options, node.clients.is_some())?;
+        let drawn = Drawn { requests: self.rescaled(seed, drawn.requests), ..drawn };
         node.clients = node.clients.map(|clients| ((f64::from(clients) * drawn.load).round() as u32).max(1));
         Ok((node, drawn))
+    }
+
+    /// The traffic of an episode, longer or shorter.
+    fn rescaled(&self, seed: u64, requests: Arc<[Request]>) -> Arc<[Request]> {
+        let (shortest, longest) = self.lengths;
+        let share = seed::stream(seed, "episode.lengths", 0).random::<f64>();
+        let factor = shortest * (longest / shortest).powf(share);
+        if factor == 1.0 {
+            return requests;
+        }
+        let mut requests = requests.to_vec();
+        LengthScale::both(factor).apply(&mut requests);
+        requests.into()
     }
 
     /// The node with a pool of another size, and a longest sequence that fits it.
     fn resized(&self, factor: f64) -> NodeConfig {
         let mut node = self.node.clone();
-        if factor != 1.0 {
-            let engine = &mut node.engine;
-            engine.num_gpu_blocks = (f64::from(engine.num_gpu_blocks) * factor).round() as u32;
-            engine.max_model_len =
-                engine.max_model_len.min(engine.num_usable_blocks().saturating_mul(engine.block_size));
-        }
+        node.engine.resize_pool(factor);
         node
     }
 }

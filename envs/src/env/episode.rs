@@ -12,9 +12,9 @@ use crate::workload::{Extent, Replay, SyntheticSpec, Window, Workload, WorkloadE
 /// What an episode is drawn from.
 #[derive(Debug, Clone)]
 pub struct EpisodeSource {
-    /// Trace or generator; its load or rate is what load 1 means.
+    /// Trace, statistics of clients or generator; its load or rate is what load 1 means.
     pub source: WorkloadSource,
-    /// The part of the trace that may be used; ignored by generators.
+    /// The part of the trace or the statistics that may be used; ignored by profiles.
     pub range: Window,
     /// Length of an episode.
     pub length: Micros,
@@ -61,8 +61,10 @@ impl EpisodeSource {
             return Err(WorkloadError::EmptyWindow(self.range));
         }
         // A draw looks at one window only; any other must be within the trace as well.
-        if let WorkloadSource::Replay { trace, .. } = &self.source {
-            trace.window(self.range)?;
+        match &self.source {
+            WorkloadSource::Replay { trace, .. } => drop(trace.window(self.range)?),
+            WorkloadSource::Clients { clients, .. } => drop(clients.check_window(Some(self.range))?),
+            WorkloadSource::Synthetic(_) => {}
         }
         let options = ResetOptions { load: Some(high), ..ResetOptions::default() };
         self.draw(0, &options, is_closed).map(drop)
@@ -95,10 +97,13 @@ impl EpisodeSource {
         let load = options.load.unwrap_or(drawn_load);
         let traffic = if is_closed { 1.0 } else { load };
         let start = options.start.unwrap_or(self.range.start + offset);
+        let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
         let workload = match &self.source {
             WorkloadSource::Replay { trace, replay } => {
-                let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
                 Replay { load: traffic, window, seed, ..*replay }.apply(trace)?
+            }
+            WorkloadSource::Clients { clients, replay } => {
+                clients.draw(&Replay { load: traffic, window, seed, ..*replay })?
             }
             WorkloadSource::Synthetic(spec) => {
                 // A closed loop takes requests as clients become free, however long that takes.
@@ -119,7 +124,10 @@ impl EpisodeSource {
             requests.iter().map(|request| f64::from(request.output_tokens)).sum::<f64>() / requests.len() as f64
         };
         match &self.source {
-            WorkloadSource::Replay { trace, .. } => Ok(mean(&trace.window(self.range)?)),
+            WorkloadSource::Replay { trace, replay } => {
+                Ok(mean(&trace.window(self.range)?.with_lengths(replay.lengths)))
+            }
+            WorkloadSource::Clients { clients, replay } => Ok(clients.mean_output(self.range) * replay.lengths.output),
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

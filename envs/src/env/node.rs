@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_rules::Cadence;
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Controls, Host};
 
 use crate::cost::CostModel;
 use crate::kv::{Content, shared_prefixes};
@@ -50,6 +50,8 @@ pub struct NodeConfig {
     /// A closed loop of so many clients, each of which sends the next request when its last one is done; arrival times
     /// are then ignored. `None` for an open loop: requests come when they come.
     pub clients: Option<u32>,
+    /// The engine a policy would run in: what it lets a policy decide and see.
+    pub host: Host,
 }
 
 /// A scheduler with its clock, workload and accounts.
@@ -64,6 +66,7 @@ pub struct Node {
     shared_prefixes: Arc<[u32]>,
     slo: Slo,
     clients: Option<u32>,
+    host: Host,
     next_arrival: usize,
     now: Micros,
     collector: Collector,
@@ -109,6 +112,7 @@ impl Node {
             requests,
             slo: config.slo,
             clients: config.clients,
+            host: config.host,
             next_arrival: 0,
             now: Micros::ZERO,
             collector,
@@ -331,6 +335,11 @@ impl Node {
     /// Targets of requests that name no class.
     pub fn slo(&self) -> Slo {
         self.slo
+    }
+
+    /// The engine its policy is made for.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Requests that have arrived.

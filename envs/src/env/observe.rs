@@ -1,9 +1,16 @@
 //! From the node's state to the raw numbers an [`Observer`](kvtide_runtime::Observer) turns into features.
 
-use kvtide_runtime::Snapshot;
 use kvtide_runtime::observer::Totals;
+use kvtide_runtime::{Observation, Observer, Snapshot};
 
 use super::Node;
+
+/// What a policy sees of `node`: the features as its host shows them.
+pub fn observe(node: &Node, observer: &mut Observer) -> Observation {
+    let mut observation = observer.observe(&snapshot(node));
+    node.host().show(&mut observation);
+    observation
+}
 
 /// The state of `node` at this moment. Linear in the number of running requests.
 pub fn snapshot(node: &Node) -> Snapshot {

@@ -6,9 +6,9 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Observation, Observer};
 
 use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
-use super::observe::snapshot;
+use super::observe::observe;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, NodeError, Progress, mask};
+use super::{Episode, Node, NodeError, Progress, Served, mask};
 use crate::memory::{MemoryError, MemorySource};
 use crate::metrics::Collector;
 use crate::sched::ConfigError;
@@ -59,6 +59,14 @@ pub enum EnvError {
         least: f64,
         /// Largest.
         most: f64,
+    },
+    /// Factors of lengths out of order or range.
+    #[error("lengths = [{shortest}, {longest}]: expected 0.01 <= shortest <= longest <= 100")]
+    Lengths {
+        /// Smallest factor.
+        shortest: f64,
+        /// Largest factor.
+        longest: f64,
     },
     /// A weight out of range.
     #[error("weight = {0}: expected a number above 0")]
@@ -185,7 +193,7 @@ impl ServingEnv {
             episode_return: 0.0,
             done: false,
         };
-        let first = (running.observer.observe(&snapshot(&running.node)), running.info());
+        let first = (observe(&running.node, &mut running.observer), running.info());
         self.running = Some(running);
         Ok(first)
     }
@@ -202,7 +210,7 @@ impl ServingEnv {
         let progress = running.node.advance(&action.controls(), self.config.decision_interval);
         // A dead engine has lost a request: there is no going on with it.
         let progress = progress.inspect_err(|_| running.done = true)?;
-        let observation = running.observer.observe(&snapshot(&running.node));
+        let observation = observe(&running.node, &mut running.observer);
         let reward = running.reward.take(running.node.collector());
         running.mask = mask(&running.node, self.config.profile);
         running.decisions += 1;
@@ -221,21 +229,20 @@ impl ServingEnv {
     pub fn episode(&self, env: usize) -> Option<Episode> {
         let running = self.running.as_ref()?;
         let collector = running.node.collector();
-        let arrived = collector.records().len().max(1) as f64;
+        let requests = collector.records().len() as u64;
         let seconds = running.node.now().as_secs_f64().max(1e-9);
         Some(Episode {
             env,
             episode_return: running.episode_return,
             decisions: running.decisions,
-            metrics: vec![
-                // Of an episode cut short: requests that missed no target so far.
-                ("slo_attainment", 1.0 - collector.violations as f64 / arrived),
-                ("requests", collector.records().len() as f64),
-                ("output_tok_s", collector.output_tokens as f64 / seconds),
-                ("preemptions", collector.preemptions as f64),
-                ("load", running.load),
-                ("world", running.world as f64),
-            ],
+            served: Served {
+                requests,
+                on_time: requests - collector.violations,
+                output_tok_s: collector.output_tokens as f64 / seconds,
+                preemptions: collector.preemptions,
+                load: running.load,
+                world: running.world,
+            },
         })
     }
 

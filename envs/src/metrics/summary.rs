@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collector, GroupSummary, Record};
+use super::{Collector, GroupSummary, GuardReport, Record, Stretches};
 use crate::memory::MemoryReport;
 use crate::percentile::percentile;
 use crate::time::Micros;
@@ -88,6 +88,9 @@ pub struct Summary {
     pub scheduler_steps: u64,
     /// Rolling hash of (time, decision): equal for equal runs.
     pub hash: String,
+    /// Requests and attained ones over time; empty in results from before it was counted.
+    #[serde(default)]
+    pub stretches: Stretches,
     /// By the class requests name, those without one under `-`; empty if none names one. The 63 largest are told apart
     /// where there are more than 64; the others are under `*`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -98,6 +101,9 @@ pub struct Summary {
     /// What memory did, where blocks are more than numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryReport>,
+    /// What the guard of a table did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
 }
 
 impl Summary {
@@ -136,9 +142,11 @@ impl Summary {
             makespan_s: seconds,
             scheduler_steps: collector.steps,
             hash: format!("{hash:016x}"),
+            stretches: Stretches::of(&records),
             by_class: collector.groups.by_class(&records, seconds),
             by_tenant: collector.groups.by_tenant(&records, seconds),
             memory: None,
+            guard: None,
         }
     }
 }

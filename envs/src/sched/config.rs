@@ -186,6 +186,14 @@ const MAX_SEQS: u64 = 1 << 16;
 const MAX_TOKENS: u64 = 1 << 26;
 
 impl EngineConfig {
+    /// Multiplies the GPU pool by `factor`, to whole blocks; the longest sequence is cut to what then fits. 1 changes nothing.
+    pub fn resize_pool(&mut self, factor: f64) {
+        if factor != 1.0 {
+            self.num_gpu_blocks = (f64::from(self.num_gpu_blocks) * factor).round() as u32;
+            self.max_model_len = self.max_model_len.min(self.num_usable_blocks().saturating_mul(self.block_size));
+        }
+    }
+
     /// Checks every range, and under [`DeadEnds::Safe`] what guarantees that every accepted request finishes.
     pub fn validate(&self) -> Result<(), ConfigError> {
         // A pool of nothing but V1's null block holds nothing; a faithful engine may try.

@@ -12,7 +12,7 @@ pub struct TraceError {
     pub path: PathBuf,
     /// The line, counted from 1; `None` where the whole file is meant.
     pub line: Option<u64>,
-    /// Where in a file of sessions: the file in the archive, and the request in it.
+    /// Where in an archive or a file of sessions: the file in the archive, and the place in it.
     pub entry: Option<String>,
     /// The reason.
     pub fault: Fault,
@@ -62,7 +62,9 @@ pub enum Fault {
     #[error("no requests")]
     Empty,
     /// A tar archive of something else.
-    #[error("a tar archive without agentic sessions: unpack it and give one of the files inside")]
+    #[error(
+        "a tar archive without agentic sessions or ServeGen statistics: unpack it and give one of the files inside"
+    )]
     Archive,
     /// A tar archive that stops before its end.
     #[error("the tar archive ends early: it is cut off")]
@@ -76,12 +78,36 @@ pub enum Fault {
     /// A session longer than any needs to be.
     #[error("a session longer than {0} bytes")]
     SessionTooLong(u64),
+    /// A client's file longer than any needs to be.
+    #[error("a file of a client longer than {0} bytes")]
+    ChunkTooLong(u64),
+    /// A second file of one kind and client.
+    #[error("a second file of that kind for client {0}: give one folder of clients at a time")]
+    ChunkTwice(u64),
+    /// Statistics of nobody.
+    #[error("no client of whom rates (chunk-N-trace.csv) and lengths (chunk-N-dataset.json) are known")]
+    NoClients,
+    /// Statistics where requests are needed.
+    #[error(
+        "holds statistics of clients, not requests: serve them as a trace, or look at them with kvtide trace stats"
+    )]
+    Statistics,
+    /// A value that is not what it should be.
+    #[error("{field} `{value}` is not {expected}")]
+    NotA {
+        /// The column or field.
+        field: &'static str,
+        /// What is there.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
     /// A rate at which no sessions can start.
     #[error("{0} sessions per hour: must be above 0 and at most {max}", max = super::sessions::MAX_SESSIONS_PER_HOUR)]
     SessionRate(f64),
     /// The first line is of no known format.
     #[error(
-        "unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL, agentic sessions and kvtide JSONL"
+        "unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL, agentic sessions, ServeGen statistics and kvtide JSONL"
     )]
     UnknownFormat(String),
     /// Bytes that are not text.

@@ -14,6 +14,9 @@
 //!   also the last. (A CSV file cut inside its very last number cannot be told from a whole one.)
 //! - Blank lines, a byte-order mark and CRLF are accepted.
 //!
+//! [`Recording`] opens whatever is a workload: such a file, or statistics of clients to draw requests from ([`ServeGen`]), a
+//! folder or a tar archive.
+//!
 //! A file of sessions ([`Format::Sessions`]) is read to its end first, because sessions overlap; [`SessionArrivals`] says
 //! when they start.
 //!
@@ -22,6 +25,7 @@
 //! | [`Format::Azure`] | a CSV header with `TIMESTAMP`, `ContextTokens` or `GeneratedTokens` | `csv.rs` |
 //! | [`Format::Mooncake`] | a JSON object with `input_length`, `output_length` or `hash_ids` | `mooncake.rs` |
 //! | [`Format::Sessions`] | a JSON object with `requests` and `block_size` or `hash_id_scope`; an archive of them (tar) | `kvct.rs`, `archive.rs` |
+//! | [`Format::ServeGen`] | a folder; a tar archive of `chunk-N-trace.csv`, `chunk-N-dataset.json` | `servegen/` |
 //! | [`Format::Canonical`] | a JSON object with `arrival_us` | `jsonl.rs` |
 
 mod archive;
@@ -32,6 +36,7 @@ pub mod jsonl;
 mod kvct;
 mod mooncake;
 mod record;
+pub mod servegen;
 mod sessions;
 mod source;
 pub mod stats;
@@ -45,6 +50,7 @@ pub use archive::{MAX_ARCHIVE_BYTES, MAX_HASHES, MAX_SESSION_BYTES, MAX_SESSION_
 pub use error::{Fault, TraceError};
 pub use hash_ids::HashIds;
 pub use record::Request;
+pub use servegen::ServeGen;
 pub use sessions::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
 pub use source::{Compression, MAX_LINE_BYTES, MAX_LINES, ZSTD_WINDOW_LOG_MAX};
 pub use stats::TraceStats;
@@ -79,6 +85,8 @@ pub enum Format {
     Mooncake,
     /// Agentic sessions of `kv-cache-tester`: one JSON file each, alone or in a tar archive.
     Sessions,
+    /// Statistics of clients, as `ServeGen` publishes them: no requests, but what they are drawn from.
+    ServeGen,
     /// kvtide's own: one [`Request`] a line.
     Canonical,
 }
@@ -89,8 +97,36 @@ impl fmt::Display for Format {
             Format::Azure => "Azure CSV",
             Format::Mooncake => "Mooncake JSONL",
             Format::Sessions => "agentic sessions",
+            Format::ServeGen => "ServeGen statistics",
             Format::Canonical => "kvtide JSONL",
         })
+    }
+}
+
+/// What a path holds.
+pub enum Recording {
+    /// Requests, each with its time.
+    Requests(Box<TraceReader>),
+    /// Statistics of clients.
+    Clients(ServeGen),
+}
+
+impl Recording {
+    /// Opens a file or a folder and recognises it; statistics are read to their end. In a file of sessions, they start by
+    /// `arrivals`.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader::open_with`] and [`ServeGen::read_folder`].
+    pub fn open(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<Recording, TraceError> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            return ServeGen::read_folder(path).map(Recording::Clients);
+        }
+        let opened = Opened::open(path)?;
+        if archive::recognise(&opened.start) && servegen::recognise(&opened.start) {
+            return ServeGen::read_archive(opened).map(Recording::Clients);
+        }
+        TraceReader::of(opened, arrivals).map(Box::new).map(Recording::Requests)
     }
 }
 
@@ -148,11 +184,17 @@ impl TraceReader {
     /// Opens a trace and recognises it; in a file of sessions, they start by `arrivals`. Others have a clock already.
     ///
     /// # Errors
-    /// Those of [`open`](TraceReader::open), and if no session can start at the rate of `arrivals`.
+    /// Those of [`open`](TraceReader::open), if it holds statistics and no requests, and if no session can start at the rate of `arrivals`.
     pub fn open_with(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<TraceReader, TraceError> {
-        let path = path.as_ref().to_path_buf();
-        let opened = Opened::open(&path)?;
-        let compression = opened.compression;
+        match Recording::open(path, arrivals)? {
+            Recording::Requests(reader) => Ok(*reader),
+            Recording::Clients(clients) => Err(TraceError::of_file(clients.path(), Fault::Statistics)),
+        }
+    }
+
+    /// A file that was opened, and is not statistics.
+    fn of(opened: Opened, arrivals: &SessionArrivals) -> Result<TraceReader, TraceError> {
+        let (path, compression) = (opened.path.clone(), opened.compression);
         let rows = if archive::recognise(&opened.start) || kvct::recognise(&opened.start) {
             Rows::Sessions(Sessions::read(opened, arrivals)?)
         } else {

@@ -21,6 +21,9 @@ pub const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Bytes looked at to tell an archive, or an agentic session, whose first fields come before its requests.
 pub(super) const RECOGNISED_BYTES: usize = 1_024;
 
+/// Bytes of a file looked at to tell what it is: an archive may have folders before its first file, a header each.
+const START_BYTES: usize = 16 << 10;
+
 /// How a trace file is compressed, told by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -58,7 +61,7 @@ impl Compression {
 pub(super) struct Opened {
     pub(super) path: PathBuf,
     pub(super) compression: Compression,
-    /// The first [`RECOGNISED_BYTES`], fewer if there are no more.
+    /// The first [`START_BYTES`], fewer if there are no more.
     pub(super) start: Vec<u8>,
     pub(super) reader: Box<dyn BufRead + Send>,
 }
@@ -74,8 +77,7 @@ impl Opened {
         }
         let compression = Compression::of(&magic);
         let decompressed = decompress(compression, file).map_err(|error| wrong(Fault::Read(error.to_string())))?;
-        let (start, rest) =
-            peek(decompressed, RECOGNISED_BYTES).map_err(|error| wrong(read_fault(compression, &error)))?;
+        let (start, rest) = peek(decompressed, START_BYTES).map_err(|error| wrong(read_fault(compression, &error)))?;
         Ok(Opened { path: path.to_path_buf(), compression, start, reader: Box::new(BufReader::new(rest)) })
     }
 }

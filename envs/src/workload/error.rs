@@ -2,8 +2,9 @@
 
 use thiserror::Error;
 
+use super::lengths::LENGTH_FACTORS;
 use super::replay::MAX_LOAD;
-use super::synthetic::MAX_REQUESTS;
+use super::synthetic::{MAX_CV, MAX_REQUESTS};
 use super::windows::Window;
 use crate::time::Micros;
 
@@ -33,6 +34,20 @@ pub enum WorkloadError {
     /// A load factor out of range.
     #[error("load {0}: must be above 0 and at most {MAX_LOAD}")]
     Load(f64),
+    /// A factor of lengths out of range.
+    #[error("length factor {0}: must be from {low} to {high}", low = LENGTH_FACTORS.start(), high = LENGTH_FACTORS.end())]
+    LengthFactor(f64),
+    /// A burstiness out of range.
+    #[error("cv {0}: must be from 0 to {MAX_CV}")]
+    Cv(f64),
+    /// What only recorded arrivals can have, of a generator.
+    #[error(
+        "{name}: arrivals are drawn, not recorded: a load scales rates (--scale thin), and there is no clock to smooth (--jitter)"
+    )]
+    NotRecorded {
+        /// The traffic.
+        name: String,
+    },
     /// A window that ends before or where it starts.
     #[error("window {0}: is empty, its end must be after its start")]
     EmptyWindow(Window),
@@ -60,6 +75,16 @@ pub enum WorkloadError {
     /// More requests than a simulation is meant for.
     #[error("about {requests} requests: more than {MAX_REQUESTS}")]
     TooManyRequests {
+        /// How many there would be.
+        requests: u64,
+    },
+    /// More requests in statistics than a simulation is meant for.
+    #[error(
+        "window {window}: about {requests} requests, more than {MAX_REQUESTS}: ask for a shorter window or a lower load"
+    )]
+    TooBusy {
+        /// The window.
+        window: Window,
         /// How many there would be.
         requests: u64,
     },

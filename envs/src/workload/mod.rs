@@ -1,11 +1,16 @@
 //! What a simulation is given: an immutable list of requests, shared between as many runs as like.
 //!
-//! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), or from
-//! a [`SyntheticSpec`]. A [`WorkloadSource`] is either, and gives the workload of a seed.
+//! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), from
+//! statistics of clients ([`clients`]), or from a [`SyntheticSpec`]. A [`WorkloadSource`] is any of these, and gives the
+//! workload of a seed.
 
 pub mod agentic;
+mod burstiness;
+pub mod clients;
 pub mod duration;
 mod error;
+pub mod lengths;
+mod lognormal;
 pub mod profile;
 pub mod replay;
 mod spec;
@@ -16,6 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use error::WorkloadError;
+pub use lengths::LengthScale;
+pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};
 pub use profile::Profile;
 pub use replay::{Replay, Scaling};
 pub use synthetic::{Extent, SyntheticSpec};
@@ -23,7 +30,7 @@ pub use windows::Window;
 
 use crate::seed::{self, RunHash};
 use crate::time::Micros;
-use crate::trace::{Request, TraceError, TraceReader};
+use crate::trace::{Request, ServeGen, TraceError, TraceReader};
 
 /// Requests in arrival order; a request's id is its index. Cloning shares them.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +79,17 @@ impl Workload {
         // A trace that was read is in order and not empty.
         let span = requests.last().map_or(Micros::ZERO, |last| last.arrival + Micros(1));
         Ok(Workload { name, requests: requests.into(), span })
+    }
+
+    /// The same requests, longer or shorter.
+    #[must_use]
+    pub fn with_lengths(self, scale: LengthScale) -> Workload {
+        if scale == LengthScale::ONE {
+            return self;
+        }
+        let mut requests = self.requests.to_vec();
+        scale.apply(&mut requests);
+        Workload { requests: requests.into(), ..self }
     }
 
     /// What it is called in reports.
@@ -132,6 +150,13 @@ pub enum WorkloadSource {
         /// How it is replayed; its seed is replaced.
         replay: Replay,
     },
+    /// Drawn from statistics of clients, which change over time.
+    Clients {
+        /// The statistics.
+        clients: Arc<ServeGen>,
+        /// What is drawn; its seed is replaced.
+        replay: Replay,
+    },
     /// Drawn from a profile; its seed is replaced.
     Synthetic(SyntheticSpec),
 }
@@ -140,10 +165,11 @@ impl WorkloadSource {
     /// The workload of a seed.
     ///
     /// # Errors
-    /// Those of [`Replay::apply`] and [`SyntheticSpec::generate`].
+    /// Those of [`Replay::apply`], [`ServeGen::draw`] and [`SyntheticSpec::generate`].
     pub fn draw(&self, seed: u64) -> Result<Workload, WorkloadError> {
         match self {
             WorkloadSource::Replay { trace, replay } => Replay { seed, ..*replay }.apply(trace),
+            WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { seed, ..*replay }),
             WorkloadSource::Synthetic(spec) => SyntheticSpec { seed, ..*spec }.generate(),
         }
     }
@@ -152,6 +178,7 @@ impl WorkloadSource {
     pub fn depends_on_seed(&self) -> bool {
         match self {
             WorkloadSource::Replay { replay, .. } => replay.depends_on_seed(),
+            WorkloadSource::Clients { .. } => true,
             WorkloadSource::Synthetic(spec) => spec.depends_on_seed(),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rand::RngExt;
 
-use super::agentic;
+use super::{LogNormal, agentic};
 use crate::seed::Stream;
 
 /// A kind of traffic.
@@ -28,6 +28,13 @@ pub enum Profile {
         output_mean: u32,
         /// Lengths are within `mean * (1 ± spread)`; from 0 to 1.
         spread: f64,
+    },
+    /// Log-normal lengths: a few answers are many times as long as most.
+    LogNormal {
+        /// Prompts.
+        prompt: LogNormal,
+        /// Answers.
+        output: LogNormal,
     },
 }
 
@@ -142,13 +149,14 @@ impl Quantiles {
 }
 
 impl Profile {
-    /// Lengths and burstiness of a profile of one kind; `None` for the mix, sessions and uniform lengths.
+    /// Lengths and burstiness of a profile of one kind; `None` for the mix, sessions and lengths that are
+    /// given.
     pub fn shape(self) -> Option<&'static Shape> {
         match self {
             Profile::Chat => Some(&CHAT),
             Profile::Code => Some(&CODE),
             Profile::Reasoning => Some(&REASONING),
-            Profile::Mix | Profile::Agentic | Profile::Uniform { .. } => None,
+            Profile::Mix | Profile::Agentic | Profile::Uniform { .. } | Profile::LogNormal { .. } => None,
         }
     }
 
@@ -168,6 +176,7 @@ impl fmt::Display for Profile {
             Profile::Mix => "mix",
             Profile::Agentic => agentic::NAME,
             Profile::Uniform { .. } => "uniform",
+            Profile::LogNormal { .. } => "lognormal",
         })
     }
 }

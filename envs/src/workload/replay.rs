@@ -7,7 +7,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::synthetic::MAX_REQUESTS;
-use super::{Window, Workload, WorkloadError, duration};
+use super::{LengthScale, Window, Workload, WorkloadError, burstiness, duration};
 use crate::seed;
 use crate::time::Micros;
 use crate::trace::Request;
@@ -16,7 +16,7 @@ use crate::trace::Request;
 pub const MAX_LOAD: f64 = 1_000.0;
 
 /// How to replay a trace. In this order: the window is cut out, jitter is added on the trace's own clock (that is the
-/// one with steps), the load is scaled.
+/// one with steps), the load is scaled, arrivals are drawn anew, lengths are scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Replay {
@@ -29,14 +29,34 @@ pub struct Replay {
     /// Each arrival is moved later by a uniform draw from `[0, jitter)`; order among equals is kept.
     #[serde(with = "duration::as_text")]
     pub jitter: Option<Micros>,
-    /// Root of the streams `replay.jitter`, `replay.thin` and `replay.rotate`, each by copy.
+    /// Draws arrivals anew, in the same order and at the rate of each minute, with gaps of this coefficient of variation, from
+    /// 0 to [`MAX_CV`](super::synthetic::MAX_CV): gamma-distributed, as those of generators. `None`: as recorded. How a thinned
+    /// or overlaid trace bursts is then no matter. Turns of a session follow each other, at other times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
+    /// What lengths are multiplied by.
+    #[serde(skip_serializing_if = "is_one")]
+    pub lengths: LengthScale,
+    /// Root of the streams `replay.jitter`, `replay.thin`, `replay.rotate`, each by copy, and `replay.cv`.
     pub seed: u64,
 }
 
 impl Default for Replay {
     fn default() -> Replay {
-        Replay { load: 1.0, scaling: Scaling::Thin, window: None, jitter: None, seed: 0 }
+        Replay {
+            load: 1.0,
+            scaling: Scaling::Thin,
+            window: None,
+            jitter: None,
+            cv: None,
+            lengths: LengthScale::ONE,
+            seed: 0,
+        }
     }
+}
+
+fn is_one(lengths: &LengthScale) -> bool {
+    *lengths == LengthScale::ONE
 }
 
 /// How a load is reached.
@@ -65,7 +85,8 @@ impl Replay {
     pub fn depends_on_seed(&self) -> bool {
         // A draw from `[0, 1 µs)` is always 0.
         let jitters = self.jitter.is_some_and(|jitter| jitter > Micros(1));
-        jitters || (self.scaling == Scaling::Thin && self.load != 1.0)
+        let redraws = self.cv.is_some_and(|cv| cv > 0.0);
+        jitters || redraws || (self.scaling == Scaling::Thin && self.load != 1.0)
     }
 
     /// Replays a trace.
@@ -77,16 +98,20 @@ impl Replay {
         if !(self.load > 0.0 && self.load <= MAX_LOAD) {
             return Err(WorkloadError::Load(self.load));
         }
+        burstiness::check(self.cv)?;
+        self.lengths.check()?;
         let part = self.window.map_or_else(|| Ok(trace.clone()), |window| trace.window(window))?;
         let expected = part.requests().len() as f64 * self.load.max(1.0);
         if expected > MAX_REQUESTS as f64 {
             return Err(WorkloadError::TooManyRequests { requests: expected as u64 });
         }
-        match self.scaling {
-            _ if self.load == 1.0 && self.jitter.is_none() => Ok(part),
-            Scaling::Stretch => self.stretch(&part),
-            Scaling::Thin => self.thin(&part),
-        }
+        let loaded = match self.scaling {
+            _ if self.load == 1.0 && self.jitter.is_none() => part,
+            Scaling::Stretch => self.stretch(&part)?,
+            Scaling::Thin => self.thin(&part)?,
+        };
+        let timed = self.cv.map_or(Ok(loaded.clone()), |cv| burstiness::redraw(&loaded, cv, self.seed))?;
+        Ok(timed.with_lengths(self.lengths))
     }
 
     fn stretch(&self, part: &Workload) -> Result<Workload, WorkloadError> {
@@ -158,6 +183,12 @@ impl fmt::Display for Replay {
         }
         if let Some(jitter) = self.jitter {
             write!(f, ", jitter {}", duration::format(jitter))?;
+        }
+        if let Some(cv) = self.cv {
+            write!(f, ", cv {cv}")?;
+        }
+        if self.lengths != LengthScale::ONE {
+            write!(f, ", lengths {}", self.lengths)?;
         }
         write!(f, ", seed {}", self.seed)
     }

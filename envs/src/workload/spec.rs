@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::synthetic::{Extent, SyntheticSpec};
-use super::{Profile, WorkloadError, duration};
+use super::{LengthScale, LogNormal, Profile, WorkloadError, duration};
 
 /// What every profile takes.
-const KEYS: &str = "rate, duration, n, cv, seed";
+const KEYS: &str = "rate, duration, n, cv, lengths, seed";
 
 /// Reads `[synthetic:]PROFILE:key=value,…`.
 ///
@@ -17,12 +17,15 @@ const KEYS: &str = "rate, duration, n, cv, seed";
 /// | `duration` | how long: `600`, `600s`, `10m`; needs a `rate` | one of the two |
 /// | `n` | how many requests | is required |
 /// | `cv` | coefficient of variation of the time between arrivals | the profile's |
+/// | `lengths` | what lengths are multiplied by: `0.5`, or `PROMPT:OUTPUT` | 1 |
 /// | `seed` | whole number | 0 |
 ///
 /// Profiles are `chat`, `code`, `reasoning`, `mix`, `agentic` (where `rate` is sessions that start per second and `n` is
-/// sessions: `agentic:rate=0.05,duration=1h`) and `uniform`, which also takes `in` and `out` (mean tokens,
-/// required) and `spread` (default 0): `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`. Without `rate`, that is what a
-/// closed loop takes its requests from: all are there, and each is sent when a client is free.
+/// sessions, and `cv` is that of the time between their starts: `agentic:rate=0.05,duration=1h`), `uniform` and
+/// `lognormal`. The last two also take `in` and `out` (mean tokens, required). `uniform` takes `spread` (default 0):
+/// `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`. `lognormal` takes the 95th percentiles `in_p95` and `out_p95`
+/// (required; see [`LogNormal`]): `lognormal:rate=0.5,duration=1h,in=1000,in_p95=2500,out=3000,out_p95=9000`. Without `rate`,
+/// that is what a closed loop takes its requests from: all are there, and each is sent when a client is free.
 impl FromStr for SyntheticSpec {
     type Err = WorkloadError;
 
@@ -30,36 +33,20 @@ impl FromStr for SyntheticSpec {
         let wrong = |reason: String| WorkloadError::spec(text, reason);
         let body = text.strip_prefix("synthetic:").unwrap_or(text);
         let (name, settings) = body.split_once(':').unwrap_or((body, ""));
-        let is_uniform = name == "uniform";
         let mut settings = Settings::parse(text, settings)?;
 
         let rate_rps = settings.take("rate", "a number of requests per second, or inf")?;
         let count: Option<u64> = settings.take("n", "a number of requests")?;
         let duration = settings.take_text("duration").map(|duration| duration::parse(&duration)).transpose()?;
         let cv = settings.take("cv", "a number")?;
+        let lengths = settings.take_text("lengths").map_or(Ok(LengthScale::ONE), |lengths| lengths.parse())?;
         let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
-        let profile = match name {
-            "chat" => Profile::Chat,
-            "code" => Profile::Code,
-            "reasoning" => Profile::Reasoning,
-            "mix" => Profile::Mix,
-            "agentic" => Profile::Agentic,
-            "uniform" => {
-                let mean = "a number of tokens";
-                let missing = |key: &str| wrong(format!("{key} is missing: give {key}={mean}"));
-                Profile::Uniform {
-                    prompt_mean: settings.take("in", mean)?.ok_or_else(|| missing("in"))?,
-                    output_mean: settings.take("out", mean)?.ok_or_else(|| missing("out"))?,
-                    spread: settings.take("spread", "a number from 0 to 1")?.unwrap_or(0.0),
-                }
-            }
-            _ => {
-                return Err(wrong(format!(
-                    "unknown profile `{name}`: known are chat, code, reasoning, mix, agentic, uniform"
-                )));
-            }
-        };
-        settings.finish(if is_uniform { "in, out, spread, " } else { "" })?;
+        let profile = settings.profile(name)?;
+        settings.finish(match profile {
+            Profile::Uniform { .. } => "in, out, spread, ",
+            Profile::LogNormal { .. } => "in, in_p95, out, out_p95, ",
+            _ => "",
+        })?;
 
         let (extent, rate_rps) = match (count, duration) {
             (Some(count), None) => (Extent::Requests(count), rate_rps.unwrap_or(f64::INFINITY)),
@@ -70,7 +57,7 @@ impl FromStr for SyntheticSpec {
             (None, None) => return Err(wrong("has no end: give duration=SECONDS or n=REQUESTS".to_owned())),
             (Some(_), Some(_)) => return Err(wrong("has two ends: give duration or n, not both".to_owned())),
         };
-        let spec = SyntheticSpec { profile, rate_rps, extent, cv, seed };
+        let spec = SyntheticSpec { profile, rate_rps, extent, cv, lengths, seed };
         match spec.check() {
             // As it was written, not as it was understood.
             Err(WorkloadError::Spec { reason, .. }) => Err(WorkloadError::spec(text, reason)),
@@ -90,8 +77,16 @@ impl fmt::Display for SyntheticSpec {
         if let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile {
             write!(f, ",in={prompt_mean},out={output_mean},spread={spread}")?;
         }
+        if let Profile::LogNormal { prompt, output } = self.profile {
+            let (LogNormal { mean: prompt, p95: prompt_p95 }, LogNormal { mean: output, p95: output_p95 }) =
+                (prompt, output);
+            write!(f, ",in={prompt},in_p95={prompt_p95},out={output},out_p95={output_p95}")?;
+        }
         if let Some(cv) = self.cv {
             write!(f, ",cv={cv}")?;
+        }
+        if self.lengths != LengthScale::ONE {
+            write!(f, ",lengths={}", self.lengths)?;
         }
         write!(f, ",seed={}", self.seed)
     }
@@ -141,6 +136,37 @@ impl<'a> Settings<'a> {
         let Some(value) = self.take_text(key) else { return Ok(None) };
         let wrong = |_| WorkloadError::spec(self.text, format!("{key} `{value}` is not {expected}"));
         value.parse().map(Some).map_err(wrong)
+    }
+
+    /// A number of tokens that must be given.
+    fn tokens(&mut self, key: &str) -> Result<u32, WorkloadError> {
+        let expected = "a number of tokens";
+        let missing = || WorkloadError::spec(self.text, format!("{key} is missing: give {key}={expected}"));
+        self.take(key, expected)?.ok_or_else(missing)
+    }
+
+    /// The profile of that name, with the lengths it takes.
+    fn profile(&mut self, name: &str) -> Result<Profile, WorkloadError> {
+        Ok(match name {
+            "chat" => Profile::Chat,
+            "code" => Profile::Code,
+            "reasoning" => Profile::Reasoning,
+            "mix" => Profile::Mix,
+            "agentic" => Profile::Agentic,
+            "uniform" => Profile::Uniform {
+                prompt_mean: self.tokens("in")?,
+                output_mean: self.tokens("out")?,
+                spread: self.take("spread", "a number from 0 to 1")?.unwrap_or(0.0),
+            },
+            "lognormal" => Profile::LogNormal {
+                prompt: LogNormal { mean: self.tokens("in")?, p95: self.tokens("in_p95")? },
+                output: LogNormal { mean: self.tokens("out")?, p95: self.tokens("out_p95")? },
+            },
+            _ => {
+                let known = "known are chat, code, reasoning, mix, agentic, uniform, lognormal";
+                return Err(WorkloadError::spec(self.text, format!("unknown profile `{name}`: {known}")));
+            }
+        })
     }
 
     fn finish(self, extra_keys: &str) -> Result<(), WorkloadError> {

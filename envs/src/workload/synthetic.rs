@@ -18,7 +18,7 @@ use rand_distr::{Distribution, Gamma, StandardNormal};
 use serde::{Deserialize, Serialize};
 
 use super::profile::{MIXED, Profile};
-use super::{Workload, WorkloadError, agentic};
+use super::{LengthScale, LogNormal, MAX_P95_OVER_MEAN, Workload, WorkloadError, agentic};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN, Request};
@@ -31,6 +31,9 @@ pub const RATE_RPS: std::ops::RangeInclusive<f64> = 1e-4..=1e5;
 
 /// Largest coefficient of variation of the time between arrivals.
 pub const MAX_CV: f64 = 20.0;
+
+/// Smallest coefficient of variation that is drawn: below, gaps are constant, and a gamma distribution of them is no number.
+pub(super) const MIN_CV: f64 = 1e-6;
 
 /// Length of a calm phase of the mix, seconds.
 const CALM_S: std::ops::Range<f64> = 30.0..180.0;
@@ -59,6 +62,8 @@ pub struct SyntheticSpec {
     /// Coefficient of variation of the time between arrivals instead of the profile's: from 0 (a metronome) through 1
     /// (Poisson) to [`MAX_CV`].
     pub cv: Option<f64>,
+    /// What lengths are multiplied by after they are drawn.
+    pub lengths: LengthScale,
     /// Root of the streams `synthetic.arrivals`, `synthetic.phases`, `synthetic.kinds`, `synthetic.lengths` and, one a
     /// session, `synthetic.sessions`.
     pub seed: u64,
@@ -80,7 +85,8 @@ impl SyntheticSpec {
     /// If a value is out of range, there would be too many requests, or the duration ends before the first.
     pub fn generate(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
-        let requests = if self.profile == Profile::Agentic { agentic::requests(self)? } else { self.requests()? };
+        let mut requests = if self.profile == Profile::Agentic { agentic::requests(self)? } else { self.requests()? };
+        self.lengths.apply(&mut requests);
         Workload::new(&self.profile.to_string(), requests, self.span())
     }
 
@@ -129,6 +135,10 @@ impl SyntheticSpec {
             });
             return Request::new(arrival, prompt, output);
         }
+        if let Profile::LogNormal { prompt, output } = self.profile {
+            let prompt = prompt.draw(lengths, MAX_PROMPT_TOKENS);
+            return Request::new(arrival, prompt, output.draw(lengths, MAX_OUTPUT_TOKENS));
+        }
         let shape = self.profile.shape().unwrap_or(&MIXED[kind]);
         let mut request = Request::new(arrival, shape.prompt.draw(lengths), shape.output.draw(lengths));
         if self.profile == Profile::Mix {
@@ -154,6 +164,7 @@ impl SyntheticSpec {
         if self.cv.is_some_and(|cv| !(0.0..=MAX_CV).contains(&cv)) {
             return wrong(format!("cv must be from 0 to {MAX_CV}"));
         }
+        self.lengths.check()?;
         let requests = match self.extent {
             Extent::Requests(0) | Extent::Duration(Micros::ZERO) => return wrong("is empty".to_owned()),
             Extent::Requests(count) => count,
@@ -173,15 +184,32 @@ impl SyntheticSpec {
             Profile::Uniform { spread, .. } if !(0.0..=1.0).contains(&spread) => {
                 wrong("spread must be from 0 to 1".to_owned())
             }
-            Profile::Uniform { prompt_mean, .. } if !(1..=MAX_PROMPT_TOKENS / 2).contains(&prompt_mean) => {
-                wrong(format!("in must be from 1 to {} tokens", MAX_PROMPT_TOKENS / 2))
-            }
-            Profile::Uniform { output_mean, .. } if !(1..=MAX_OUTPUT_TOKENS / 2).contains(&output_mean) => {
-                wrong(format!("out must be from 1 to {} tokens", MAX_OUTPUT_TOKENS / 2))
-            }
+            Profile::Uniform { prompt_mean, output_mean, .. } => check_means(prompt_mean, output_mean).or_else(wrong),
+            Profile::LogNormal { prompt, output } => check_means(prompt.mean, output.mean)
+                .and_then(|()| check_tail("in", prompt))
+                .and_then(|()| check_tail("out", output))
+                .or_else(wrong),
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses mean lengths of which twice as much is not accepted in a trace.
+fn check_means(prompt: u32, output: u32) -> Result<(), String> {
+    for (key, mean, most) in [("in", prompt, MAX_PROMPT_TOKENS / 2), ("out", output, MAX_OUTPUT_TOKENS / 2)] {
+        if !(1..=most).contains(&mean) {
+            return Err(format!("{key} must be from 1 to {most} tokens"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a tail that no log-normal distribution of that mean has.
+fn check_tail(key: &str, lengths: LogNormal) -> Result<(), String> {
+    if lengths.is_possible() {
+        return Ok(());
+    }
+    Err(format!("{key}_p95 must be above {key}, the mean, and at most {MAX_P95_OVER_MEAN} times it"))
 }
 
 /// Shortest and longest length within `mean * (1 ± spread)`, at least 1.
@@ -211,7 +239,7 @@ impl Gaps {
     /// Gamma with mean `1 / rate` and coefficient of variation `cv`: shape `1 / cv²`, scale `cv² / rate`.
     pub(super) fn new(rate_rps: f64, cv: f64) -> Gaps {
         match Gamma::new(1.0 / (cv * cv), cv * cv / rate_rps) {
-            Ok(gamma) if rate_rps.is_finite() => Gaps::Gamma(gamma),
+            Ok(gamma) if rate_rps.is_finite() && cv >= MIN_CV => Gaps::Gamma(gamma),
             // A CV of 0 or an infinite rate is not a gamma distribution, and needs none.
             _ => Gaps::Constant(1.0 / rate_rps),
         }

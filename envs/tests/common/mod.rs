@@ -19,7 +19,7 @@ use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, Pricing, Slo};
 use kvtide_envs::time::Micros;
-use kvtide_runtime::{Action, Controls};
+use kvtide_runtime::{Action, Controls, Host};
 
 /// A safe engine without chunks whose longest sequence fills the pool.
 pub fn engine(block_size: u32, num_gpu_blocks: u32, num_cpu_blocks: u32) -> EngineConfig {
@@ -41,7 +41,7 @@ pub fn engine(block_size: u32, num_gpu_blocks: u32, num_cpu_blocks: u32) -> Engi
 /// A node with this engine, its step times those of an RTX 4090, in an open loop.
 pub fn node_config(engine: EngineConfig, slo: Slo) -> NodeConfig {
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
-    NodeConfig { cost: CostModel::new(&deployment, engine.block_size), engine, slo, clients: None }
+    NodeConfig { cost: CostModel::new(&deployment, engine.block_size), engine, slo, clients: None, host: Host::KVTIDE }
 }
 
 /// The same engine as vLLM has it, dead ends included.

@@ -13,10 +13,11 @@
 
 #include "kvtide.h"
 
-enum { NUM_RUNNING = 4, NUM_WAITING = 2, POOL_BLOCKS = 1000, BLOCK_SIZE = 16, STEP_US = 25000 };
+enum { NUM_RUNNING = 4, INTERVAL = 1, NUM_WAITING = 2, POOL_BLOCKS = 1000, BLOCK_SIZE = 16, STEP_US = 25000 };
 
 /* What a scheduler knows of its requests; here they only grow. */
-static void step(uint64_t steps, kvtide_running_request *running, kvtide_waiting_request *waiting) {
+static void step(uint64_t steps, const kvtide_slo *slo, kvtide_running_request *running,
+                 kvtide_waiting_request *waiting) {
     for (uint32_t i = 0; i < NUM_RUNNING; i++) {
         const uint32_t generated = (uint32_t)steps + 10 * i;
         const uint32_t computed = 200 + generated;
@@ -25,16 +26,16 @@ static void step(uint64_t steps, kvtide_running_request *running, kvtide_waiting
             .computed_tokens = computed,
             .generated_tokens = generated,
             .held_blocks = (computed + BLOCK_SIZE - 1) / BLOCK_SIZE,
-            .deadline_us = 2000000 + 100000 * (uint64_t)generated,
         };
+        kvtide_deadline(slo, 0, generated, &running[i].deadline_us);
     }
     for (uint32_t i = 0; i < NUM_WAITING; i++) {
         waiting[i] = (kvtide_waiting_request){
             .tokens = 300,
             .arrival_us = 1000 * (uint64_t)i,
-            .first_token_deadline_us = 2000000 + 1000 * (uint64_t)i,
             .prefill_us = 40000,
         };
+        kvtide_deadline(slo, waiting[i].arrival_us, 0, &waiting[i].first_token_deadline_us);
     }
 }
 
@@ -57,13 +58,26 @@ int main(int argc, char **argv) {
         fprintf(stderr, "node: %s\n", kvtide_last_error());
         return 2;
     }
+    kvtide_slo slo;
+    kvtide_cadence *cadence = NULL;
+    if (kvtide_slo_parse("ttft:2000,tpot:100,stall:3000", &slo) != KVTIDE_STATUS_OK ||
+        kvtide_cadence_new(&cadence) != KVTIDE_STATUS_OK) {
+        fprintf(stderr, "node: %s\n", kvtide_last_error());
+        return 2;
+    }
     printf("kvtide %s, ABI %" PRIu32 "\n", kvtide_version(), kvtide_abi_version());
 
     kvtide_controls before = {.struct_size = sizeof before, .watermark = -1};
     for (uint64_t steps = 1; steps <= num_steps; steps++) {
         kvtide_running_request running[NUM_RUNNING];
         kvtide_waiting_request waiting[NUM_WAITING];
-        step(steps, running, waiting);
+        step(steps, &slo, running, waiting);
+        /* Nothing is refused here, so a decision is due every INTERVAL steps. */
+        uint32_t due = 0;
+        kvtide_cadence_stepped(cadence, INTERVAL, 0, &due);
+        if (!due) {
+            continue;
+        }
 
         /* A node does this on another thread, when it is told to or when a file has changed. */
         if (steps + 2 == num_steps && kvtide_policy_reload(policy, argv[3]) != KVTIDE_STATUS_OK) {
@@ -83,8 +97,8 @@ int main(int argc, char **argv) {
             .waiting = NUM_WAITING,
             .max_num_seqs = 256,
             .max_num_batched_tokens = 8192,
-            .ttft_target_us = 2000000,
-            .tpot_target_us = 100000,
+            .ttft_target_us = slo.ttft_us,
+            .tpot_target_us = slo.tpot_us,
             .total_steps = steps,
             .total_arrivals = NUM_RUNNING + NUM_WAITING,
         };
@@ -98,11 +112,14 @@ int main(int argc, char **argv) {
         if (kvtide_policy_decide(policy, &observation, snapshot.now_us, NULL, &controls) != KVTIDE_STATUS_OK) {
             fprintf(stderr, "node: %s\n", kvtide_last_error());
         }
+        /* Who would go now if blocks ran out. */
+        size_t victim = 0;
+        kvtide_choose_victim(controls.victim, running, NUM_RUNNING, &victim);
         if (controls.watermark != before.watermark || controls.fallback != before.fallback) {
-            printf("step %" PRIu64 ": free %.3f, leave %.2f of the pool free, victim %" PRIu32 ", preemption %" PRIu32
+            printf("step %" PRIu64 ": free %.3f, leave %.2f of the pool free, victim %" PRIu32 " (request %zu), preemption %" PRIu32
                    ", fallback %" PRIu32 "\n",
-                   steps, (double)observation.values[0], controls.watermark, controls.victim, controls.preemption,
-                   controls.fallback);
+                   steps, (double)observation.values[0], controls.watermark, controls.victim, victim,
+                   controls.preemption, controls.fallback);
         }
         before = controls;
     }
@@ -119,6 +136,7 @@ int main(int argc, char **argv) {
            ", unfit_profile %" PRIu64 "\n",
            counters.loads_accepted, counters.loads_unreadable, counters.loads_invalid, counters.loads_unknown_schema,
            counters.loads_unfit_profile);
+    kvtide_cadence_free(cadence);
     kvtide_policy_free(policy);
     return 0;
 }

@@ -5,6 +5,9 @@
  * A node opens a policy, and in each scheduler step it cares about
  *   1. fills a kvtide_snapshot with what its scheduler knows      -> kvtide_policy_observe
  *   2. asks for the controls of the moment                        -> kvtide_policy_decide
+ * What a decision means is in the library too, so that it means on the node what it meant where the table was trained:
+ *   kvtide_cadence_stepped (when to decide), kvtide_queue_next (who is admitted), kvtide_choose_victim (who is
+ *   preempted), kvtide_swaps (how), kvtide_deadline and kvtide_prefill_us (what an observation is made of).
  * Whenever the table cannot be trusted, the controls are the fallback the node chose, and a counter says why.
  *
  * Rules that hold for every function:
@@ -17,7 +20,8 @@
  *   - Times are microseconds, counts are of blocks, tokens or requests.
  *
  * Threads: one thread observes and decides. Any other may reload, withdraw and read counters meanwhile; the one that
- * decides never waits for it. Freeing is for when nobody uses the policy any more.
+ * decides never waits for it. A queue or a cadence is for one thread at a time. Freeing is for when nobody uses it any
+ * more.
  */
 
 #ifndef KVTIDE_H
@@ -28,7 +32,7 @@
 
 // Version of the structs and functions in this header. Grows whenever a program built against an older header would
 // misread or be misread.
-#define KVTIDE_ABI_VERSION 1
+#define KVTIDE_ABI_VERSION 2
 
 // Values of an observation.
 #define KVTIDE_NUM_FEATURES 31
@@ -67,7 +71,7 @@ enum kvtide_status
   KVTIDE_STATUS_UNKNOWN_SCHEMA = 6,
   // The table decides heads that the node cannot act on.
   KVTIDE_STATUS_PROFILE = 7,
-  // Another thread is observing or deciding with this policy.
+  // Another thread is observing or deciding with this policy, or using this queue or cadence.
   KVTIDE_STATUS_BUSY = 8,
   // A bug in kvtide. The policy may go on being used.
   KVTIDE_STATUS_INTERNAL = 9,
@@ -98,6 +102,27 @@ enum kvtide_admission
 typedef enum kvtide_admission kvtide_admission;
 #else
 typedef uint32_t kvtide_admission;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How far the answer to a request is.
+enum kvtide_answer
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // No token yet.
+  KVTIDE_ANSWER_AWAITED = 0,
+  // Its first token came too late.
+  KVTIDE_ANSWER_LATE = 1,
+  // Its first token was on time.
+  KVTIDE_ANSWER_BEGUN = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_answer kvtide_answer;
+#else
+typedef uint32_t kvtide_answer;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -197,8 +222,14 @@ typedef uint32_t kvtide_victim;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// When a decision is due. For one thread at a time.
+typedef struct kvtide_cadence kvtide_cadence;
+
 // A table under a guard, with the averages of its node.
 typedef struct kvtide_policy kvtide_policy;
+
+// A queue with the order of admission. For one thread at a time.
+typedef struct kvtide_queue kvtide_queue;
 
 // How a policy is opened. Fill with kvtide_options_default, then change what should differ.
 typedef struct kvtide_options {
@@ -413,6 +444,48 @@ typedef struct kvtide_counters {
   uint64_t held;
 } kvtide_counters;
 
+// Targets of a request.
+typedef struct kvtide_slo {
+  // Time to first token.
+  uint64_t ttft_us;
+  // Mean time per output token after the first.
+  uint64_t tpot_us;
+  // Longest gap between two tokens.
+  uint64_t stall_us;
+} kvtide_slo;
+
+// What a scheduler believes a preemption costs, nanoseconds.
+typedef struct kvtide_pricing {
+  // One block to or from the host.
+  double swap_ns_per_block;
+  // Prefill, per token.
+  double prefill_ns_per_token;
+  // Attention within a prefill, per token and token of context before it.
+  double attention_ns_per_token_pair;
+} kvtide_pricing;
+
+// What admission order needs of a request that begins to wait.
+typedef struct kvtide_candidate {
+  // Whose; anything the program likes.
+  uint64_t id;
+  // When it arrived.
+  uint64_t arrival_us;
+  // Tokens to compute: the prompt, and after a preemption those generated as well.
+  uint32_t tokens;
+  // How far its answer is, a kvtide_answer.
+  uint32_t answer;
+  // When its latest token appeared; of no meaning unless its answer has begun.
+  uint64_t last_token_us;
+} kvtide_candidate;
+
+// Who is to be admitted next.
+typedef struct kvtide_next {
+  // The seat kvtide_queue_push_back or _push_front gave.
+  int64_t seat;
+  // The candidate's id.
+  uint64_t id;
+} kvtide_next;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -500,88 +573,87 @@ kvtide_status kvtide_policy_decide(const struct kvtide_policy *policy,
 // a reload that is just being taken.
 kvtide_status kvtide_policy_counters(const struct kvtide_policy *policy, struct kvtide_counters *counters);
 
-// The library's version, such as "0.1.0". Static.
-const char *kvtide_version(void);
-
-// The KVTIDE_ABI_VERSION the library was built with. A program is refused unless its own is the same.
-uint32_t kvtide_abi_version(void);
-
-// Hash of the meaning of an observation. Tables carry the one they were made for.
-uint64_t kvtide_schema_hash(void);
-
-// Hash of the meaning of an action. Tables carry the one they were made for.
-uint64_t kvtide_action_set_hash(void);
-
-// What went wrong in the last call on this thread that failed; empty if none did. One line, at most 511 bytes. Valid
-// until the next call that fails on this thread, or the thread's end. Never null.
-const char *kvtide_last_error(void);
-
-// Fills options with defaults. Pass sizeof(kvtide_options) and KVTIDE_ABI_VERSION; nothing is written unless both
-// are the library's own.
-kvtide_status kvtide_options_default(struct kvtide_options *options, size_t struct_size, uint32_t abi_version);
-
-// Makes a policy without a table: it falls back until kvtide_policy_reload takes one. For a node that must start
-// whatever the state of its table.
+// Makes an empty queue for requests with these targets and prices. Whoever waited longer than max_wait_us, and than
+// patience times the longest wait that first come, first served would have given anybody lately, comes first under every
+// order; tables are trained with ten seconds and 2.5.
 //
-// *policy is the new policy, to be freed with kvtide_policy_free, or null if the call fails.
-kvtide_status kvtide_policy_new(const struct kvtide_options *options, struct kvtide_policy **policy);
+// *queue is the new queue, to be freed with kvtide_queue_free, or null if the call fails.
+kvtide_status kvtide_queue_new(const struct kvtide_slo *slo,
+                               const struct kvtide_pricing *pricing,
+                               uint64_t max_wait_us,
+                               double patience,
+                               struct kvtide_queue **queue);
 
-// Opens the table in the file at path: read whole, validated, copied. The file is not needed afterwards.
-//
-// Fails with KVTIDE_STATUS_IO, _TABLE, _UNKNOWN_SCHEMA or _PROFILE if the table cannot be used. *policy is then null.
-kvtide_status kvtide_policy_open(const char *path, const struct kvtide_options *options, struct kvtide_policy **policy);
+// Frees a queue; null is none. Nobody may be using it.
+void kvtide_queue_free(struct kvtide_queue *queue);
 
-// Opens the table in len bytes, which are copied. Otherwise as kvtide_policy_open.
-kvtide_status kvtide_policy_from_bytes(const uint8_t *bytes,
-                                       size_t len,
-                                       const struct kvtide_options *options,
-                                       struct kvtide_policy **policy);
+// A request arrives. *seat is its place, good until it leaves; seats ascend in queue order.
+kvtide_status kvtide_queue_push_back(const struct kvtide_queue *queue,
+                                     const struct kvtide_candidate *candidate,
+                                     int64_t *seat);
 
-// Frees a policy; null is none. Nobody may be using it.
-void kvtide_policy_free(struct kvtide_policy *policy);
+// A preempted request returns, to the front.
+kvtide_status kvtide_queue_push_front(const struct kvtide_queue *queue,
+                                      const struct kvtide_candidate *candidate,
+                                      int64_t *seat);
 
-// Replaces the table by the one in the file at path, if that is valid as a whole and the node can act on it.
-// Otherwise the table in use stays, the refusal is counted, and the status says why, as in kvtide_policy_open.
-//
-// For another thread than the one that decides, which never waits for it and has the new table at its next decision.
-// Counters, averages and the memory of excursions go on. Write the file beside its place and rename it.
-kvtide_status kvtide_policy_reload(const struct kvtide_policy *policy, const char *path);
+// Writes who is to be admitted next under the kvtide_admission in force, and to *found whether there is anybody. Takes
+// time logarithmic in the queue; the first call with another order than fcfs takes linear time.
+kvtide_status kvtide_queue_next(const struct kvtide_queue *queue,
+                                uint32_t admission,
+                                uint64_t now_us,
+                                struct kvtide_next *next,
+                                uint32_t *found);
 
-// Replaces the table by the one in len bytes, as kvtide_policy_reload.
-kvtide_status kvtide_policy_reload_bytes(const struct kvtide_policy *policy, const uint8_t *bytes, size_t len);
+// Takes a request out because it is admitted.
+kvtide_status kvtide_queue_admit(const struct kvtide_queue *queue, int64_t seat, uint64_t now_us);
 
-// Takes the table away: decisions fall back with KVTIDE_FALLBACK_NO_TABLE until another is taken. For another thread
-// than the one that decides, as kvtide_policy_reload.
-kvtide_status kvtide_policy_withdraw(const struct kvtide_policy *policy);
+// Takes a request out that is not admitted: cancelled, or refused for good.
+kvtide_status kvtide_queue_remove(const struct kvtide_queue *queue, int64_t seat);
 
-// Folds what the scheduler knows into the policy's averages and writes the observation of this moment.
-//
-// running are all running requests. waiting is the queue, front first; of a queue longer than 80 the first 16 and
-// after them the last 64 are enough, as long as snapshot->waiting counts all. Either may be null with a count of 0;
-// then what it would fill is taken from the snapshot. No allocation, no lock that is waited for.
-kvtide_status kvtide_policy_observe(const struct kvtide_policy *policy,
-                                    const struct kvtide_snapshot *snapshot,
-                                    const struct kvtide_running_request *running,
-                                    size_t num_running,
-                                    const struct kvtide_waiting_request *waiting,
-                                    size_t num_waiting,
-                                    struct kvtide_observation *observation);
+// A waiting request has so many tokens to compute now: of an asynchronous engine, one was on its way when the request
+// was preempted.
+kvtide_status kvtide_queue_lengthen(const struct kvtide_queue *queue, int64_t seat, uint32_t tokens);
 
-// Decides from an observation, at the time now_us on the snapshot's clock. mask may be null: everything is allowed.
-// Every choice but a fallback watermark is allowed by the mask.
-//
-// controls are safe to obey whatever the status is, unless that is because controls itself is null or of the wrong
-// size: a call that fails gets the fallback, or without a policy vLLM's defaults, with KVTIDE_FALLBACK_FAILED. No
-// allocation, no lock that is waited for.
-kvtide_status kvtide_policy_decide(const struct kvtide_policy *policy,
-                                   const struct kvtide_observation *observation,
-                                   uint64_t now_us,
-                                   const struct kvtide_mask *mask,
-                                   struct kvtide_controls *controls);
+// Reads targets: the name of a class ("chat"), or "ttft:2000,tpot:100,stall:3000" in milliseconds; what is left out
+// keeps that default. The "slo" in a table's metadata is such a text.
+kvtide_status kvtide_slo_parse(const char *text, struct kvtide_slo *slo);
 
-// Writes what happened since the policy was opened. For any thread, but not for the one that decides: it may wait for
-// a reload that is just being taken.
-kvtide_status kvtide_policy_counters(const struct kvtide_policy *policy, struct kvtide_counters *counters);
+// Writes by when token index (from 0) of a request that arrived at arrival_us is on time: what
+// kvtide_running_request.deadline_us is for the next token.
+kvtide_status kvtide_deadline(const struct kvtide_slo *slo, uint64_t arrival_us, uint32_t index, uint64_t *deadline_us);
+
+// Writes how long it takes to compute so many tokens: kvtide_waiting_request.prefill_us.
+kvtide_status kvtide_prefill_us(const struct kvtide_pricing *pricing, uint32_t tokens, uint64_t *prefill_us);
+
+// Writes whether a victim with so many blocks and computed tokens is copied to the host (1), which has room for it, or
+// computed again (0), under the kvtide_preemption in force.
+kvtide_status kvtide_swaps(const struct kvtide_pricing *pricing,
+                           uint32_t preemption,
+                           uint32_t blocks,
+                           uint32_t tokens,
+                           uint32_t *swaps);
+
+// Writes which of the candidates is preempted under the kvtide_victim in force. They are the running requests that have
+// not had their turn in the step, in running order, at least one of them; index is into the array.
+kvtide_status kvtide_choose_victim(uint32_t victim,
+                                   const struct kvtide_running_request *candidates,
+                                   size_t num_candidates,
+                                   size_t *index);
+
+// Makes a count of steps. *cadence is to be freed with kvtide_cadence_free, or null if the call fails.
+kvtide_status kvtide_cadence_new(struct kvtide_cadence **cadence);
+
+// Frees a count of steps; null is none. Nobody may be using it.
+void kvtide_cadence_free(struct kvtide_cadence *cadence);
+
+// A step was planned; refused is not 0 if in it an admission, a swap-in or a running request's growth was refused. Writes
+// to *due whether to decide before the next one: after interval steps, or at the first refusal after a step without. What
+// is due is taken to be done.
+kvtide_status kvtide_cadence_stepped(const struct kvtide_cadence *cadence,
+                                     uint32_t interval,
+                                     uint32_t refused,
+                                     uint32_t *due);
 
 #ifdef __cplusplus
 }  // extern "C"

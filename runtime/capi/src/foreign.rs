@@ -5,7 +5,7 @@ use std::path::Path;
 use std::slice;
 
 use crate::KVTIDE_MAX_REQUESTS;
-use crate::status::Failure;
+use crate::status::{self, Failure};
 
 /// A struct whose first field is its `struct_size: u32`.
 ///
@@ -83,6 +83,41 @@ pub(crate) unsafe fn array<'a, T>(pointer: *const T, len: usize, name: &'static 
     Ok(unsafe { slice::from_raw_parts(pointer, len) })
 }
 
+/// Writes what a program wants to know.
+///
+/// # Safety
+/// `pointer` is null or points to a `T` that may be written and that nobody else uses now.
+pub(crate) unsafe fn write<T>(pointer: *mut T, value: T, name: &'static str) -> Result<(), Failure> {
+    check(pointer.cast_const(), name)?;
+    // SAFETY: not null and aligned; the caller says it may be written. What was there is plain and needs no drop.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Frees what a handle stands for; null is nothing.
+///
+/// # Safety
+/// `pointer` is null, or was made by `Box::into_raw` and is used no more.
+pub(crate) unsafe fn free<T>(pointer: *mut T) {
+    let _ = status::guarded(|| {
+        if !pointer.is_null() {
+            // SAFETY: the caller says so.
+            drop(unsafe { Box::from_raw(pointer) });
+        }
+        Ok(())
+    });
+}
+
+/// A text.
+///
+/// # Safety
+/// `pointer` is null or points to a string that ends with a zero and stays as it is for `'a`.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &'static str) -> Result<&'a str, Failure> {
+    check(pointer, name)?;
+    // SAFETY: not null; the caller says that it ends.
+    unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| Failure::NotUtf8(name))
+}
+
 /// A path: any bytes on Unix, UTF-8 elsewhere.
 ///
 /// # Safety
@@ -99,6 +134,6 @@ pub(crate) unsafe fn path<'a>(pointer: *const c_char) -> Result<&'a Path, Failur
     }
     #[cfg(not(unix))]
     {
-        text.to_str().map(Path::new).map_err(|_| Failure::NotUtf8)
+        text.to_str().map(Path::new).map_err(|_| Failure::NotUtf8("path"))
     }
 }

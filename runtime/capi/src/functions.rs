@@ -109,13 +109,8 @@ pub unsafe extern "C" fn kvtide_policy_from_bytes(
 /// Frees a policy; null is none. Nobody may be using it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvtide_policy_free(policy: *mut Policy) {
-    let _ = guarded(|| {
-        if !policy.is_null() {
-            // SAFETY: made by `open` with `Box::into_raw`, and nobody uses it any more, says the program.
-            drop(unsafe { Box::from_raw(policy) });
-        }
-        Ok(())
-    });
+    // SAFETY: null, or made by `open` with `Box::into_raw`, and nobody uses it any more, says the program.
+    unsafe { foreign::free(policy) };
 }
 
 /// Replaces the table by the one in the file at path, if that is valid as a whole and the node can act on it.

@@ -1,4 +1,4 @@
-//! The C interface of kvtide-runtime. `include/kvtide.h` is made from this crate and is its documentation.
+//! The C interface of kvtide-runtime and kvtide-rules. `include/kvtide.h` is made from this crate and is its documentation.
 //!
 //! What is unsafe about talking to C is in this crate, and most of it in `foreign`: a pointer becomes a reference in one
 //! place. Every function is wrapped in `status::guarded`, which turns failures into codes and stops panics.
@@ -10,6 +10,10 @@ mod choices;
 mod foreign;
 mod functions;
 mod policy;
+mod queue;
+mod rules;
+#[cfg(test)]
+mod rules_tests;
 mod status;
 mod structs;
 #[cfg(test)]
@@ -18,12 +22,14 @@ mod tests;
 pub use choices::{Admission, FallbackReason, Preemption, Profile, Victim};
 pub use functions::*;
 pub use policy::Policy;
+pub use queue::*;
+pub use rules::*;
 pub use status::Status;
 pub use structs::{Controls, Counters, Mask, Observation, Options, RunningRequest, Snapshot, WaitingRequest};
 
 /// Version of the structs and functions in this header. Grows whenever a program built against an older header would
 /// misread or be misread.
-pub const KVTIDE_ABI_VERSION: u32 = 1;
+pub const KVTIDE_ABI_VERSION: u32 = 2;
 
 /// Values of an observation.
 pub const KVTIDE_NUM_FEATURES: usize = 31;

@@ -43,11 +43,7 @@ impl Policy {
     }
 
     pub(crate) fn deciding(&self) -> Result<MutexGuard<'_, Deciding>, Failure> {
-        match self.deciding.try_lock() {
-            Ok(deciding) => Ok(deciding),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Failure::Busy),
-        }
+        alone(&self.deciding)
     }
 
     /// Tells the other threads what has been counted.
@@ -90,5 +86,14 @@ impl Policy {
             loads_unfit_profile: loads.unfit_profile,
             held,
         }
+    }
+}
+
+/// What only one thread uses at a time. A second one is turned away, not made to wait.
+pub(crate) fn alone<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failure> {
+    match mutex.try_lock() {
+        Ok(mine) => Ok(mine),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Failure::Busy),
     }
 }

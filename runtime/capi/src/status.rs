@@ -8,6 +8,7 @@ use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 
 use kvtide_reload::LoadError;
+use kvtide_rules::SloError;
 
 /// What became of a call. Numbers are never given another meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub enum Status {
     UnknownSchema = 6,
     /// The table decides heads that the node cannot act on.
     Profile = 7,
-    /// Another thread is observing or deciding with this policy.
+    /// Another thread is observing or deciding with this policy, or using this queue or cadence.
     Busy = 8,
     /// A bug in kvtide. The policy may go on being used.
     Internal = 9,
@@ -40,27 +41,15 @@ pub enum Status {
 pub(crate) enum Failure {
     Null(&'static str),
     Unaligned(&'static str),
-    Number {
-        name: &'static str,
-        found: u64,
-        limit: u64,
-    },
-    #[cfg(not(unix))]
-    NotUtf8,
-    FewerWaiting {
-        waiting: u32,
-        given: usize,
-    },
+    Number { name: &'static str, found: u64, limit: u64 },
+    NotUtf8(&'static str),
+    Empty(&'static str),
+    NobodyThere { seat: i64 },
+    Slo(SloError),
+    FewerWaiting { waiting: u32, given: usize },
     EmptyHead(&'static str),
-    Abi {
-        found: u32,
-        expected: u32,
-    },
-    Size {
-        name: &'static str,
-        found: u32,
-        expected: usize,
-    },
+    Abi { found: u32, expected: u32 },
+    Size { name: &'static str, found: u32, expected: usize },
     Load(LoadError),
     Busy,
 }
@@ -69,11 +58,14 @@ impl Failure {
     fn status(&self) -> Status {
         match self {
             Failure::Null(_) => Status::NullPointer,
-            Failure::Unaligned(_) | Failure::Number { .. } | Failure::FewerWaiting { .. } | Failure::EmptyHead(_) => {
-                Status::Argument
-            }
-            #[cfg(not(unix))]
-            Failure::NotUtf8 => Status::Argument,
+            Failure::Unaligned(_)
+            | Failure::Number { .. }
+            | Failure::NotUtf8(_)
+            | Failure::Empty(_)
+            | Failure::NobodyThere { .. }
+            | Failure::Slo(_)
+            | Failure::FewerWaiting { .. }
+            | Failure::EmptyHead(_) => Status::Argument,
             Failure::Abi { .. } | Failure::Size { .. } => Status::Abi,
             Failure::Load(LoadError::Io { .. } | LoadError::NotAFile { .. }) => Status::Io,
             Failure::Load(LoadError::Format { error }) if error.is_unknown_meaning() => Status::UnknownSchema,
@@ -90,8 +82,10 @@ impl fmt::Display for Failure {
             Failure::Null(name) => write!(f, "{name} is null"),
             Failure::Unaligned(name) => write!(f, "{name} is not aligned"),
             Failure::Number { name, found, limit } => write!(f, "{name} is {found}, the limit is {limit}"),
-            #[cfg(not(unix))]
-            Failure::NotUtf8 => write!(f, "path is not UTF-8"),
+            Failure::NotUtf8(name) => write!(f, "{name} is not UTF-8"),
+            Failure::Empty(name) => write!(f, "{name} is empty"),
+            Failure::NobodyThere { seat } => write!(f, "nobody has seat {seat}"),
+            Failure::Slo(error) => write!(f, "{error}"),
             Failure::FewerWaiting { waiting, given } => {
                 write!(f, "snapshot.waiting is {waiting}, but {given} waiting requests are given")
             }
@@ -103,7 +97,7 @@ impl fmt::Display for Failure {
                 write!(f, "{name}.struct_size is {found}, this library has {expected}")
             }
             Failure::Load(error) => write!(f, "{}: {error}", error.name()),
-            Failure::Busy => write!(f, "another thread is observing or deciding with this policy"),
+            Failure::Busy => write!(f, "another thread is using this policy, queue or cadence"),
         }
     }
 }

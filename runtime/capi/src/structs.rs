@@ -377,7 +377,7 @@ impl Snapshot {
 }
 
 impl RunningRequest {
-    fn theirs(&self) -> rt::RunningRequest {
+    pub(crate) fn theirs(&self) -> rt::RunningRequest {
         rt::RunningRequest {
             tokens: self.tokens,
             computed_tokens: self.computed_tokens,

@@ -148,6 +148,7 @@ fn nothing_has_padding() {
     assert_eq!((size_of::<RunningRequest>(), size_of::<WaitingRequest>()), (24, 32));
     assert_eq!(size_of::<Observation>(), 4 + 31 * 4 + 8);
     assert_eq!((size_of::<Controls>(), size_of::<Counters>(), size_of::<Mask>()), (32, 2 * 4 + 14 * 8, 16));
+    assert_eq!((size_of::<Slo>(), size_of::<Pricing>(), size_of::<Candidate>(), size_of::<Next>()), (24, 24, 32, 16));
 }
 
 #[test]
@@ -194,7 +195,9 @@ fn a_profile_the_node_cannot_honour_is_refused() {
 fn another_abi_is_refused() {
     let good = options(rt::ActionProfile::Full);
     let bytes = table(6, rt::ActionProfile::Full);
-    for wrong in [Options { abi_version: 2, ..good }, Options { struct_size: good.struct_size + 8, ..good }] {
+    for wrong in
+        [Options { abi_version: KVTIDE_ABI_VERSION - 1, ..good }, Options { struct_size: good.struct_size + 8, ..good }]
+    {
         assert_eq!(open(&bytes, &wrong), (Status::Abi, null_mut()));
     }
     // A newer program, whose options are longer: nothing is written.

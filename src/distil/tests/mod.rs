@@ -13,7 +13,7 @@ use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::NUM_CHOICES;
-use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Host, Observation, Policy};
 
 use super::dataset::{Sample, Visit, first_choice};
 use super::{DistilConfig, Teacher};
@@ -64,6 +64,7 @@ pub(crate) fn crowded(profile: ActionProfile) -> Arc<EnvConfig> {
                 engine,
                 slo: Slo::default(),
                 clients: None,
+                host: Host::KVTIDE,
             },
             EpisodeSource {
                 source: WorkloadSource::Synthetic("chat:rate=2,duration=60".parse().unwrap()),

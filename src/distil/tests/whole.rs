@@ -126,7 +126,7 @@ fn the_student_is_grown_from_every_iteration_and_measured_on_none() {
     let (training, held_out) = samples.split_at(9000);
     assert_eq!(held_out.len(), 2700);
     assert_eq!(student.tree, Tree::grow(training, &quick()));
-    assert_eq!(student.ranges, dataset::ranges(training));
+    assert_eq!(student.ranges, dataset::ranges(training.iter().map(|sample| &sample.visit.observation)));
     assert_eq!(student.fidelity, Fidelity::of(&student.tree, held_out, ActionProfile::Full));
     // No part plays the episodes of another. Only an idle node looks the same in two of them.
     let parts: Vec<&[Visit]> = visits.chunks(3000).collect();

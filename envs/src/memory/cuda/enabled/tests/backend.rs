@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_runtime::{Action, Preemption, Victim};
+use kvtide_runtime::{Action, Host, Preemption, Victim};
 
 use super::emulated_or_skip;
 use crate::cost::{CostModel, Deployment};
@@ -41,7 +41,7 @@ pub(super) fn crowd(engine: EngineKind, block_size: u32) -> (NodeConfig, Arc<[Re
     });
     let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
     let cost = CostModel::new(&deployment, block_size);
-    (NodeConfig { cost, engine, slo: Slo::default(), clients: None }, requests.collect())
+    (NodeConfig { cost, engine, slo: Slo::default(), clients: None, host: Host::KVTIDE }, requests.collect())
 }
 
 pub(super) fn serve(engine: EngineKind, block_size: u32, memory: &MemorySource) -> Result<Summary, RunError> {

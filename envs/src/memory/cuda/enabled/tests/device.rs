@@ -14,6 +14,7 @@ use crate::memory::cuda::enabled::speed::{self, Sizes};
 use crate::memory::cuda::{check_kernels, devices, open, open_drawn, timer};
 use crate::memory::{KvShape, MemorySource};
 use crate::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_runtime::Host;
 
 #[test]
 fn every_kernel_passes_its_checks_through_the_driver() {
@@ -135,7 +136,7 @@ fn a_profile_fitted_to_the_device_foretells_it() {
 
     let fitted = Deployment { hardware: fitted.hardware, ..deployment };
     let cost = CostModel::new(&fitted, 16);
-    let config = NodeConfig { cost, engine: engine.clone(), slo: Slo::default(), clients: None };
+    let config = NodeConfig { cost, engine: engine.clone(), slo: Slo::default(), clients: None, host: Host::KVTIDE };
     let shape = KvShape::of(&fitted.model, 16).unwrap();
     let memory = MemorySource::lend(open(0, &fitted, &engine).unwrap(), shape, &engine);
     let requests = traffic(&"uniform:rate=4,n=6,in=90,out=12,seed=3".parse().unwrap()).unwrap();

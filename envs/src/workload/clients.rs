@@ -1,0 +1,190 @@
+//! Traffic of many clients, drawn from their statistics ([`ServeGen`]).
+//!
+//! Each client is a renewal process of its own, with gamma gaps of its rate and coefficient of variation, ten minutes at a
+//! time. (`ServeGen` fits a gamma or a Weibull distribution to each; here all are gamma, with the same two moments.) Each ten
+//! minutes starts as a process does that has been running for ever: the time to its first arrival is a uniform share of a gap
+//! drawn in proportion to its length, which for gamma gaps of shape `k` is one of shape `k + 1` (Cox 1962, "Renewal theory",
+//! section 2.4 and 5.2). So the expected number of requests is exactly rate times time. Over [`MAX_CV`], which a ten-minute
+//! measurement passes where a client sends all it has at once, `MAX_CV` is drawn.
+//!
+//! Lengths are those of the six hours, drawn independently of each other and of arrivals. (`ServeGen`'s own sampler draws
+//! prompt and answer by one number, which makes the longest prompts have the longest answers.) They are independent from
+//! request to request too: bursts of like requests are not modelled, nor prefixes, nor sessions.
+//!
+//! Every client and ten minutes has streams of its own. So a window has the same requests whether it is drawn alone or as part
+//! of a longer one, and only the window asked for costs anything; and with one seed, the requests of two loads are the same,
+//! sooner or later. A load scales rates and leaves each client's burstiness: fewer or more of its users, as bursty as all.
+
+use rand::RngExt;
+use rand_distr::{Distribution, Gamma};
+
+use super::replay::MAX_LOAD;
+use super::synthetic::{Gaps, MAX_CV, MAX_REQUESTS, MIN_CV};
+use super::windows::WINDOW_SLACK;
+use super::{Replay, Scaling, Window, Workload, WorkloadError, burstiness};
+use crate::seed::{self, Stream};
+use crate::time::Micros;
+use crate::trace::servegen::{Client, Period, ROW, Rate, ServeGen};
+use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request};
+
+/// A rate at which nothing arrives in ten years; lower ones would make gaps that are no numbers.
+const NEVER_RPS: f64 = 1e-12;
+
+impl ServeGen {
+    /// Draws a window, at the load, burstiness and lengths that `replay` says. Its seed is the root of the streams
+    /// `clients.arrivals` and `clients.lengths`, of each client and ten minutes. Load scales rates whatever the scaling. A `cv`
+    /// is that of all clients together: see [`Replay::cv`].
+    ///
+    /// # Errors
+    /// If a value is out of range or belongs to recorded arrivals (stretching, jitter), the window is beyond the files, or
+    /// nothing or too much arrives in it.
+    pub fn draw(&self, replay: &Replay) -> Result<Workload, WorkloadError> {
+        // Written so that NaN is refused as well.
+        if !(replay.load > 0.0 && replay.load <= MAX_LOAD) {
+            return Err(WorkloadError::Load(replay.load));
+        }
+        if replay.scaling == Scaling::Stretch || replay.jitter.is_some() {
+            return Err(WorkloadError::NotRecorded { name: self.name() });
+        }
+        burstiness::check(replay.cv)?;
+        replay.lengths.check()?;
+        let window = self.check_window(replay.window)?;
+        let expected = self.expected_requests(whole_rows(window)) * replay.load;
+        if expected > MAX_REQUESTS as f64 {
+            return Err(WorkloadError::TooBusy { window, requests: expected as u64 });
+        }
+        let requests = self.requests(window, replay.load, replay.seed)?;
+        if requests.is_empty() {
+            return Err(WorkloadError::IdleWindow(window));
+        }
+        let drawn = Workload::new(&self.name(), requests, window.length())?;
+        let timed = replay.cv.map_or(Ok(drawn.clone()), |cv| burstiness::redraw(&drawn, cv, replay.seed))?;
+        Ok(timed.with_lengths(replay.lengths))
+    }
+
+    /// The window, or all there is; refused if it is empty or reaches beyond the files.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn check_window(&self, window: Option<Window>) -> Result<Window, WorkloadError> {
+        let window = window.unwrap_or(Window { start: Micros::ZERO, end: self.span() });
+        if window.start >= window.end {
+            return Err(WorkloadError::EmptyWindow(window));
+        }
+        if window.end > self.span() + WINDOW_SLACK {
+            return Err(WorkloadError::WindowBeyondTrace { window, end: self.span() });
+        }
+        Ok(window)
+    }
+
+    /// Mean number of requests that arrive in a window at load 1.
+    pub fn expected_requests(&self, window: Window) -> f64 {
+        self.parts(window).map(|(_, rate, share_s)| rate.rate_rps * share_s).sum()
+    }
+
+    /// Mean answer of the requests of a window, tokens; 0 where none arrive.
+    pub fn mean_output(&self, window: Window) -> f64 {
+        let tokens = self
+            .parts(window)
+            .map(|(client, rate, share_s)| rate.rate_rps * share_s * client.periods[rate.period].output.mean());
+        tokens.sum::<f64>() / self.expected_requests(window).max(f64::MIN_POSITIVE)
+    }
+
+    /// Each client's ten minutes that a window has a part of, and how many seconds of them.
+    pub fn parts(&self, window: Window) -> impl Iterator<Item = (&Client, &Rate, f64)> {
+        self.clients().iter().flat_map(move |client| {
+            let first = client.rates.partition_point(|rate| rate.start + ROW <= window.start);
+            let rates = client.rates[first..].iter().take_while(move |rate| rate.start < window.end);
+            rates.map(move |rate| {
+                let part = (rate.start + ROW).min(window.end).since(rate.start.max(window.start));
+                (client, rate, part.as_secs_f64())
+            })
+        })
+    }
+
+    fn requests(&self, window: Window, load: f64, seed: u64) -> Result<Vec<Request>, WorkloadError> {
+        let mut requests = Vec::new();
+        for (client, rate, _) in self.parts(window) {
+            let mut minutes = TenMinutes::new(client, rate, load, seed);
+            while let Some(arrival) = minutes.next_arrival().filter(|arrival| *arrival < window.end) {
+                let lengths = minutes.lengths();
+                if !window.contains(arrival) {
+                    continue;
+                }
+                if requests.len() as u64 == MAX_REQUESTS {
+                    return Err(WorkloadError::TooBusy { window, requests: MAX_REQUESTS + 1 });
+                }
+                requests.push(Request {
+                    tenant: Some(client.name.clone()),
+                    ..Request::new(arrival - window.start, lengths.0, lengths.1)
+                });
+            }
+        }
+        // Those that arrive together stay in the order of their clients.
+        requests.sort_by_key(|request| request.arrival);
+        Ok(requests)
+    }
+}
+
+/// The ten minutes that a window has a part of, whole: what is drawn to know what arrives in it.
+fn whole_rows(window: Window) -> Window {
+    let start = Micros(window.start.0 - window.start.0 % ROW.0);
+    Window { start, end: Micros(window.end.0.next_multiple_of(ROW.0)) }
+}
+
+/// Ten minutes of one client.
+struct TenMinutes<'a> {
+    start: Micros,
+    gaps: Gaps,
+    /// Seconds since the start.
+    now_s: f64,
+    /// Drawn so far.
+    arrivals: u64,
+    arrival_stream: Stream,
+    length_stream: Stream,
+    period: &'a Period,
+}
+
+impl<'a> TenMinutes<'a> {
+    fn new(client: &'a Client, rate: &Rate, load: f64, seed: u64) -> TenMinutes<'a> {
+        let seed = seed::derive(seed, "clients", client.number);
+        let index = rate.start.0 / ROW.0;
+        let (rate_rps, cv) = ((rate.rate_rps * load).max(NEVER_RPS), rate.cv.min(MAX_CV));
+        let mut arrival_stream = seed::stream(seed, "clients.arrivals", index);
+        let share = arrival_stream.random::<f64>();
+        TenMinutes {
+            start: rate.start,
+            gaps: Gaps::new(rate_rps, cv),
+            now_s: share * long_gap(rate_rps, cv, &mut arrival_stream),
+            arrivals: 0,
+            arrival_stream,
+            length_stream: seed::stream(seed, "clients.lengths", index),
+            period: &client.periods[rate.period],
+        }
+    }
+
+    fn next_arrival(&mut self) -> Option<Micros> {
+        if self.arrivals > 0 {
+            self.now_s += self.gaps.draw(&mut self.arrival_stream);
+        }
+        self.arrivals += 1;
+        let arrival = self.start + Micros::from_secs_f64(self.now_s);
+        (arrival < self.start + ROW && self.arrivals <= MAX_REQUESTS).then_some(arrival)
+    }
+
+    /// Prompt and answer of the arrival drawn last.
+    fn lengths(&mut self) -> (u32, u32) {
+        let prompt: u64 = self.period.prompt.iter().map(|part| part.draw(&mut self.length_stream)).sum();
+        let output = self.period.output.draw(&mut self.length_stream);
+        (prompt.clamp(1, u64::from(MAX_PROMPT_TOKENS)) as u32, output.clamp(1, MAX_OUTPUT_TOKENS))
+    }
+}
+
+/// A gap drawn in proportion to its length, in seconds.
+fn long_gap(rate_rps: f64, cv: f64, stream: &mut Stream) -> f64 {
+    match Gamma::new(1.0 / (cv * cv) + 1.0, cv * cv / rate_rps) {
+        Ok(gamma) if cv >= MIN_CV => gamma.sample(stream),
+        // All gaps are alike.
+        _ => 1.0 / rate_rps,
+    }
+}
