@@ -162,8 +162,9 @@ class Pilot:
         self.fallbacks.note(fallback, outside, now_us)
         if fallback is not None:
             self.metrics.count("fallbacks", fallback)
-        self.metrics.set("watermark", watermark)
-        self.metrics.set("in_force", float(fallback is None and self.metrics.mode == "act"))
+        values = self.metrics.values
+        values["watermark"], values["in_force"] = watermark, float(fallback is None and self.metrics.mode == "act")
+        self.metrics.tell(now_us)
 
     def failed(self, where: str, error: Exception | None = None) -> None:
         """Counts `error`, or the exception being handled. The first of a kind is logged in full, later ones ever more
