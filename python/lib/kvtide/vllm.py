@@ -62,7 +62,8 @@ class Tide:
         self.observer = Observer()
         self.ledger = Ledger()
         self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
-        self.victim = "newest"
+        # None: vLLM's own.
+        self.in_force, self.victim = None, "newest"
         self.now_us = self.last_output_us = self.time_us()
         self.preempted = 0
         # Preempted, with tokens perhaps on their way.
@@ -109,9 +110,10 @@ class Tide:
 
     def obey(self, controls) -> None:
         """Puts `controls` in force; None is vLLM's own behaviour. Shadow mode touches nothing."""
-        if not self.acts:
+        if not self.acts or controls == self.in_force:
             return
         try:
+            self.in_force = controls
             if controls is None:
                 blocks, self.victim, order = self.engine_blocks, "newest", "fcfs"
             else:
@@ -122,6 +124,7 @@ class Tide:
             self.queue.order = order
         except Exception:
             self.pilot.failed("obey")
+            self.in_force = None
             self.manager.watermark_blocks, self.victim, self.queue.order = self.engine_blocks, "newest", "fcfs"
 
     def after(self, output) -> None:
@@ -186,7 +189,8 @@ class Tide:
         self.arrived_us.pop(request.request_id, None)
         self.unanswered.pop(request.request_id, None)
         self.was_late.pop(request.request_id, None)
-        if "ABORTED" not in request.status.name:
+        # Its name without a property's call.
+        if request.status._name_ != "FINISHED_ABORTED":
             self.ledger.completed(request.num_output_tokens)
 
     def entry(self, request) -> tuple[int, int, int, int | None]:
@@ -287,13 +291,6 @@ class TideMixin:
         super().__init__(*args, **kwargs)
         self.kvtide = attach(self)
 
-    def _tell_kvtide(self, what: str, *args) -> None:
-        if self.kvtide is not None:
-            try:
-                getattr(self.kvtide, what)(*args)
-            except Exception:
-                self.kvtide.pilot.failed(what)
-
     def schedule(self, *args, **kwargs):
         tide = self.kvtide
         if tide is None:
@@ -319,8 +316,12 @@ class TideMixin:
     def add_request(self, request, *args, **kwargs):
         is_new = request.request_id not in self.requests
         result = super().add_request(request, *args, **kwargs)
-        if is_new:
-            self._tell_kvtide("arrived", request)
+        tide = self.kvtide
+        if is_new and tide is not None:
+            try:
+                tide.arrived(request)
+            except Exception:
+                tide.pilot.failed("arrived")
         return result
 
     def _request_blocks_can_be_freed(self, request, *args, **kwargs):
@@ -337,11 +338,18 @@ class TideMixin:
         return super()._request_blocks_can_be_freed(request, *args, **kwargs)
 
     def _preempt_request(self, request, *args, **kwargs):
-        self._tell_kvtide("was_preempted", request)
+        tide = self.kvtide
+        if tide is not None:
+            tide.was_preempted(request)
         return super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request, *args, **kwargs):
-        self._tell_kvtide("freed", request)
+        tide = self.kvtide
+        if tide is not None:
+            try:
+                tide.freed(request)
+            except Exception:
+                tide.pilot.failed("freed")
         return super()._free_request(request, *args, **kwargs)
 
 
