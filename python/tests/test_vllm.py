@@ -7,8 +7,8 @@ from abc import ABC
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from tables import leaf, split, table_bytes
 from fake_vllm import Request, Scheduler, Status, VllmScheduler
+from tables import leaf, split, table_bytes
 
 from kvtide import vllm as adapter
 from kvtide.vllm import Tide
