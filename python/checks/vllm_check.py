@@ -6,7 +6,8 @@ fails where
 
 - the default, a fixed watermark or shadow mode is not what was predicted, step for step;
 - a table attains half a point more or less than was predicted;
-- a table that is meant for the traffic is refused, ends on a fallback, or falls back in more than one decision of twenty;
+- a table that is meant for the traffic is refused, or, up to the last request's arrival, falls back in more than one decision
+  of twenty or is falling back then (afterwards the node runs empty, as none does for long);
 - kvtide fails inside;
 - a shipped table is in no scenario.
 
@@ -88,10 +89,11 @@ def faults(policy: str, real: dict, predicted: dict | None) -> list[str]:
     if set(guard["reloads"]) != {"ok"}:
         found.append(f"refused: {', '.join(guard['reloads'])}")
     elif kind == "table":
-        if guard["last_fallback"] is not None:
-            found.append(f"ends on a fallback: {guard['last_fallback']} {outside(guard)}")
-        if fallen_back(guard) > MOST_FALLBACKS:
-            found.append(f"falls back: {guard['fallbacks']} of {guard['decisions']} decisions {outside(guard)}")
+        served = real["kvtide_while_served"]
+        if served["last_fallback"] is not None:
+            found.append(f"ends on a fallback: {served['last_fallback']} {outside(served)}")
+        if fallen_back(served) > MOST_FALLBACKS:
+            found.append(f"falls back: {served['fallbacks']} of {served['decisions']} decisions {outside(served)}")
     return found
 
 

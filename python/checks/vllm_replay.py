@@ -92,6 +92,8 @@ class Driver:
         self.records: list[Record] = []
         self.steps = self.preemptions = 0
         self.schedule_s = 0.0
+        # What the guard had done when the last request arrived: from then on the node runs empty, as none does.
+        self.while_served: dict | None = None
 
     def run(self, scheduler) -> dict:
         self.scheduler, in_flight = scheduler, None
@@ -129,6 +131,8 @@ class Driver:
                 str(index), Text(row, index).prompt(), row["output_tokens"], arrival_us * 1e-6
             )
             self.scheduler.add_request(request)
+        if self.while_served is None:
+            self.while_served = guard_report(self.scheduler)
 
     def plan(self) -> dict | None:
         scheduler = self.scheduler
@@ -176,14 +180,16 @@ class Driver:
             "ttft_p99_ms": ttfts[len(ttfts) * 99 // 100] / 1000,
             "schedule_us_per_step": round(self.schedule_s / self.steps * 1e6, 1),
         }
-        tide = getattr(self.scheduler, "kvtide", None)
-        if tide is not None:
-            summary["kvtide"] = guard_report(tide)
+        if self.while_served:
+            summary |= {"kvtide": guard_report(self.scheduler), "kvtide_while_served": self.while_served}
         return summary
 
 
-def guard_report(tide) -> dict:
-    """As `kvtide simulate --json` has it, and what went wrong."""
+def guard_report(scheduler) -> dict:
+    """As `kvtide simulate --json` has it, and what went wrong; nothing where kvtide is not."""
+    tide = getattr(scheduler, "kvtide", None)
+    if tide is None:
+        return {}
     metrics, fallback = tide.metrics, tide.pilot.guard.last_fallback
     return {
         "decisions": metrics.counts["decisions", ""],

@@ -5,13 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// Free blocks looked at for the first with an entry. A pool that has been full once has nearly none before it.
-const WINDOW: u32 = 64;
+const WINDOW: u32 = 16;
 
 /// Free blocks that hold a cache entry, of `free`. Those without one are in front of vLLM's free queue, so they are counted as
 /// far as `WINDOW`. Beyond, the entries are counted that running requests hold: `held` are blocks by request id, of which so
 /// many as `cached` says have an entry, and whatever else is cached is free. (That is exact unless several blocks hold the
 /// same tokens, of which vLLM counts one.)
-#[pyfunction]
 pub fn evictable_blocks(
     pool: &Bound<'_, PyAny>,
     free: u32,

@@ -16,9 +16,9 @@ mod observation;
 mod pricing;
 mod queue;
 mod requests;
-mod running;
 mod slo;
 mod table;
+mod vllm;
 
 use pyo3::prelude::*;
 
@@ -33,7 +33,6 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
     m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;
-    m.add_function(wrap_pyfunction!(cached::evictable_blocks, m)?)?;
     #[cfg(feature = "simulator")]
     m.add_class::<cost::PyStepCost>()?;
     m.add_class::<action::PyControls>()?;
@@ -43,7 +42,7 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<observation::PyObserver>()?;
     m.add_class::<pricing::PyPricing>()?;
     m.add_class::<queue::PyWaitingQueue>()?;
-    m.add_class::<running::PyRunning>()?;
     m.add_class::<slo::PySlo>()?;
+    m.add_class::<vllm::PyVllmView>()?;
     m.add_class::<table::PyTable>()
 }

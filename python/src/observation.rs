@@ -1,5 +1,6 @@
 //! Observations, and the observer that makes them.
 
+use kvtide_rules::{Pricing, windows};
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{FEATURES, Observation, Observer, RunningRequest, Snapshot, WaitingRequest};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
@@ -10,7 +11,6 @@ use crate::ledger::PyLedger;
 use crate::pricing::PyPricing;
 use crate::queue::PyWaitingQueue;
 use crate::requests::{Rows, count, unsigned};
-use crate::running::PyRunning;
 
 /// Names of the features, in order.
 pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
@@ -74,7 +74,7 @@ impl PyObservation {
 /// Turns what a scheduler knows into observations; remembers counters and running averages.
 #[pyclass(name = "Observer", module = "kvtide")]
 #[derive(Debug, Default)]
-pub struct PyObserver(Observer);
+pub struct PyObserver(pub Observer);
 
 #[pymethods]
 impl PyObserver {
@@ -89,8 +89,8 @@ impl PyObserver {
     /// `running` has a row for each running request: tokens, computed tokens, generated tokens, held blocks, deadline of
     /// the next token. `waiting` has one for each waiting request from the front: tokens, arrival, deadline of the first
     /// token (None or -1 if it has had it), prefill time. Where that is long, `newest` may hold the last of them, from
-    /// the back, and `num_waiting` how many there are. Rows are tuples, or 64-bit integers in one buffer. Instead of rows
-    /// there may be a `Running` and, with the `pricing` of its prompts, a `WaitingQueue`; instead of counters, a `ledger`.
+    /// the back, and `num_waiting` how many there are. Rows are tuples, or 64-bit integers in one buffer. Instead of
+    /// rows there may be a `WaitingQueue`, with the `pricing` of its prompts; instead of counters, a `ledger`.
     #[pyo3(signature = (
         *, now_us, block_size, num_gpu_blocks, free_gpu_blocks, max_num_seqs, max_num_batched_tokens, ttft_target_us,
         tpot_target_us, evictable_blocks = 0, num_cpu_blocks = 0, free_cpu_blocks = 0, num_swapped = 0,
@@ -114,7 +114,7 @@ impl PyObserver {
         num_cpu_blocks: u32,
         free_cpu_blocks: u32,
         num_swapped: u32,
-        running: Option<Running<'_>>,
+        running: Option<Rows<5>>,
         waiting: Option<Waiting<'_>>,
         newest: Option<Rows<4>>,
         num_waiting: Option<u32>,
@@ -155,39 +155,34 @@ impl PyObserver {
             totals: ledger.map_or(counted, |ledger| ledger.totals),
             ..Snapshot::default()
         };
-        match running {
-            Some(Running::Read(running)) => shot.add_all_running(running.0.iter().copied()),
-            Some(Running::Rows(rows)) => shot.add_all_running(rows.into_iter().map(running_request)),
-            None => {}
-        }
-        match waiting {
-            Some(Waiting::Queue(waiting)) => {
-                let pricing = pricing.map(|pricing| pricing.pricing()).unwrap_or_default();
-                kvtide_rules::windows::look_at_waiting(&waiting.queue, &pricing, &mut shot);
-            }
-            Some(Waiting::Rows(rows)) => look_at_rows(&rows, newest, num_waiting, &mut shot),
-            None => look_at_rows(&Rows::none(), newest, num_waiting, &mut shot),
-        }
+        shot.add_all_running(running.into_iter().flatten().map(running_request));
+        let waiting = waiting.unwrap_or_else(|| Waiting::Rows(Rows::none()));
+        let pricing = pricing.map(|pricing| pricing.pricing()).unwrap_or_default();
+        look_at_waiting(waiting, newest, num_waiting, &pricing, &mut shot);
         PyObservation(self.0.observe(&shot))
     }
 }
 
-/// Running requests, read already or as rows.
-#[derive(FromPyObject)]
-enum Running<'py> {
-    Read(PyRef<'py, PyRunning>),
-    Rows(Rows<5>),
-}
-
 /// Waiting requests, in a queue or as rows.
 #[derive(FromPyObject)]
-enum Waiting<'py> {
+pub enum Waiting<'py> {
     Queue(PyRef<'py, PyWaitingQueue>),
     Rows(Rows<4>),
 }
 
-/// Looks at the rows from both ends; the last are in `newest`, from the back, where that is given.
-fn look_at_rows(rows: &Rows<4>, newest: Option<Rows<4>>, num_waiting: Option<u32>, shot: &mut Snapshot) {
+/// Looks at both ends. Of rows the last may be in `newest`, from the back, and how many there are in `num_waiting`; those of
+/// a queue are priced by `pricing`.
+pub fn look_at_waiting(
+    waiting: Waiting<'_>,
+    newest: Option<Rows<4>>,
+    num_waiting: Option<u32>,
+    pricing: &Pricing,
+    shot: &mut Snapshot,
+) {
+    let rows = match waiting {
+        Waiting::Queue(waiting) => return windows::look_at_waiting(&waiting.queue, pricing, shot),
+        Waiting::Rows(rows) => rows,
+    };
     shot.waiting = num_waiting.unwrap_or(rows.len() as u32);
     let front = rows.iter().map(waiting_request);
     match newest {

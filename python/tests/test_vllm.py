@@ -2,11 +2,15 @@
 
 import logging
 import os
+import sys
+from abc import ABC
+from types import ModuleType, SimpleNamespace
 
 import pytest
-from tables import leaf, split, table_bytes
 from fake_vllm import Request, Scheduler, Status, VllmScheduler
+from tables import leaf, split, table_bytes
 
+from kvtide import vllm as adapter
 from kvtide.vllm import Tide
 
 FULL = [leaf(watermark=8, victim=2, admission=2)]
@@ -210,7 +214,7 @@ def test_out_of_range_falls_back_to_vllms_watermark(acting):
     assert counts(scheduler, "fallbacks") == {"out_of_range": 3}
 
 
-FAILING = ["observe", "arrived", "entry", "offer_victim", "running", "after", "arrival_us", "freed", "answered"]
+FAILING = ["observe", "arrived", "entry", "offer_victim", "after", "arrival_us", "freed", "answered"]
 
 
 @pytest.mark.parametrize("method", FAILING)
@@ -224,7 +228,7 @@ def test_a_failure_inside_is_counted_and_vllm_goes_on(acting, monkeypatch, metho
     scheduler = Scheduler(num_blocks=61, watermark=0.03)
     run(scheduler, crowd())
     assert sum(counts(scheduler, "errors").values()) > 0
-    if method in ("observe", "running"):
+    if method == "observe":
         # Nothing is decided, so every step is vLLM's.
         again = Scheduler(num_blocks=61, watermark=0.03)
         assert run(again, crowd()) == run(VllmScheduler(61, 0.03), crowd())
@@ -254,6 +258,63 @@ def test_a_start_that_fails_leaves_vllm_alone(environ, monkeypatch):
             assert run(scheduler, crowd()) == run(VllmScheduler(), crowd())
     monkeypatch.delenv("KVTIDE_TABLE")
     assert Scheduler().kvtide is None
+
+
+class SchedulerConfig:
+    """vLLM's, in short."""
+
+    def __init__(self, scheduler_cls=None, async_scheduling=True):
+        self.scheduler_cls, self.async_scheduling, self.warnings = scheduler_cls, async_scheduling, 0
+
+    def get_scheduler_cls(self):
+        self.warnings += self.scheduler_cls is not None
+        return VllmScheduler
+
+
+@pytest.fixture
+def vllm_config(acting, monkeypatch):
+    """The modules of vLLM that the plugin touches."""
+    names = ["config", "config.scheduler", "v1", "v1.core", "v1.core.sched", "v1.core.sched.scheduler",
+             "v1.core.sched.async_scheduler", "v1.core.sched.request_queue"]  # fmt: skip
+    modules = {name: ModuleType(f"vllm.{name}") for name in names}
+    for name, module in (("vllm", ModuleType("vllm")), *((f"vllm.{name}", module) for name, module in modules.items())):
+        monkeypatch.setitem(sys.modules, name, module)
+
+    class Config(SchedulerConfig):
+        pass
+
+    modules["config.scheduler"].SchedulerConfig = Config
+    modules["v1.core.sched.scheduler"].Scheduler = VllmScheduler
+    modules["v1.core.sched.async_scheduler"].AsyncScheduler = type("AsyncScheduler", (VllmScheduler,), {})
+    modules["v1.core.sched.request_queue"].RequestQueue = ABC
+    monkeypatch.setattr(adapter, "_classes", {})
+    return Config
+
+
+@pytest.mark.parametrize("name", [None, "kvtide.vllm.Scheduler", "kvtide.vllm.AsyncScheduler"])
+def test_the_plugin_puts_its_scheduler_in_place_and_vllm_has_nothing_to_warn_of(vllm_config, name):
+    adapter.register()
+    adapter.register()
+    config = vllm_config(name)
+    assert issubclass(config.get_scheduler_cls(), adapter.TideMixin)
+    assert config.warnings == 0
+    scheduler = config.get_scheduler_cls()
+    made = scheduler.__new__(scheduler, SimpleNamespace(scheduler_config=config))
+    assert type(made).__name__ == "AsyncScheduler"
+
+
+def test_the_plugin_leaves_other_schedulers_alone(vllm_config, monkeypatch):
+    adapter.register()
+    config = vllm_config("some.other.Scheduler")
+    assert config.get_scheduler_cls() is VllmScheduler
+    assert config.warnings == 1
+
+
+def test_without_a_table_the_plugin_does_nothing(vllm_config, monkeypatch):
+    monkeypatch.delenv("KVTIDE_TABLE")
+    original = vllm_config.get_scheduler_cls
+    adapter.register()
+    assert vllm_config.get_scheduler_cls is original
 
 
 def test_targets_and_interval_come_from_the_table(acting, monkeypatch):
@@ -291,3 +352,38 @@ def test_an_aborted_request_is_no_completion(acting):
     scheduler.running.remove(request)
     scheduler._free_request(request)
     assert scheduler.kvtide.ledger.completions == 0
+
+
+def cached_pool(pattern, entries, in_use):
+    """A scheduler with free blocks that hold an entry (`#`) or none (`.`), in the order of vLLM's free queue."""
+    scheduler = Scheduler(num_blocks=1 + len(pattern) + sum(held for held, _ in in_use))
+    manager = scheduler.kv_cache_manager
+    manager.free, pool = len(pattern), manager.block_pool
+    pool.cached_block_hash_to_block.update((entry, None) for entry in range(entries))
+    block = pool.free_block_queue.fake_free_list_tail
+    for mark in reversed(pattern):
+        block = SimpleNamespace(block_hash=mark if mark == "#" else None, next_free_block=block)
+    pool.free_block_queue.fake_free_list_head.next_free_block = block
+    blocks = manager.coordinator.single_type_managers[0]
+    for index, (held, cached) in enumerate(in_use):
+        blocks.req_to_blocks[str(index)] = [object()] * held
+        blocks.num_cached_block[str(index)] = cached
+    return scheduler.kvtide.observe()["evictable_fraction"] * (pool.num_gpu_blocks - 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "entries", "in_use", "wanted"),
+    [
+        ("....", 0, [(6, 0)], 0),
+        ("..##", 2, [(6, 0)], 2),
+        ("..##", 6, [(6, 4)], 2),
+        ("####", 4, [], 4),
+        # Beyond those looked at, from what is held: 50 entries, of which 24 are running requests'.
+        ("." * 30 + "#" * 26, 50, [(20, 16), (10, 8)], 26),
+        # A pool that has never been full, without an entry that is free.
+        ("." * 100, 24, [(20, 16), (10, 8)], 0),
+    ],
+)
+def test_cached_blocks_that_nobody_uses_are_counted(acting, pattern, entries, in_use, wanted):
+    acting.write_bytes(table_bytes([leaf()]))
+    assert cached_pool(pattern, entries, in_use) == pytest.approx(wanted, abs=1e-3)

@@ -21,10 +21,10 @@ from kvtide._kvtide import (
     Observation,
     Observer,
     Pricing,
-    Running,
     Slo,
     Table,
     TableError,
+    VllmView,
     WaitingQueue,
     __version__,
 )
@@ -41,10 +41,10 @@ __all__ = [
     "Observation",
     "Observer",
     "Pricing",
-    "Running",
     "Slo",
     "Table",
     "TableError",
+    "VllmView",
     "WaitingQueue",
     "__version__",
 ]

@@ -120,22 +120,22 @@ class WaitingQueue:
     def __contains__(self, request: Any) -> bool: ...
     def __iter__(self) -> Iterator[Any]: ...
 
-class Running:
-    """What an observation and the choice of a victim need of the running requests, in running order."""
+class VllmView:
+    """A scheduler of vLLM's, with one kind of blocks."""
 
-    @staticmethod
-    def of_vllm(
-        running: list[Any],
-        held: dict[str, list[Any]],
-        arrived_us: dict[str, int],
-        slo: Slo,
+    def __init__(self, scheduler: Any, arrived_us: dict[str, int]) -> None: ...
+    def observe(
+        self,
+        observer: Observer,
         now_us: int,
-        first: int = 0,
-    ) -> Running: ...
-    def victim(self, rule: str) -> int | None: ...
-    def __len__(self) -> int: ...
-
-def evictable_blocks(pool: Any, free: int, held: dict[str, list[Any]], cached: dict[str, int]) -> int: ...
+        slo: Slo,
+        ledger: Ledger,
+        pricing: Pricing,
+        waiting: WaitingQueue | Iterable[WaitingRow] | Buffer,
+        newest: Iterable[WaitingRow] | Buffer | None = None,
+        num_waiting: int | None = None,
+    ) -> Observation: ...
+    def victim(self, rule: str, slo: Slo, now_us: int, first: int) -> int | None: ...
 
 class Observation:
     """What a policy sees: a fixed sequence of named floats."""
@@ -166,7 +166,7 @@ class Observer:
         num_cpu_blocks: int = 0,
         free_cpu_blocks: int = 0,
         num_swapped: int = 0,
-        running: Running | Iterable[RunningRow] | Buffer | None = None,
+        running: Iterable[RunningRow] | Buffer | None = None,
         waiting: WaitingQueue | Iterable[WaitingRow] | Buffer | None = None,
         newest: Iterable[WaitingRow] | Buffer | None = None,
         num_waiting: int | None = None,

@@ -19,11 +19,12 @@ GAUGES = {
     "table_info": ("1 for the table that is loaded", ("name", "profile", "hash")),
 }
 BASE = ("host", "mode")
+TELL_US = 1_000_000
 _exported: dict | None = None
 
 
 class Metrics:
-    """Counts by name and label. `exported` is what Prometheus has, if anything."""
+    """Counts by name and label. Prometheus is told once a second, since telling it takes longer than deciding."""
 
     def __init__(self, host: str, mode: str, logger) -> None:
         self.host = host
@@ -32,25 +33,14 @@ class Metrics:
         self.values: dict[str, float] = {}
         self.table: tuple[str, ...] = ()
         self.exported = _export(logger)
-        # Looking a label up takes longer than everything else here.
-        self._labelled: dict[tuple[str, str], object] = {}
+        self._told: Counts[tuple[str, str]] = Counts()
+        self._tell_at_us = 0
 
     def count(self, name: str, label: str = "") -> int:
         """Adds one; returns how many there are."""
         key = (name, label)
-        self.counts[key] += 1
-        exported = self._exported(name, label)
-        if exported is not None:
-            exported.inc()
-        return self.counts[key]
-
-    def set(self, name: str, value: float) -> None:
-        """Of a gauge."""
-        if self.values.get(name) != value:
-            self.values[name] = value
-            exported = self._exported(name)
-            if exported is not None:
-                exported.set(value)
+        count = self.counts[key] = self.counts[key] + 1
+        return count
 
     def loaded(self, name: str, profile: str, digest: str) -> None:
         """Another table is loaded than before."""
@@ -62,18 +52,22 @@ class Metrics:
         if info:
             info.labels(self.host, self.mode, *labels).set(1)
 
+    def tell(self, now_us: int) -> None:
+        """Tells Prometheus what has changed, if a second has passed."""
+        if self.exported is None or now_us < self._tell_at_us:
+            return
+        self._tell_at_us = now_us + TELL_US
+        for (name, label), count in self.counts.items():
+            labels = (self.host, self.mode) + ((label,) if label else ())
+            if count != self._told[name, label]:
+                self.exported[name].labels(*labels).inc(count - self._told[name, label])
+                self._told[name, label] = count
+        for name, value in self.values.items():
+            self.exported[name].labels(self.host, self.mode).set(value)
+
     def of(self, name: str) -> dict[str, int]:
         """Counts of `name` by label."""
         return {label: count for (counter, label), count in self.counts.items() if counter == name}
-
-    def _exported(self, name: str, label: str = ""):
-        if self.exported is None:
-            return None
-        key = (name, label)
-        if key not in self._labelled:
-            labels = (self.host, self.mode) + ((label,) if label else ())
-            self._labelled[key] = self.exported[name].labels(*labels)
-        return self._labelled[key]
 
 
 def _export(logger) -> dict | None:

@@ -62,6 +62,9 @@ class Pilot:
         self.interval = settings.interval or DEFAULT_INTERVAL
         self._seen: tuple[int, int, int] | None = None
         self._poll_at_us = 0
+        # What was decided last, and whether that is not what the engine does by itself.
+        self._decided: Controls | None = None
+        self._overrides = False
         self.load()
 
     def poll(self, now_us: int) -> None:
@@ -151,7 +154,10 @@ class Pilot:
         self._note(fallback, outside, controls.watermark, now_us)
         if fallback is not None and self._falls_back_to_engine():
             return None
-        if (controls.watermark, controls.victim, controls.admission) != (self.engine.watermark, "newest", "fcfs"):
+        if controls != self._decided:
+            own = (self.engine.watermark, "newest", "fcfs")
+            self._decided, self._overrides = controls, (controls.watermark, controls.victim, controls.admission) != own
+        if self._overrides:
             self.metrics.count("overrides")
         return controls
 
@@ -162,8 +168,9 @@ class Pilot:
         self.fallbacks.note(fallback, outside, now_us)
         if fallback is not None:
             self.metrics.count("fallbacks", fallback)
-        self.metrics.set("watermark", watermark)
-        self.metrics.set("in_force", float(fallback is None and self.metrics.mode == "act"))
+        values = self.metrics.values
+        values["watermark"], values["in_force"] = watermark, float(fallback is None and self.metrics.mode == "act")
+        self.metrics.tell(now_us)
 
     def failed(self, where: str, error: Exception | None = None) -> None:
         """Counts `error`, or the exception being handled. The first of a kind is logged in full, later ones ever more

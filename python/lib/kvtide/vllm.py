@@ -22,7 +22,7 @@ import sys
 import time
 from itertools import islice
 
-from kvtide._kvtide import Ledger, Observer, Pricing, Running, WaitingQueue, evictable_blocks
+from kvtide._kvtide import Ledger, Observer, Pricing, VllmView, WaitingQueue
 from kvtide.metrics import Metrics, serve
 from kvtide.pilot import Engine, Pilot
 from kvtide.settings import Settings
@@ -62,12 +62,14 @@ class Tide:
         self.observer = Observer()
         self.ledger = Ledger()
         self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
-        self.victim = "newest"
+        # None: vLLM's own.
+        self.in_force, self.victim = None, "newest"
         self.now_us = self.last_output_us = self.time_us()
         self.preempted = 0
         # Preempted, with tokens perhaps on their way.
         self.victims: list = []
         self.arrived_us: dict[str, int] = {}
+        self.view = VllmView(scheduler, self.arrived_us)
         # Requests without a first token yet, and of the others whether it was late.
         self.unanswered: dict = {}
         self.was_late: dict[str, bool] = {}
@@ -108,9 +110,10 @@ class Tide:
 
     def obey(self, controls) -> None:
         """Puts `controls` in force; None is vLLM's own behaviour. Shadow mode touches nothing."""
-        if not self.acts:
+        if not self.acts or controls == self.in_force:
             return
         try:
+            self.in_force = controls
             if controls is None:
                 blocks, self.victim, order = self.engine_blocks, "newest", "fcfs"
             else:
@@ -121,6 +124,7 @@ class Tide:
             self.queue.order = order
         except Exception:
             self.pilot.failed("obey")
+            self.in_force = None
             self.manager.watermark_blocks, self.victim, self.queue.order = self.engine_blocks, "newest", "fcfs"
 
     def after(self, output) -> None:
@@ -185,7 +189,8 @@ class Tide:
         self.arrived_us.pop(request.request_id, None)
         self.unanswered.pop(request.request_id, None)
         self.was_late.pop(request.request_id, None)
-        if "ABORTED" not in request.status.name:
+        # Its name without a property's call.
+        if request.status._name_ != "FINISHED_ABORTED":
             self.ledger.completed(request.num_output_tokens)
 
     def entry(self, request) -> tuple[int, int, int, int | None]:
@@ -203,48 +208,23 @@ class Tide:
         first = running.index(asker) + 1
         if len(running) - first < 2:
             return request
-        victim = self.running(first).victim(self.victim)
-        running.append(running.pop(first + victim))
+        victim = self.view.victim(self.victim, self.pilot.slo, self.now_us, first)
+        running.append(running.pop(victim))
         return running[-1]
 
     # --- observation -----------------------------------------------------------------------------------------------
 
-    def running(self, first: int = 0) -> Running:
-        held = self.manager.coordinator.single_type_managers[0].req_to_blocks
-        return Running.of_vllm(self.scheduler.running, held, self.arrived_us, self.pilot.slo, self.now_us, first)
-
     def observe(self):
         """What the scheduler knows at this moment."""
-        scheduler, slo, pool = self.scheduler, self.pilot.slo, self.manager.block_pool
-        blocks = self.manager.coordinator.single_type_managers[0]
-        free = pool.get_num_free_blocks()
-        return self.observer.observe(
-            now_us=self.now_us,
-            block_size=scheduler.block_size,
-            # Without the null block, which is never given out.
-            num_gpu_blocks=pool.num_gpu_blocks - 1,
-            free_gpu_blocks=free,
-            evictable_blocks=evictable_blocks(pool, free, blocks.req_to_blocks, blocks.num_cached_block),
-            max_num_seqs=scheduler.max_num_running_reqs,
-            max_num_batched_tokens=scheduler.max_num_scheduled_tokens,
-            ttft_target_us=slo.ttft_us,
-            tpot_target_us=slo.tpot_us,
-            running=self.running(),
-            ledger=self.ledger,
-            **self.waiting(),
-        )
+        waiting = (self.queue,) if self.is_ordered else self.waiting_rows()
+        return self.view.observe(self.observer, self.now_us, self.pilot.slo, self.ledger, self.pricing, *waiting)
 
-    def waiting(self) -> dict:
-        if self.is_ordered:
-            return {"waiting": self.queue, "pricing": self.pricing}
-        # A priority queue: in its order, and by arrival.
+    def waiting_rows(self) -> tuple[list, list, int]:
+        """Of a priority queue: the first in its order, the last to arrive, and how many there are."""
         everybody = list(self.queue)
         last = sorted(everybody, key=self.arrival_us, reverse=True)
-        return {
-            "waiting": [self.waiting_row(request) for request in islice(everybody, WAITING_WINDOW)],
-            "newest": [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)],
-            "num_waiting": len(everybody),
-        }
+        first = [self.waiting_row(request) for request in islice(everybody, WAITING_WINDOW)]
+        return first, [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)], len(everybody)
 
     def waiting_row(self, request):
         tokens, arrival_us, _, first_token_by_us = self.entry(request)
@@ -311,13 +291,6 @@ class TideMixin:
         super().__init__(*args, **kwargs)
         self.kvtide = attach(self)
 
-    def _tell_kvtide(self, what: str, *args) -> None:
-        if self.kvtide is not None:
-            try:
-                getattr(self.kvtide, what)(*args)
-            except Exception:
-                self.kvtide.pilot.failed(what)
-
     def schedule(self, *args, **kwargs):
         tide = self.kvtide
         if tide is None:
@@ -332,14 +305,23 @@ class TideMixin:
 
     def update_from_output(self, scheduler_output, *args, **kwargs):
         outputs = super().update_from_output(scheduler_output, *args, **kwargs)
-        self._tell_kvtide("answered", scheduler_output)
+        tide = self.kvtide
+        if tide is not None:
+            try:
+                tide.answered(scheduler_output)
+            except Exception:
+                tide.pilot.failed("answered")
         return outputs
 
     def add_request(self, request, *args, **kwargs):
         is_new = request.request_id not in self.requests
         result = super().add_request(request, *args, **kwargs)
-        if is_new:
-            self._tell_kvtide("arrived", request)
+        tide = self.kvtide
+        if is_new and tide is not None:
+            try:
+                tide.arrived(request)
+            except Exception:
+                tide.pilot.failed("arrived")
         return result
 
     def _request_blocks_can_be_freed(self, request, *args, **kwargs):
@@ -356,11 +338,18 @@ class TideMixin:
         return super()._request_blocks_can_be_freed(request, *args, **kwargs)
 
     def _preempt_request(self, request, *args, **kwargs):
-        self._tell_kvtide("was_preempted", request)
+        tide = self.kvtide
+        if tide is not None:
+            tide.was_preempted(request)
         return super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request, *args, **kwargs):
-        self._tell_kvtide("freed", request)
+        tide = self.kvtide
+        if tide is not None:
+            try:
+                tide.freed(request)
+            except Exception:
+                tide.pilot.failed("freed")
         return super()._free_request(request, *args, **kwargs)
 
 
