@@ -1,11 +1,10 @@
 //! `kvtide simulate`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use clap::Args;
-use kvtide_envs::metrics::{GuardReport, Percentiles};
+use kvtide_envs::metrics::Percentiles;
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
@@ -78,22 +77,6 @@ fn print(output: &mut Output, row: &Row, json: bool) -> anyhow::Result<()> {
     if json { output.json("run", row) } else { output.text(&render(row)) }
 }
 
-/// `guard: 12 of 1185 decisions fell back (out_of_range 12); out of range: waiting 20`.
-fn guard_text(guard: &GuardReport) -> String {
-    let list = |counts: &BTreeMap<String, u64>| {
-        counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<String>>().join(", ")
-    };
-    let GuardReport { decisions, fallbacks, out_of_range, .. } = guard;
-    let mut text = format!("guard: {} of {decisions} decisions fell back", guard.fallen_back());
-    if !fallbacks.is_empty() {
-        let _ = write!(text, " ({})", list(fallbacks));
-    }
-    if !out_of_range.is_empty() {
-        let _ = write!(text, "; out of range: {}", list(out_of_range));
-    }
-    text
-}
-
 /// A run for people.
 fn render(row: &Row) -> String {
     let summary = &row.summary;
@@ -128,7 +111,7 @@ fn render(row: &Row) -> String {
         }
     }
     if let Some(guard) = &summary.guard {
-        let _ = writeln!(text, "  {}", guard_text(guard));
+        let _ = writeln!(text, "  {guard}");
     }
     if summary.prefix_hit_tokens > 0 {
         let _ = writeln!(

@@ -1,5 +1,6 @@
 //! Every policy against the first one.
 
+use kvtide_envs::metrics::GuardReport;
 use serde::Serialize;
 
 use super::against::{Against, gain, is_yardstick, pairs};
@@ -56,6 +57,9 @@ pub struct Comparison {
     pub preemptions: f64,
     /// Mean blocks swapped in either direction.
     pub swapped_blocks: f64,
+    /// What the guard of a table did, over all of its draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
     /// Constants chosen in hindsight, most frequent first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<String>,
@@ -148,6 +152,7 @@ fn one(
         longest_wait_ms: longest_wait_ms(&rows),
         preemptions: mean(&|row| row.summary.preemptions as f64),
         swapped_blocks: mean(&|row| (row.summary.swap_in_blocks + row.summary.swap_out_blocks) as f64),
+        guard: GuardReport::of_all(rows.iter().filter_map(|row| row.summary.guard.as_ref())),
         chosen: chosen(&rows),
     }
 }

@@ -51,6 +51,9 @@ fn attained(comparisons: &[Comparison], width: usize) -> String {
             let more = if others == 0 { String::new() } else { format!(" (and {others} others)") };
             let _ = writeln!(text, "{:width$}  = {first}{more}", "");
         }
+        if let Some(guard) = &line.guard {
+            let _ = writeln!(text, "{:width$}  {guard}", "");
+        }
     }
     let repeated = comparisons.first().map_or(0, |line| line.repeated);
     if repeated > 0 {
