@@ -11,7 +11,7 @@ from fake_vllm import Request, Scheduler, Status, VllmScheduler
 from tables import leaf, split, table_bytes
 
 from kvtide import vllm as adapter
-from kvtide.vllm import Tide
+from kvtide.tide import Tide
 
 FULL = [leaf(watermark=8, victim=2, admission=2)]
 
