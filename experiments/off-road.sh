@@ -1,6 +1,6 @@
 #!/bin/sh
 # Judges shipped tables, behind their guards, in worlds they were not trained on; prints the matrix and its worst row.
-#   experiments/off-road.sh [GROUP|TABLE …]     without names: every table; see off-road.cells
+#   experiments/off-road.sh [TABLE …]     without names: every table; see off-road.cells
 # Exit code 1 if a table attains more than a point less than the constant watermark it could be replaced by, or makes
 # somebody wait more than three times as long. What was run is kept in runs/off-road and not run again.
 set -eu

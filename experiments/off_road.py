@@ -132,15 +132,15 @@ HEAD = (f"{'world':16}{'default':>13}{'best-fixed':>13}{'constant':>13}{'table':
 def main():
     tables, cells = read_cells()
     wanted = set(sys.argv[1:])
-    unknown = wanted - set(tables) - {name for names in tables.values() for name in names}
-    if unknown:
-        print(f"no group or table {', '.join(sorted(unknown))}; groups: {', '.join(tables)}", file=sys.stderr)
+    known = {name for names in tables.values() for name in names}
+    if wanted - known:
+        print(f"no table {', '.join(sorted(wanted - known))}; known: {', '.join(sorted(known))}", file=sys.stderr)
         return 2
     RUNS.mkdir(parents=True, exist_ok=True)
     loaded = {}
     judged = []
     for group, name, found in cells:
-        names = [table for table in tables[group] if not wanted or wanted & {group, table}]
+        names = [table for table in tables[group] if not wanted or table in wanted]
         for table in names:
             if table not in loaded:
                 loaded[table] = Table(table)

@@ -7,8 +7,9 @@ import re
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
-    "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-core", "reasoning-core-open",
-    "reasoning-watermark", "reasoning-watermark-open", "agentic", "agentic-coding", "chat-24g-by-generalist",
+    "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
+    "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
+    "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding", "chat-24g-by-generalist",
     "chat-80g-by-generalist", "reasoning-by-generalist", "agentic-by-generalist",
 ]
 TIME = r"(–|[\d.]+ m?s)"
@@ -114,4 +115,5 @@ def main():
             print(f"Of an older form, which left loads out: {', '.join(older)}. Judge these again.\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ fn shared(path: &str) -> Option<PathBuf> {
 
 /// Overload on a small pool: preemptions, refusals and missed targets all occur.
 const BUSY: [&str; 6] =
-    ["--workload", "chat:rate=3.2,duration=60,seed=3", "--set", "num_gpu_blocks=1500", "--set", "num_cpu_blocks=64"];
+    ["--workload", "chat:rate=3.2,duration=60,seed=3", "--engine", "v0", "--set", "num_gpu_blocks=1500"];
 
 #[test]
 fn simulate_gives_the_same_bytes_twice() {

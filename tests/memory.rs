@@ -8,7 +8,9 @@ use common::{done, kvtide, lines, refused};
 use tempfile::tempdir;
 
 /// So much pressure on a V0 engine that it swaps.
-const SWAPPING: [&str; 10] = [
+const SWAPPING: [&str; 12] = [
+    "--engine",
+    "v0",
     "--workload",
     "chat:rate=6,duration=20,seed=3",
     "--set",

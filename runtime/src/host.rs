@@ -166,7 +166,7 @@ impl fmt::Display for Unfit {
             Unfit::Head { host, head } => {
                 write!(f, "the table decides {}, which {host} does not let a table decide", head.name())
             }
-            Unfit::Swap { host } => write!(f, "the table swaps victims out, and {host} {NO_TIER}"),
+            Unfit::Swap { host } => write!(f, "victims are swapped out, and {host} {NO_TIER}"),
             Unfit::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {
                 let name = FEATURES[feature as usize].name;
                 write!(

@@ -63,7 +63,7 @@ fn heads_and_swaps_a_host_does_not_have_are_refused() {
         "the table decides victim, which sglang-0.5 does not let a table decide"
     );
     let swaps = by(Feature::Running, 0.0, 1.0, SWAP, ActionProfile::Core);
-    assert_eq!(says(&Host::VLLM, &swaps, true), "the table swaps victims out, and vllm-0.33 has no host tier");
+    assert_eq!(says(&Host::VLLM, &swaps, true), "victims are swapped out, and vllm-0.33 has no host tier");
     assert_eq!(says(&Host::KVTIDE, &swaps, true), "");
     // The choice of a head the table does not decide says nothing.
     let pinned = by(Feature::Running, 0.0, 1.0, SWAP, ActionProfile::Watermark);

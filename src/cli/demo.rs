@@ -16,12 +16,12 @@ use kvtide_runtime::{ActionProfile, Observer, Policy, Table};
 
 use super::output::Output;
 use super::progress::Runs;
-use super::train::{checkpoint_of, train};
+use super::train::{policy_of, train};
 use super::{Exit, export, prior, stop};
 use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Comparison, Matrix, PolicySpec, Subject, compare, knee, render, run_matrix};
-use crate::experiment::{Episodes, Experiment, Method};
+use crate::experiment::{Episodes, Experiment, Method, Validation};
 use crate::world::{Draw, World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     if train(&experiment, &world, &args.out, false, u64::MAX, stop)? == Outcome::Interrupted {
         return Ok(Exit::Interrupted);
     }
-    let checkpoint = checkpoint_of(&args.out);
+    let checkpoint = policy_of(&args.out);
 
     eprintln!("3. distilling into a decision table");
     let table = args.out.join("policy.kvt");
@@ -129,7 +129,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     output.text(&in_words(&comparisons))?;
     output.text(&decide(&world, test, load, &table)?)?;
     output.line(&format!(
-        "\nKept in {}: checkpoint/, policy.kvt, results.jsonl. Next: kvtide inspect {}",
+        "\nKept in {}: checkpoint/ to go on from, policy/ to decide with, policy.kvt to ship, results.jsonl. Next: kvtide inspect {}",
         args.out.display(),
         table.display()
     ))?;
@@ -146,7 +146,7 @@ fn make_folder(out: &Path) -> anyhow::Result<()> {
         ensure!(empty || ours, "{} is not empty and no demo's folder; take another --out", out.display());
     }
     fs::create_dir_all(out).with_context(cannot)?;
-    for name in ["checkpoint", "tensorboard", "train.jsonl", "policy.kvt", "results.jsonl"] {
+    for name in ["checkpoint", "policy", "tensorboard", "train.jsonl", "policy.kvt", "results.jsonl"] {
         let path = out.join(name);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         match removed {
@@ -167,7 +167,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         world: spec,
         episodes: Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0)),
         also: Vec::new(),
-        validation: None,
+        validation: Some(Validation { every: validation_every(args.decisions), ..Validation::default() }),
         without: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
@@ -187,6 +187,11 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
     let load = knee(world, Some(experiment.fit_range(world)?), TARGET)?;
     experiment.episodes.load = (round(TRAINED.0 * load), round(TRAINED.1 * load));
     Ok(experiment)
+}
+
+/// Iterations between two judgements of the table: so that there are four.
+fn validation_every(decisions: u64) -> u64 {
+    (decisions / (NUM_ENVS * NUM_STEPS) as u64).div_ceil(4).max(1)
 }
 
 /// What is trained on, and what is judged on.

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
-use kvtide_runtime::Table;
+use kvtide_runtime::{GuardConfig, Host, Table};
 
 use super::frontier::Frontier;
 use super::output::Output;
@@ -54,6 +54,10 @@ pub(super) struct ExportArgs {
     /// Episodes on which the loss is measured.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     episodes: u32,
+    /// Refuse a table that this host would refuse: vllm-0.33, sglang-0.5 or kvtide; exit code 1 [default: the host of the
+    /// experiment].
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
     /// Also judge smaller tables, cut from this one, and draw size against loss.
     #[arg(long, value_name = "FILE.svg")]
     frontier: Option<PathBuf>,
@@ -69,6 +73,11 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     experiment.world.memory = None;
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
     same_traffic(&world, &args.checkpoint)?;
+    let host = match &args.host {
+        Some(name) => Host::from_name(name)
+            .with_context(|| format!("--host {name:?}: expected vllm-0.33, sglang-0.5 or kvtide"))?,
+        None => world.node.host,
+    };
     writable(&args.out)?;
     args.rust.as_deref().map(writable).transpose()?;
     args.frontier.as_deref().map(writable).transpose()?;
@@ -115,16 +124,24 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         Output::new().text(&frontier.text())?;
         export::save(path, frontier.figure(&experiment.name, traffic).to_svg().as_bytes())?;
     }
-    if let Some(reason) = refusal(&student.fidelity, &loss, args) {
+    let unfit = unfit(deployed.bytes(), &host, world.node.engine.enable_prefix_caching);
+    if let Some(reason) = unfit.or_else(|| refusal(&student.fidelity, &loss, args)) {
         eprintln!("refused: {reason}; nothing is written to {}", args.out.display());
         return Ok(Exit::GateFailed);
     }
+    provenance.training.insert("host".to_owned(), host.name.to_owned());
     provenance.training.insert("loss.episodes".to_owned(), loss.episodes.to_string());
     provenance.training.insert("loss.traffic".to_owned(), traffic.to_owned());
     provenance.training.insert("loss.points".to_owned(), interval_text(&loss.points));
     write(&student, &provenance, &args.out, args.rust.as_deref())?;
     eprintln!("written: {}", args.out.display());
     Ok(Exit::Done)
+}
+
+/// Why `host` would refuse the table, if it would.
+fn unfit(bytes: &[u8], host: &Host, has_prefix_cache: bool) -> Option<String> {
+    let table = Table::parse(bytes).expect("what was encoded for this build can be read by it");
+    host.check(&table, has_prefix_cache, GuardConfig::default().range_tolerance).err().map(|unfit| unfit.to_string())
 }
 
 /// Why the table is not good enough, if it is not.

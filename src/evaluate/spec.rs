@@ -309,6 +309,14 @@ impl Subject {
             let tolerance = GuardConfig::default().range_tolerance;
             return node.host.check(table, node.engine.enable_prefix_caching, tolerance).map_err(unfit);
         }
+        let controls = match self {
+            Subject::Controls(controls) | Subject::PastFuture(_, controls) => Some(*controls),
+            Subject::Oracle(Oracle { controls }) => *controls,
+            _ => None,
+        };
+        if controls.is_some_and(|controls| controls.preemption == Preemption::Swap) && !node.host.has_host_tier {
+            return Err(unfit(Unfit::Swap { host: node.host.name }));
+        }
         let default = node.engine.default_controls();
         let moved = |controls: &Controls| {
             let heads = [
@@ -319,11 +327,9 @@ impl Subject {
             heads.into_iter().filter_map(|(head, moved)| moved.then_some(head)).collect::<Vec<Head>>()
         };
         let decided = match self {
-            Subject::Controls(controls) | Subject::PastFuture(_, controls) => moved(controls),
-            Subject::Oracle(Oracle { controls }) => controls.as_ref().map(moved).unwrap_or_default(),
             Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
             Subject::Unguarded(table) => table.profile().heads().to_vec(),
-            _ => Vec::new(),
+            _ => controls.as_ref().map(moved).unwrap_or_default(),
         };
         let foreign = decided.into_iter().find(|head| !node.host.profile.heads().contains(head));
         foreign.map_or(Ok(()), |head| Err(unfit(Unfit::Head { host: node.host.name, head })))

@@ -22,6 +22,11 @@ pub struct GuardReport {
 }
 
 impl GuardReport {
+    /// Of no decisions.
+    pub fn none() -> GuardReport {
+        GuardReport { decisions: 0, fallbacks: BTreeMap::new(), out_of_range: BTreeMap::new(), last_fallback: None }
+    }
+
     /// What `state` has counted.
     pub fn of(state: &GuardState) -> GuardReport {
         let fallbacks = Fallback::ALL.map(|reason| (reason.name(), state.counters().fallbacks(reason)));

@@ -1,0 +1,83 @@
+//! Hosts and guards, from the command line.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{done, lines, refused};
+use tempfile::tempdir;
+
+const BUSY: [&str; 4] = ["--workload", "chat:rate=3.2,duration=60,seed=3", "--set", "num_gpu_blocks=1500"];
+
+fn shipped(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("checkpoints").join(name).join("policy.kvt");
+    format!("table:{}", path.display())
+}
+
+#[test]
+fn a_table_runs_behind_its_guard_unless_told_otherwise() {
+    let folder = tempdir().unwrap();
+    let table = shipped("chat-24g");
+    let run = |more: &[&str]| {
+        let first = ["simulate", "--policy", &table, "--json"];
+        let arguments = first.iter().chain(&BUSY).chain(more).copied();
+        lines(&done(folder.path(), &arguments.collect::<Vec<&str>>()).stdout, "run").remove(0)
+    };
+    let (guarded, bare) = (run(&[]), run(&["--guard", "off"]));
+    let decisions = guarded["guard"]["decisions"].as_u64().unwrap();
+    assert!(decisions > 100, "{guarded}");
+    assert!(bare["guard"].is_null(), "{bare}");
+    let text = done(folder.path(), &["simulate", "--policy", &table, BUSY[0], BUSY[1], BUSY[2], BUSY[3]]).stdout;
+    assert!(text.contains(&format!(" of {decisions} decisions fell back")), "{text}");
+}
+
+#[test]
+fn what_a_host_lacks_is_refused_by_name() {
+    let folder = tempdir().unwrap();
+    let error = |more: &[&str]| {
+        let arguments: Vec<&str> = ["simulate"].iter().chain(&BUSY).chain(more).copied().collect();
+        refused(folder.path(), &arguments)
+    };
+    assert_eq!(
+        error(&["--set", "num_cpu_blocks=64"]),
+        "error: num_cpu_blocks=64: vllm-0.33 has no host tier; --host kvtide has one"
+    );
+    assert_eq!(
+        error(&["--policy", "fixed:0,mode=swap"]),
+        "error: fixed:0,mode=swap: victims are swapped out, and vllm-0.33 has no host tier"
+    );
+    assert_eq!(
+        error(&["--host", "sglang-0.5", "--policy", "fixed:0,victim=most-blocks"]),
+        "error: fixed:0,victim=most-blocks: the table decides victim, which sglang-0.5 does not let a table decide"
+    );
+    assert!(error(&["--host", "vllm"]).contains("vllm-0.33, sglang-0.5 or kvtide"));
+    assert!(error(&["--host", "vllm-0.33", "--engine", "v0"]).contains("kvtide with --engine v0"));
+    assert!(error(&["--pool", "0"]).contains("a factor from 0.01 to 100"));
+    let tier = shipped("reasoning-tier");
+    assert!(error(&["--policy", &tier]).contains("vllm-0.33 has no host tier"), "{}", error(&["--policy", &tier]));
+    assert!(error(&["--host", "sglang-0.5", "--policy", &shipped("chat-24g")]).contains("sglang-0.5 does not let"));
+}
+
+#[test]
+fn every_shipped_table_is_for_the_host_it_names() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("checkpoints");
+    let mut judged = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            continue;
+        }
+        let path = shipped(&name);
+        let bytes = fs::read(path.trim_start_matches("table:")).unwrap();
+        let table = kvtide_runtime::Table::parse(&bytes).unwrap();
+        let metadata = table.metadata();
+        let host = metadata.clone().get("host").unwrap_or_else(|| panic!("{name} names no host"));
+        let host = kvtide_runtime::Host::from_name(host).unwrap();
+        host.check(&table, true, 0.1).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
+        assert!(table.fallback_watermark().is_some(), "{name} does not say what it falls back to");
+        assert!(metadata.get("features").is_some(), "{name} does not say which features it uses");
+        judged += 1;
+    }
+    assert!(judged >= 7);
+}
