@@ -2,12 +2,13 @@
 
 One process, four schedulers that are given the same requests and do the same steps: vLLM's own twice, of which the second
 is the noise floor, with kvtide in shadow mode, and with kvtide acting by a full table whose choice is what the others do
-anyway. They take turns of as many steps as lie between two decisions, in an order that is drawn for each round, so that whatever
-else the machine does falls on all alike, and every turn has its share of the decisions. That the steps are the same is checked.
+anyway. They take turns of as many steps as lie between two decisions, in an order that is drawn for each round: whatever
+else the machine does falls on all alike, and every turn has its share of the decisions. That the steps are the same is
+checked.
 
-The cost of a turn is what its planning took more than that of vLLM's own in the same round, in parts of the latter: of
-`schedule()`, and of everything that is planned with (`add_request` and `update_from_output` too). Medians over rounds with their
-quartiles. Fails if a median of `schedule()` is above `--limit` per cent.
+The cost of a turn is what its planning took more than that of vLLM's own in the same round, in parts of the latter's
+`schedule()`: once of `schedule()`, once of everything that is planned with (`add_request` and `update_from_output` too).
+Medians over rounds with their quartiles. Fails if a median of `schedule()` is above `--limit` per cent.
 """
 
 from __future__ import annotations

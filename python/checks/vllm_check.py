@@ -58,7 +58,7 @@ def rows_of(command: list[str], policies: list[str], environ: dict | None = None
     command = command + [part for policy in policies for part in ("--policy", policy)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
     if done.returncode != 0:
-        raise Failed(f"{' '.join(command)}: {done.stderr[-2000:].strip()}")
+        raise Failed(done.stderr[-2000:].strip())
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     found = [row.get("data", row) for row in rows if row.get("type", "run") == "run"]
     return dict(zip(policies, found, strict=True))
@@ -122,7 +122,10 @@ def check(name: str, scenario: dict, kvtide: str, folder: Path, quick: bool) -> 
     print(f"  {'':24}{'vLLM: attained':>15}{'preempt.':>9}{'steps':>8}{'seconds':>10}{'back':>8}"
           f"   kvtide predicts")  # fmt: skip
     wrong = 0
-    rows = rows_of(replay, policies, os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"})
+    try:
+        rows = rows_of(replay, policies, os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"})
+    except Failed as error:
+        raise SystemExit(f"{' '.join(replay)}: {error}") from None
     for policy, real in rows.items():
         kind, _, value = policy.partition(":")
         predicted, found = None, []

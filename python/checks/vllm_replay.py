@@ -23,7 +23,7 @@ from pathlib import Path
 from engine import BLOCK, Engine, answer, sampled
 
 from kvtide._kvtide import Slo, StepCost
-from kvtide.vllm import Tide
+from kvtide.tide import Tide
 
 
 @dataclass(frozen=True)

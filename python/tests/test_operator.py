@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tables import leaf, split, table_bytes
 
 from kvtide import metrics
 from kvtide.fallbacks import Fallbacks
-from kvtide.vllm import Tide
+from kvtide.tide import Tide
 
 OPS = Path(__file__).resolve().parents[1] / "ops"
 # Decides by the free fraction, which it has seen up to a half.
@@ -188,3 +189,33 @@ def test_labels_in_dashboard_and_alerts_are_those_of_the_metrics():
     for name, selector in re.findall(r"(kvtide_\w+)\{([^}]*)\}", text):
         for label in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", selector):
             assert label in (*metrics.BASE, *labels[name], "instance", "job"), (name, label)
+
+
+def test_prometheus_is_told_what_was_counted(acting, monkeypatch):
+    client = pytest.importorskip("prometheus_client")
+    now = [0.0]
+    monkeypatch.setattr(Tide, "clock", staticmethod(lambda: now[0]))
+    monkeypatch.setenv("KVTIDE_OUT_OF_RANGE_DECISIONS", "1")
+    acting.write_bytes(table_bytes(**NARROW, metadata={"name": "first"}))
+    told = lambda metric, **labels: client.REGISTRY.get_sample_value(metric, {"host": "vllm", "mode": "act", **labels}) or 0.0
+    before = told("kvtide_decisions_total"), told("kvtide_out_of_range_total", feature="free_fraction")
+    scheduler = Scheduler()
+    scheduler.add_request(Request("a", 50, 5000))
+    for _ in range(20):
+        now[0] += 0.3
+        scheduler.schedule()
+    after = told("kvtide_decisions_total"), told("kvtide_out_of_range_total", feature="free_fraction")
+    # Told at most once a second, so up to three decisions late; each looked at a feature out of range.
+    made = scheduler.kvtide.metrics.counts["decisions", ""]
+    assert made == 20
+    assert made - 4 <= after[0] - before[0] == after[1] - before[1] <= made
+    assert told("kvtide_in_force") == 0.0
+    digest = scheduler.kvtide.metrics.table[2]
+    assert told("kvtide_table_info", name="first", profile="watermark", hash=digest) == 1.0
+    os.utime(acting, (0, 0))
+    acting.write_bytes(table_bytes([leaf()], metadata={"name": "second"}))
+    now[0] += 10
+    scheduler.schedule()
+    scheduler.schedule()
+    assert told("kvtide_table_info", name="first", profile="watermark", hash=digest) == 0.0
+    assert scheduler.kvtide.metrics.table[0] == "second"

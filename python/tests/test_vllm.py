@@ -11,7 +11,7 @@ from fake_vllm import Request, Scheduler, Status, VllmScheduler
 from tables import leaf, split, table_bytes
 
 from kvtide import vllm as adapter
-from kvtide.vllm import Tide
+from kvtide.tide import Tide
 
 FULL = [leaf(watermark=8, victim=2, admission=2)]
 
@@ -326,6 +326,17 @@ def test_targets_and_interval_come_from_the_table(acting, monkeypatch):
     monkeypatch.setenv("KVTIDE_INTERVAL", "2")
     pilot = Scheduler().kvtide.pilot
     assert (pilot.slo.ttft_us, pilot.slo.tpot_us, pilot.interval) == (500_000, 100_000, 2)
+
+
+def test_a_table_may_be_trained_for_several_targets(acting, monkeypatch, caplog):
+    acting.write_bytes(table_bytes([leaf()], metadata={"slo": "ttft:2000,tpot:100; ttft:1000,tpot:80,stall:2000"}))
+    assert str(Scheduler().kvtide.pilot.slo) == "ttft:2000,tpot:100,stall:3000"
+    monkeypatch.setenv("KVTIDE_SLO", "ttft:1000,tpot:80,stall:2000")
+    Scheduler()
+    assert "says otherwise" not in caplog.text
+    monkeypatch.setenv("KVTIDE_SLO", "ttft:1000,tpot:20")
+    assert Scheduler().kvtide.pilot.slo.tpot_us == 20_000
+    assert "says otherwise" in caplog.text
 
 
 def test_counters_of_requests_add_up(acting):

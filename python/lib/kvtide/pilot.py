@@ -125,10 +125,11 @@ class Pilot:
 
     def _trained(self, table: Table) -> tuple[Slo, int]:
         metadata = table.metadata
-        trained = Slo.parse(metadata["slo"]) if "slo" in metadata else None
-        slo = self.settings.slo or trained or Slo()
-        if trained and slo != trained:
-            self.logger.warning("kvtide: the table was trained for %s, KVTIDE_SLO says otherwise", trained)
+        # Several where it was trained for several; the first is what it was trained for first of all.
+        trained = [Slo.parse(targets.strip()) for targets in metadata.get("slo", "").split(";") if targets.strip()]
+        slo = self.settings.slo or (trained or [Slo()])[0]
+        if trained and slo not in trained:
+            self.logger.warning("kvtide: the table was trained for %s, KVTIDE_SLO says otherwise", metadata["slo"])
         interval = metadata.get("interval", "")
         return slo, self.settings.interval or (int(interval) if interval.isdecimal() else 0) or DEFAULT_INTERVAL
 

@@ -1,0 +1,249 @@
+"""What kvtide keeps about one scheduler of vLLM's, and what it does to it. `vllm.py` says when."""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import islice
+
+from kvtide._kvtide import Ledger, Observer, Pricing, VllmView, WaitingQueue
+from kvtide.metrics import Metrics
+from kvtide.pilot import Engine, Pilot
+from kvtide.settings import Settings
+
+# vLLM shows what is logged under its own name.
+logger = logging.getLogger("vllm.kvtide")
+
+# As far as an observation looks from either end of a waiting queue that is not kvtide's.
+WAITING_WINDOW = 16
+NEWEST_WINDOW = 64
+# Older than this on arrival is nobody: somebody has set the clock.
+MAX_AGE_S = 60.0
+ALL_HEADS = frozenset({"watermark", "victim", "preemption", "admission"})
+
+
+class Tide:
+    """Everything kvtide keeps about one scheduler. What it raises goes no further than `TideMixin`.
+
+    Time is of a clock that nobody sets. vLLM stamps arrivals with one that is: how old a request is when it arrives is
+    taken from that one, once, and so an hour's step forward, or back, is nothing to those who are here already.
+
+    A decision is made where the simulator makes it: as soon as a step is done, before anybody new arrives. So the next step
+    waits for nothing, and what a table sees here is what it was trained to see.
+    """
+
+    clock = staticmethod(time.monotonic)
+    wall_clock = staticmethod(time.time)
+
+    def __init__(self, scheduler, settings: Settings) -> None:
+        self.scheduler = scheduler
+        self.acts = settings.mode == "act"
+        self.metrics = Metrics("vllm", settings.mode, logger)
+        self.manager = scheduler.kv_cache_manager
+        self.engine_blocks = self.manager.watermark_blocks
+        engine = engine_of(scheduler)
+        self.pilot = Pilot(settings, self.metrics, engine, logger)
+        self.observer = Observer()
+        self.ledger = Ledger()
+        self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
+        # None: vLLM's own.
+        self.in_force, self.victim = None, "newest"
+        self.now_us = self.last_output_us = self.time_us()
+        self.preempted = 0
+        # Preempted, with tokens perhaps on their way.
+        self.victims: list = []
+        self.arrived_us: dict[str, int] = {}
+        self.view = VllmView(scheduler, self.arrived_us)
+        # Requests without a first token yet, and of the others whether it was late.
+        self.unanswered: dict = {}
+        self.was_late: dict[str, bool] = {}
+        self.is_ordered = "admission" in engine.heads
+        if self.is_ordered:
+            self.queue = WaitingQueue(self.entry, lambda error: self.pilot.failed("queue", error))
+        else:
+            self.queue = watched(type(scheduler.waiting))()
+        scheduler.waiting = self.queue
+        self.is_async = scheduler.scheduler_config.async_scheduling
+        self.decide()
+
+    def time_us(self) -> int:
+        return int(self.clock() * 1e6 + 0.5)
+
+    # --- around a step ---------------------------------------------------------------------------------------------
+
+    def before(self) -> None:
+        """Before a step is planned."""
+        try:
+            self.preempted = 0
+            self.now_us = self.queue.now_us = self.time_us()
+            # Only where the engine plans further ahead than a step.
+            if self.ledger.is_due(self.pilot.interval):
+                self.decide()
+        except Exception:
+            self.pilot.failed("before")
+
+    def decide(self) -> None:
+        """Decides, and puts the decision in force."""
+        try:
+            self.ledger.decided()
+            self.pilot.poll(self.now_us)
+            self.obey(self.pilot.decide(self.observe, self.now_us))
+        except Exception:
+            self.pilot.failed("decide")
+            self.obey(None)
+
+    def obey(self, controls) -> None:
+        """Puts `controls` in force; None is vLLM's own behaviour. Shadow mode touches nothing."""
+        if not self.acts or controls == self.in_force:
+            return
+        try:
+            self.in_force = controls
+            if controls is None:
+                blocks, self.victim, order = self.engine_blocks, "newest", "fcfs"
+            else:
+                # Of all blocks, the null block included, as vLLM counts its own.
+                blocks = int(controls.watermark * self.manager.block_pool.num_gpu_blocks)
+                self.victim, order = controls.victim, controls.admission
+            self.manager.watermark_blocks = blocks
+            self.queue.order = order
+        except Exception:
+            self.pilot.failed("obey")
+            self.in_force = None
+            self.manager.watermark_blocks, self.victim, self.queue.order = self.engine_blocks, "newest", "fcfs"
+
+    def after(self, output) -> None:
+        """After a step is planned."""
+        tokens = output.total_num_scheduled_tokens
+        # Running requests that were refused have preempted somebody.
+        self.ledger.planned(tokens, self.queue.take_refusal(), self.preempted)
+        self.pricing.planned(self.now_us, tokens, self.scheduler.max_num_scheduled_tokens)
+        for request in output.scheduled_new_reqs:
+            self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
+        # The first step after a pause: asynchronously the next is planned before it is done.
+        if self.is_async and self.ledger.in_flight == 1 and self.ledger.is_due(self.pilot.interval):
+            self.decide()
+
+    def answered(self, output) -> None:
+        """A step is done, which counts from now on; asynchronously that is one step late."""
+        if output.total_num_scheduled_tokens > 0:
+            self.ledger.done()
+        self.now_us = self.last_output_us = self.time_us()
+        self.look_at_answers()
+        if self.ledger.is_due(self.pilot.interval):
+            self.decide()
+
+    def look_at_answers(self) -> None:
+        """Who has its first token now, and was it in time?"""
+        if self.victims:
+            # Asynchronously a victim's last token comes when it already waits.
+            if self.is_ordered:
+                for request in self.victims:
+                    self.queue.lengthen(request, request.num_tokens)
+            self.victims = [request for request in self.victims if request.num_stale_output_tokens > 0]
+        if not self.unanswered:
+            return
+        for request_id, request in list(self.unanswered.items()):
+            if request is None:
+                del self.unanswered[request_id]
+            elif request.num_output_tokens > 0:
+                del self.unanswered[request_id]
+                if not request.is_finished():
+                    self.was_late[request_id] = self.now_us > self.pilot.slo.deadline_us(self.arrival_us(request), 0)
+
+    # --- what happens to requests ----------------------------------------------------------------------------------
+
+    def arrived(self, request) -> None:
+        self.arrival_us(request)
+        self.ledger.arrived(request.num_prompt_tokens)
+
+    def arrival_us(self, request) -> int:
+        """When it arrived, on the clock that nobody sets."""
+        arrived_us = self.arrived_us.get(request.request_id)
+        if arrived_us is None:
+            age_s = min(max(self.wall_clock() - request.arrival_time, 0.0), MAX_AGE_S)
+            arrived_us = max(int((self.clock() - age_s) * 1e6 + 0.5), 0)
+            self.arrived_us[request.request_id] = arrived_us
+        return arrived_us
+
+    def was_preempted(self, request) -> None:
+        self.preempted += 1
+        self.victims.append(request)
+
+    def freed(self, request) -> None:
+        self.arrived_us.pop(request.request_id, None)
+        self.unanswered.pop(request.request_id, None)
+        self.was_late.pop(request.request_id, None)
+        # Its name without a property's call.
+        if request.status._name_ != "FINISHED_ABORTED":
+            self.ledger.completed(request.num_output_tokens)
+
+    def entry(self, request) -> tuple[int, int, int, int | None]:
+        """What admission order and an observation need of a request as it joins the queue."""
+        slo, tokens, arrival_us = self.pilot.slo, request.num_tokens, self.arrival_us(request)
+        was_late = self.was_late.get(request.request_id)
+        admit_by_us = slo.admit_by_us(arrival_us, tokens, self.pricing, was_late, self.last_output_us)
+        return tokens, arrival_us, admit_by_us, None if request.num_output_tokens else slo.deadline_us(arrival_us, 0)
+
+    def offer_victim(self, request, asker):
+        """vLLM is about to preempt `request`, the last that runs, because `asker` was refused blocks. Moves the victim in its
+        place, and returns it. Those before `asker` have had their turn in this step, and it is its own victim only when
+        nobody is behind it: both as vLLM has it."""
+        running = self.scheduler.running
+        first = running.index(asker) + 1
+        if len(running) - first < 2:
+            return request
+        victim = self.view.victim(self.victim, self.pilot.slo, self.now_us, first)
+        running.append(running.pop(victim))
+        return running[-1]
+
+    # --- observation -----------------------------------------------------------------------------------------------
+
+    def observe(self):
+        """What the scheduler knows at this moment."""
+        waiting = (self.queue,) if self.is_ordered else self.waiting_rows()
+        return self.view.observe(self.observer, self.now_us, self.pilot.slo, self.ledger, self.pricing, *waiting)
+
+    def waiting_rows(self) -> tuple[list, list, int]:
+        """Of a priority queue: the first in its order, the last to arrive, and how many there are."""
+        everybody = list(self.queue)
+        last = sorted(everybody, key=self.arrival_us, reverse=True)
+        first = [self.waiting_row(request) for request in islice(everybody, WAITING_WINDOW)]
+        return first, [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)], len(everybody)
+
+    def waiting_row(self, request):
+        tokens, arrival_us, _, first_token_by_us = self.entry(request)
+        return tokens, arrival_us, first_token_by_us, self.pricing.prefill_us(tokens)
+
+
+class Watched:
+    """Mixed into a queue of vLLM's that stays in its own order: notices who is looked at and not taken, for want of blocks."""
+
+    order, now_us, was_asked = "fcfs", 0, False
+
+    def peek_request(self):
+        self.was_asked = True
+        return super().peek_request()
+
+    def pop_request(self):
+        self.was_asked = False
+        return super().pop_request()
+
+    def take_refusal(self) -> bool:
+        was_refused, self.was_asked = self.was_asked, False
+        return was_refused
+
+
+def watched(base: type) -> type:
+    return type("WatchedRequestQueue", (Watched, base), {})
+
+
+def engine_of(scheduler) -> Engine:
+    """What there is to know of vLLM as it is configured."""
+    manager, heads = scheduler.kv_cache_manager, ALL_HEADS
+    if len(manager.coordinator.single_type_managers) != 1:
+        logger.error("kvtide: blocks of several kinds (hybrid model) are not what tables are made for")
+        heads = frozenset()
+    elif getattr(scheduler.policy, "value", scheduler.policy) != "fcfs":
+        heads = frozenset({"watermark"})
+    watermark = scheduler.scheduler_config.watermark
+    return Engine("vllm-0.33", heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True)
