@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::knee::{Crossing, Curve, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
-use super::spec::Subject;
+use super::subject::Subject;
 use crate::bootstrap::Evidence;
 use crate::world::World;
 

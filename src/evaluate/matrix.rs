@@ -11,7 +11,8 @@ use rayon::prelude::*;
 
 use super::hindsight;
 use super::row::Row;
-use super::spec::{Subject, fixed_name};
+use super::spec::fixed_name;
+use super::subject::Subject;
 use crate::world::{Draw, World};
 
 /// Everything to be run on one world.

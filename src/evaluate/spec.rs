@@ -3,17 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
-use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController};
-use kvtide_runtime::{
-    Action, ActionMask, ActionProfile, Admission, Controls, GuardConfig, Head, Observation, Policy, Preemption, Table,
-    Unfit, Victim,
-};
+use kvtide_envs::baseline::Prediction;
+use kvtide_runtime::{Action, ActionProfile, Admission, Controls, Preemption, Unfit, Victim};
 
-use crate::checkpoint::{self, CheckpointError, NetworkPolicy};
-use crate::export::{self, ExportError};
+use crate::checkpoint::CheckpointError;
+use crate::export::ExportError;
 
 /// A policy named on the command line.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,13 +17,13 @@ pub enum PolicySpec {
     Default,
     /// One set of controls.
     Fixed(Controls),
-    /// See [`OptFactor`].
+    /// See [`OptFactor`](kvtide_envs::baseline::OptFactor).
     OptFactor(f64),
-    /// See [`AverageBlocks`].
+    /// See [`AverageBlocks`](kvtide_envs::baseline::AverageBlocks).
     AverageBlocks(f64),
-    /// See [`PastFuture`]: the prediction, and the other heads.
+    /// See [`PastFuture`](kvtide_envs::baseline::PastFuture): the prediction, and the other heads.
     PastFuture(Prediction, Controls),
-    /// See [`Oracle`]: the other heads.
+    /// See [`Oracle`](kvtide_envs::baseline::Oracle): the other heads.
     Oracle(Controls),
     /// The network of a checkpoint.
     Checkpoint(PathBuf),
@@ -220,144 +215,6 @@ impl fmt::Display for PolicySpec {
             PolicySpec::BestFixed => f.write_str("best-fixed"),
             PolicySpec::BestStatic(profile) => write!(f, "best-static:{}", profile.name()),
         }
-    }
-}
-
-/// A policy ready to be judged: files are loaded, hindsight is still to come.
-#[derive(Debug, Clone)]
-pub enum Subject {
-    /// Whatever the engine does by itself.
-    Default,
-    /// One set of controls.
-    Controls(Controls),
-    /// See [`OptFactor`].
-    OptFactor(OptFactor),
-    /// See [`AverageBlocks`].
-    AverageBlocks(AverageBlocks),
-    /// See [`PastFuture`]: the prediction, and the other heads.
-    PastFuture(Prediction, Controls),
-    /// See [`Oracle`].
-    Oracle(Oracle),
-    /// A network with its profile.
-    Network(Arc<NetworkPolicy>, ActionProfile),
-    /// A table, behind a guard as a node runs it.
-    Table(Table<'static>),
-    /// A table without a guard, which no node runs.
-    Unguarded(Table<'static>),
-    /// The best constant choice over the heads of a profile, chosen after the fact.
-    Hindsight(ActionProfile),
-}
-
-/// A network used by many runs at once.
-struct Shared(Arc<NetworkPolicy>);
-
-impl Policy for Shared {
-    fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
-        self.0.decide(observation, mask)
-    }
-}
-
-impl Subject {
-    /// Loads what the policy needs.
-    ///
-    /// # Errors
-    /// A checkpoint or table cannot be loaded.
-    pub fn load(spec: &PolicySpec) -> Result<Subject, SpecError> {
-        Ok(match spec {
-            PolicySpec::Default => Subject::Default,
-            PolicySpec::Fixed(controls) => Subject::Controls(*controls),
-            PolicySpec::OptFactor(factor) => Subject::OptFactor(OptFactor { factor: *factor }),
-            PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
-            PolicySpec::PastFuture(prediction, heads) => Subject::PastFuture(*prediction, *heads),
-            PolicySpec::Oracle(heads) => Subject::Oracle(Oracle { controls: Some(*heads) }),
-            PolicySpec::Checkpoint(path) => {
-                let policy = checkpoint::load_policy(path)?;
-                let profile = policy.profile();
-                Subject::Network(Arc::new(policy), profile)
-            }
-            PolicySpec::Table(path) => Subject::Table(export::load_table(path)?),
-            PolicySpec::BestFixed => Subject::Hindsight(ActionProfile::Watermark),
-            PolicySpec::BestStatic(profile) => Subject::Hindsight(*profile),
-        })
-    }
-
-    /// The same without its guard, if it is a table.
-    #[must_use]
-    pub fn unguarded(self) -> Subject {
-        match self {
-            Subject::Table(table) => Subject::Unguarded(table),
-            other => other,
-        }
-    }
-
-    /// The table it is, if it is one.
-    pub fn table(&self) -> Option<&Table<'static>> {
-        match self {
-            Subject::Table(table) | Subject::Unguarded(table) => Some(table),
-            _ => None,
-        }
-    }
-
-    /// Whether the host of `node` lets it decide what it decides, and shows what it decides by: a table a node would refuse
-    /// when it is loaded has no result there. Without its guard only the heads are looked at.
-    ///
-    /// # Errors
-    /// [`SpecError::Unfit`] with what the host lacks, about the policy called `name`.
-    pub fn check(&self, name: &str, node: &NodeConfig) -> Result<(), SpecError> {
-        let unfit = |source| SpecError::Unfit { policy: name.to_owned(), source };
-        if let Subject::Table(table) = self {
-            let tolerance = GuardConfig::default().range_tolerance;
-            return node.host.check(table, node.engine.enable_prefix_caching, tolerance).map_err(unfit);
-        }
-        let controls = match self {
-            Subject::Controls(controls) | Subject::PastFuture(_, controls) => Some(*controls),
-            Subject::Oracle(Oracle { controls }) => *controls,
-            _ => None,
-        };
-        if controls.is_some_and(|controls| controls.preemption == Preemption::Swap) && !node.host.has_host_tier {
-            return Err(unfit(Unfit::Swap { host: node.host.name }));
-        }
-        let default = node.engine.default_controls();
-        let moved = |controls: &Controls| {
-            let heads = [
-                (Head::Victim, controls.victim != default.victim),
-                (Head::Preemption, controls.preemption != default.preemption),
-                (Head::Admission, controls.admission != default.admission),
-            ];
-            heads.into_iter().filter_map(|(head, moved)| moved.then_some(head)).collect::<Vec<Head>>()
-        };
-        let decided = match self {
-            Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
-            Subject::Unguarded(table) => table.profile().heads().to_vec(),
-            _ => controls.as_ref().map(moved).unwrap_or_default(),
-        };
-        let foreign = decided.into_iter().find(|head| !node.host.profile.heads().contains(head));
-        foreign.map_or(Ok(()), |head| Err(unfit(Unfit::Head { host: node.host.name, head })))
-    }
-
-    /// What was learned, and the heads it decides; `None` for what was not learned.
-    pub fn policy(&self) -> Option<(&dyn Policy, ActionProfile)> {
-        match self {
-            Subject::Network(policy, profile) => Some((policy.as_ref(), *profile)),
-            Subject::Table(table) | Subject::Unguarded(table) => Some((table, table.profile())),
-            _ => None,
-        }
-    }
-
-    /// A fresh controller for one run; `None` for hindsight, which is many runs.
-    pub fn controller(&self) -> Option<Box<dyn Controller + Send>> {
-        Some(match self {
-            Subject::Default => Box::new(EngineDefault),
-            Subject::Controls(controls) => Box::new(*controls),
-            Subject::OptFactor(rule) => Box::new(*rule),
-            Subject::AverageBlocks(rule) => Box::new(*rule),
-            Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
-            Subject::Oracle(oracle) => Box::new(*oracle),
-            Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
-            Subject::Table(table) => Box::new(Guarded::new(*table)),
-            Subject::Unguarded(table) => Box::new(PolicyController::new(*table, table.profile())),
-            Subject::Hindsight(_) => return None,
-        })
     }
 }
 
