@@ -57,8 +57,10 @@ class Table:
 
     def __init__(self, name):
         self.name, self.path = name, f"checkpoints/{name}/policy.kvt"
-        shown = subprocess.run([KVTIDE, "inspect", self.path], capture_output=True, text=True, check=True).stdout
-        said = dict(line.split(None, 1) for line in shown.splitlines() if len(line.split(None, 1)) == 2)
+        shown = subprocess.run([KVTIDE, "inspect", self.path], capture_output=True, text=True)
+        if shown.returncode:
+            sys.exit(f"{shlex.join(shown.args)}: {shown.stderr.strip()}")
+        said = dict(line.split(None, 1) for line in shown.stdout.splitlines() if len(line.split(None, 1)) == 2)
         if "fallback" not in said:
             sys.exit(f"{self.path} does not say what it falls back to; export it again")
         self.constant = f"fixed:{said['fallback'].strip()}"

@@ -12,9 +12,9 @@ use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
-use kvtide_runtime::ActionProfile;
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::observation::FEATURES;
+use kvtide_runtime::{ActionMask, ActionProfile, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
@@ -49,6 +49,10 @@ pub struct Experiment {
     /// Features the agent does not see, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
+    /// The watermarks the agent may choose; empty for all of them. What is not far from a good constant does not do far worse
+    /// than it, wherever it is deployed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watermarks: Vec<f64>,
     /// Where learning starts: a `fixed:` policy, or `search` for the best constant choice on the traffic that is trained
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -390,6 +394,9 @@ impl Experiment {
         if let Some(fallback) = self.fallback.filter(|fallback| !WATERMARK_LEVELS.contains(fallback)) {
             return range("fallback", fallback.to_string(), "one of the watermarks a policy can choose, such as 0.02");
         }
+        if let Some(watermark) = self.watermarks.iter().find(|watermark| !WATERMARK_LEVELS.contains(watermark)) {
+            return range("watermarks", watermark.to_string(), "watermarks a policy can choose, such as 0.02");
+        }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;
         self.episodes.validate()?;
@@ -423,6 +430,13 @@ impl Experiment {
     /// The heads the agent decides.
     pub fn profile(&self) -> ActionProfile {
         ActionProfile::from_name(&self.profile).unwrap_or(ActionProfile::Full)
+    }
+
+    /// The choices the agent may take.
+    fn allowed(&self) -> ActionMask {
+        let levels = WATERMARK_LEVELS.iter().enumerate();
+        let left_out = levels.filter(|(_, level)| !self.watermarks.is_empty() && !self.watermarks.contains(level));
+        left_out.fold(ActionMask::ALL, |mask, (level, _)| mask.forbid(Head::Watermark, level as u8))
     }
 
     /// Seed of the method's streams.
@@ -497,7 +511,8 @@ impl Experiment {
             _ if world.memory.is_exclusive() => MemorySource::Modelled,
             _ => world.memory.clone(),
         };
-        Ok(Arc::new(EnvConfig { worlds, profile: self.profile(), reward: self.reward, decision_interval, memory }))
+        let (profile, reward) = (self.profile(), self.reward);
+        Ok(Arc::new(EnvConfig { worlds, profile, allowed: self.allowed(), reward, decision_interval, memory }))
     }
 }
 

@@ -12,7 +12,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Pricing, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{Action, ActionProfile, Host};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Host};
 
 /// Steps a scheduler of the steady-decode bench takes before it is made anew.
 const STEPS: u32 = 1000;
@@ -94,6 +94,7 @@ fn decisions(criterion: &mut Criterion) {
             profile: ActionProfile::Watermark,
             reward: RewardWeights::default(),
             decision_interval: 8,
+            allowed: ActionMask::ALL,
             memory: MemorySource::Modelled,
         };
         let mut env = ServingEnv::new(Arc::new(config)).expect("the settings are valid");

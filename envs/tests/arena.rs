@@ -14,7 +14,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{Action, ActionProfile, Head, Host};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, Host};
 
 const SECOND: Micros = Micros(1_000_000);
 
@@ -33,7 +33,14 @@ fn world(num_cpu_blocks: u32) -> WorldDraw {
 
 fn config(worlds: Vec<WorldDraw>) -> Arc<EnvConfig> {
     let (profile, reward) = (ActionProfile::Full, RewardWeights::default());
-    Arc::new(EnvConfig { worlds, profile, reward, decision_interval: 8, memory: MemorySource::default() })
+    Arc::new(EnvConfig {
+        worlds,
+        profile,
+        reward,
+        decision_interval: 8,
+        allowed: ActionMask::ALL,
+        memory: MemorySource::default(),
+    })
 }
 
 fn play(arena: &ServingArena, seed: u64, level: u8) -> Episode {

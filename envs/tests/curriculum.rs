@@ -12,7 +12,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::ActionProfile;
+use kvtide_runtime::{ActionMask, ActionProfile};
 
 const LENGTH: Micros = Micros::from_millis(20_000);
 
@@ -42,6 +42,7 @@ fn env(worlds: Vec<WorldDraw>) -> ServingEnv {
         profile: ActionProfile::Full,
         reward,
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory: MemorySource::default(),
     }))
     .unwrap()
@@ -146,6 +147,7 @@ fn what_cannot_be_drawn_is_refused() {
             profile: ActionProfile::Full,
             reward,
             decision_interval: 8,
+            allowed: ActionMask::ALL,
             memory: MemorySource::default(),
         };
         ServingEnv::new(Arc::new(config)).unwrap_err()

@@ -16,7 +16,7 @@ use kvtide_envs::sched::{EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
-use kvtide_runtime::{Action, ActionProfile, Host, NUM_FEATURES};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Host, NUM_FEATURES};
 
 const SECOND: Micros = Micros(1_000_000);
 /// The choices of [`Action::ENGINE_DEFAULT`].
@@ -39,6 +39,7 @@ fn config(defect: Defect) -> Arc<EnvConfig> {
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory,
     })
 }

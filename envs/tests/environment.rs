@@ -20,7 +20,7 @@ use kvtide_envs::workload::{Replay, Window, Workload, WorkloadError, WorkloadSou
 use kvtide_runtime::Snapshot;
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
 use kvtide_runtime::observer::Totals;
-use kvtide_runtime::{Action, ActionProfile, Controls, Head, Host, NUM_FEATURES, Preemption, Victim};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Host, NUM_FEATURES, Preemption, Victim};
 use rand::RngExt;
 use serde_json::{Value, json};
 
@@ -53,6 +53,7 @@ fn overload(source: &str, profile: ActionProfile) -> EnvConfig {
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory: MemorySource::default(),
     }
 }
@@ -86,6 +87,7 @@ fn fixed(engine: &EngineConfig, requests: Vec<Request>) -> EnvConfig {
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory: MemorySource::default(),
     }
 }

@@ -245,6 +245,20 @@ impl ActionMask {
         self
     }
 
+    /// What both masks allow; a head on which they have nothing in common stays as it is here.
+    #[must_use]
+    pub const fn and(mut self, other: ActionMask) -> ActionMask {
+        let mut head = 0;
+        while head < NUM_HEADS {
+            let both = self.allowed[head] & other.allowed[head];
+            if both != 0 {
+                self.allowed[head] = both;
+            }
+            head += 1;
+        }
+        self
+    }
+
     /// `action` with every forbidden choice replaced by the head's first allowed one.
     #[must_use]
     pub fn repair(self, mut action: Action) -> Action {
@@ -386,6 +400,14 @@ mod tests {
     fn a_mask_never_empties_a_head() {
         let mask = (0..=255).fold(ActionMask::ALL, |mask, choice| mask.forbid(Head::Victim, choice));
         assert_eq!(mask.words()[Head::Victim as usize].count_ones(), 1);
+    }
+
+    #[test]
+    fn both_masks_are_obeyed_where_they_have_something_in_common() {
+        let (one, other) = (ActionMask::ALL.forbid(Head::Victim, 0), ActionMask::ALL.pin(Head::Admission, 2));
+        assert_eq!(one.and(other), other.and(one));
+        assert!(!one.and(other).allows(Head::Victim, 0) && one.and(other).allows(Head::Admission, 2));
+        assert_eq!(one.pin(Head::Admission, 1).and(other), one.pin(Head::Admission, 1));
     }
 
     #[test]

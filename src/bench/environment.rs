@@ -10,7 +10,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::{EngineKind, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{ActionProfile, Host};
+use kvtide_runtime::{ActionMask, ActionProfile, Host};
 
 use super::{Figure, seconds};
 
@@ -71,6 +71,7 @@ pub(super) fn config(kind: EngineKind, source: &str) -> EnvConfig {
         profile: ActionProfile::Full,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory: MemorySource::default(),
     }
 }

@@ -169,6 +169,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
         also: Vec::new(),
         validation: Some(Validation { every: validation_every(args.decisions), ..Validation::default() }),
         without: Vec::new(),
+        watermarks: Vec::new(),
         reward: RewardWeights::default(),
         prior: Some("search".to_owned()),
         fallback: None,

@@ -23,6 +23,8 @@ pub struct EnvConfig {
     pub worlds: Vec<WorldDraw>,
     /// Heads the agent decides.
     pub profile: ActionProfile,
+    /// Choices the agent may take, of those the engine can carry out.
+    pub allowed: ActionMask,
     /// What is rewarded.
     pub reward: RewardWeights,
     /// Scheduler steps between decisions.
@@ -182,7 +184,7 @@ impl ServingEnv {
         let mean_output = self.mean_outputs[index];
         let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
         let mut running = Running {
-            mask: mask(&node, config.profile),
+            mask: mask(&node, config.profile).and(config.allowed),
             node,
             observer: Observer::new(),
             reward,
@@ -212,7 +214,7 @@ impl ServingEnv {
         let progress = progress.inspect_err(|_| running.done = true)?;
         let observation = observe(&running.node, &mut running.observer);
         let reward = running.reward.take(running.node.collector());
-        running.mask = mask(&running.node, self.config.profile);
+        running.mask = mask(&running.node, self.config.profile).and(self.config.allowed);
         running.decisions += 1;
         running.episode_return += f64::from(reward);
         let terminated = progress == Progress::Drained;

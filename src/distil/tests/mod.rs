@@ -76,6 +76,7 @@ pub(crate) fn crowded(profile: ActionProfile) -> Arc<EnvConfig> {
         profile,
         reward: RewardWeights::default(),
         decision_interval: 8,
+        allowed: ActionMask::ALL,
         memory: MemorySource::default(),
     })
 }
