@@ -6,6 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{done, lines, refused};
+use kvtide::experiment::Experiment;
+use kvtide::world::WorldSpec;
 use tempfile::tempdir;
 
 const BUSY: [&str; 4] = ["--workload", "chat:rate=3.2,duration=60,seed=3", "--set", "num_gpu_blocks=1500"];
@@ -57,6 +59,27 @@ fn what_a_host_lacks_is_refused_by_name() {
     let tier = shipped("reasoning-tier");
     assert!(error(&["--policy", &tier]).contains("vllm-0.33 has no host tier"), "{}", error(&["--policy", &tier]));
     assert!(error(&["--host", "sglang-0.5", "--policy", &shipped("chat-24g")]).contains("sglang-0.5 does not let"));
+}
+
+#[test]
+fn every_experiment_is_for_a_host_that_can_serve_it() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let files = [folder.clone(), folder.join("ablations")].into_iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut judged = 0;
+    for path in
+        files.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "toml"))
+    {
+        let experiment = Experiment::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for world in std::iter::once(&experiment.world).chain(experiment.also.iter().map(|also| &also.world)) {
+            // A recorded trace may not be here; what serves it is said all the same.
+            let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".to_owned()));
+            let stand_in = WorldSpec { trace: None, jitter: None, lengths: None, cv: None, workload, ..world.clone() };
+            let node = stand_in.world().unwrap_or_else(|error| panic!("{}: {error}", path.display())).node;
+            assert!(node.host.profile.covers(experiment.profile()), "{}: {}", path.display(), node.host.name);
+        }
+        judged += 1;
+    }
+    assert!(judged >= 14);
 }
 
 #[test]
