@@ -17,7 +17,7 @@ use kvtide_runtime::observation::FEATURES;
 use kvtide_runtime::{ActionMask, ActionProfile, Head};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{CrossEntropyConfig, PpoConfig};
+use crate::agent::{ConfigError, CrossEntropyConfig, PpoConfig};
 use crate::world::{World, WorldError, WorldSpec};
 
 pub use conditions::met_in_training;
@@ -315,6 +315,9 @@ pub enum ExperimentError {
         /// What would do.
         expected: &'static str,
     },
+    /// A setting of the method.
+    #[error(transparent)]
+    Method(#[from] ConfigError),
     /// The world cannot be set up.
     #[error(transparent)]
     World(#[from] WorldError),
@@ -396,6 +399,11 @@ impl Experiment {
         }
         if let Some(watermark) = self.watermarks.iter().find(|watermark| !WATERMARK_LEVELS.contains(watermark)) {
             return range("watermarks", watermark.to_string(), "watermarks a policy can choose, such as 0.02");
+        }
+        // Found out before the work, not when the agent is made.
+        match self.method {
+            Method::Ppo => self.ppo.plan(self.num_envs).map(drop)?,
+            Method::CrossEntropy => self.cross_entropy.validate()?,
         }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;

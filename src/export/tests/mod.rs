@@ -92,8 +92,22 @@ fn metadata_is_sorted_and_says_where_it_comes_from() {
     assert_eq!((value("leaves"), value("samples"), value("checkpoint")), ("4", "1000", "b3:00ff"));
     assert_eq!(value("env"), "llama-3-8b@h100");
     assert_eq!(value("importance"), "waiting 0.750, free_fraction 0.250");
-    assert_eq!(pairs.len(), 20);
+    assert_eq!(value("features"), features(&student));
+    assert_eq!(pairs.len(), 21);
     assert_eq!(encode(&student, &provenance()).unwrap(), bytes);
+}
+
+/// Looked up node by node, in the order of the schema.
+fn features(student: &Student) -> String {
+    let splits = |feature: usize| {
+        student
+            .tree
+            .nodes
+            .iter()
+            .any(|node| matches!(node, Node::Split { feature: found, .. } if usize::from(*found) == feature))
+    };
+    let names = FEATURES.iter().enumerate().filter(|(index, _)| splits(*index)).map(|(_, spec)| spec.name);
+    names.collect::<Vec<&str>>().join(", ")
 }
 
 #[test]
