@@ -3,7 +3,7 @@
 mod common;
 
 use common::{engine, node_config};
-use kvtide_envs::env::{Controller, Guarded, Node, PolicyController, run};
+use kvtide_envs::env::{Controller, Guarded, Node, NodeConfig, PolicyController, run};
 use kvtide_envs::metrics::{Collector, GuardReport, Summary};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::workload::SyntheticSpec;
@@ -44,10 +44,11 @@ fn serve(controller: &mut dyn Controller) -> Summary {
         enable_chunked_prefill: true,
         max_num_seqs: 64,
         max_num_batched_tokens: 2048,
+        max_model_len: 8192,
         watermark: Some(0.0),
         ..engine(16, 900, 0)
     };
-    let config = kvtide_envs::env::NodeConfig { host: Host::VLLM, ..node_config(engine, Slo::default()) };
+    let config = NodeConfig { host: Host::VLLM, ..node_config(engine, Slo::default()) };
     let spec: SyntheticSpec = "chat:rate=3,duration=120,seed=5".parse().unwrap();
     let mut node = Node::new(&config, spec.generate().unwrap().share(), Collector::default()).unwrap();
     run(&mut node, controller, 8).unwrap()
