@@ -89,7 +89,7 @@ class Tide:
             self.pilot.poll(self.now_us)
             self.obey(self.pilot.decide(self.observe, self.now_us))
         except Exception:
-            self.pilot.failed("decide")
+            self.pilot.gave_up("decide", self.now_us)
             self.obey(None)
 
     def obey(self, controls) -> None:
