@@ -8,7 +8,7 @@ fails where
 - a table attains half a point more or less than was predicted;
 - a table that is meant for the traffic is refused, or, up to the last request's arrival, falls back in more than one decision
   of twenty or is falling back then (afterwards the node runs empty, as none does for long);
-- kvtide fails inside;
+- kvtide fails inside, or does not start;
 - a shipped table is in no scenario.
 
 Tables are the same code on either side and agree to the step as well, unless what they see differs: vLLM keeps several cached
@@ -83,7 +83,7 @@ def faults(policy: str, real: dict, predicted: dict | None) -> list[str]:
         found.append(f"attains {real['slo_attainment']:.4f}, predicted {predicted['slo_attainment']:.4f}")
     guard = real.get("kvtide")
     if guard is None:
-        return found
+        return found + (["kvtide is not at work"] if kind in ("table", "shadow") else [])
     if guard["errors"]:
         found.append(f"failures inside: {guard['errors']}")
     if set(guard["reloads"]) != {"ok"}:

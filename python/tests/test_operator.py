@@ -191,6 +191,13 @@ def test_labels_in_dashboard_and_alerts_are_those_of_the_metrics():
             assert label in (*metrics.BASE, *labels[name], "instance", "job"), (name, label)
 
 
+def test_an_alert_on_a_counter_sees_its_first_value_too():
+    rules = (OPS / "alerts.yml").read_text().split("- alert:")[1:]
+    for rule in rules:
+        for counter in re.findall(r"increase\((kvtide_\w+)", rule):
+            assert re.search(rf"unless {counter}\S* offset", rule), rule
+
+
 def test_prometheus_is_told_what_was_counted(acting, monkeypatch):
     client = pytest.importorskip("prometheus_client")
     now = [0.0]
