@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kvtide_rules::{AdmissionQueue, Entry, Micros, Patience, Seat};
 use kvtide_runtime::Admission;
 use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -143,6 +144,13 @@ impl PyWaitingQueue {
     #[setter]
     fn set_now_us(&mut self, now_us: u64) {
         self.now = self.now.max(Micros(now_us));
+    }
+
+    /// Whoever is asked about requests holds the queue.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.entry_of)?;
+        visit.call(&self.failed)?;
+        self.held.values().try_for_each(|(_, request)| visit.call(request))
     }
 
     fn __len__(&self) -> usize {

@@ -1,8 +1,10 @@
 """The vLLM adapter over a fake scheduler: what it sets, when it lets go, and that no failure reaches vLLM."""
 
+import gc
 import logging
 import os
 import sys
+import weakref
 from abc import ABC
 from types import ModuleType, SimpleNamespace
 
@@ -425,6 +427,16 @@ def test_both_ends_of_a_priority_queue_are_looked_at(acting):
     first, last, count = scheduler.kvtide.waiting_rows()
     assert ([row[0] for row in first], count) == ([*range(58, 74)], 92)
     assert [row[0] for row in last] == [*range(149, 85, -1)]
+
+
+def test_a_scheduler_that_is_dropped_is_gone(acting):
+    acting.write_bytes(table_bytes(FULL, "full"))
+    scheduler = Scheduler()
+    scheduler.add_request(Request("a", 50, 500))
+    gone = weakref.ref(scheduler)
+    del scheduler
+    gc.collect()
+    assert gone() is None
 
 
 def cached_pool(pattern, entries, in_use):
