@@ -35,7 +35,10 @@ test: setup
 python-test:
 	PYTHON="$(PYTHON)" scripts/python-test.sh
 
-vllm-check vllm-check-quick: setup
+# Not `setup` first: that fetches libtorch, and what vLLM needs may be missing.
+vllm-check vllm-check-quick:
+	PYTHON="$(PYTHON)" scripts/vllm-check.sh --needs
+	$(MAKE) setup
 	$(CARGO) build --release --locked --bin kvtide
 	PYTHON="$(PYTHON)" scripts/vllm-check.sh $(if $(findstring quick,$@),--quick)
 

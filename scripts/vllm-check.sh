@@ -4,6 +4,7 @@
 #   scripts/vllm-check.sh           all scenarios (python/checks/scenarios.toml)
 #   scripts/vllm-check.sh --quick   two of them and less of each: five minutes at most, once the environment exists
 #   scripts/vllm-check.sh --cost    what the adapter costs vLLM's scheduler, and whether that is below 2 %
+#   scripts/vllm-check.sh --needs   only whether what is needed is here; of kvtide, only that it can be built
 #
 # Needs no GPU. The first call makes a virtual environment of about 7 GB (vLLM's wheel and torch, which brings CUDA's
 # libraries whether they are used or not) in VLLM_CHECK_DIR (target/vllm-check). SIMULATOR names a built kvtide. What is
@@ -22,8 +23,8 @@ missing() {
 }
 
 mode=${1:-}
-case $mode in "" | --quick | --cost) ;; *) missing "no option $mode: --quick or --cost" ;; esac
-if [ "$mode" != --cost ]; then
+case $mode in "" | --quick | --cost | --needs) ;; *) missing "no option $mode: --quick, --cost or --needs" ;; esac
+if [ "$mode" = "" ] || [ "$mode" = --quick ]; then
     "$simulator" --version > /dev/null 2>&1 || missing "$simulator does not run: cargo build --release --bin kvtide, or set SIMULATOR"
 fi
 command -v cargo > /dev/null || missing "cargo is not here: the wheel is built from source"
@@ -36,6 +37,7 @@ if [ ! -e "$venv/done" ]; then
     [ "$free" -ge "$gigabytes" ] || missing "$folder has $free GB free, $gigabytes are needed; set VLLM_CHECK_DIR"
     "$python" -m pip index versions vllm 2> /dev/null | grep -q '0\.33\.0' \
         || missing "the package index is not reached, or has no vllm 0.33.0"
+    [ "$mode" != --needs ] || exit 0
     "$python" -m venv --clear "$venv"
     "$venv/bin/pip" install --quiet torch==2.14.0
     "$venv/bin/pip" install --quiet --no-deps vllm==0.33.0
@@ -43,6 +45,7 @@ if [ ! -e "$venv/done" ]; then
     "$venv/bin/pip" install --quiet maturin==1.16.0
     touch "$venv/done"
 fi
+[ "$mode" != --needs ] || exit 0
 # With the simulator's prices, which the wheel that ships is without.
 rm -rf "$folder/wheels" "$folder/site"
 "$venv/bin/maturin" build --quiet --release --features simulator --manifest-path python/Cargo.toml --out "$folder/wheels"

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kvtide_rules::{AdmissionQueue, Entry, Micros, Patience, Seat};
 use kvtide_runtime::Admission;
 use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -53,24 +54,18 @@ impl PyWaitingQueue {
 
     /// A request arrives.
     fn add_request(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) {
-        let entry = entry(slf, request);
-        let queue = &mut *slf.borrow_mut();
-        let seat = queue.queue.push_back(entry);
-        queue.held.insert(entry.id, (seat, request.clone().unbind()));
+        join(slf, request, AdmissionQueue::push_back);
     }
 
     /// A request that was admitted before returns, as the first.
     fn prepend_request(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) {
-        let entry = entry(slf, request);
-        let queue = &mut *slf.borrow_mut();
-        let seat = queue.queue.push_front(entry);
-        queue.held.insert(entry.id, (seat, request.clone().unbind()));
+        join(slf, request, AdmissionQueue::push_front);
     }
 
-    /// One after the other, so that the last is the first; as vLLM does.
+    /// Requests that were popped and not admitted return, one after the other, so that the last is the first; as vLLM does.
     fn prepend_requests(slf: &Bound<'_, Self>, requests: &Bound<'_, PyAny>) -> PyResult<()> {
         for request in requests.try_iter()? {
-            PyWaitingQueue::prepend_request(slf, &request?);
+            join(slf, &request?, AdmissionQueue::put_back);
         }
         Ok(())
     }
@@ -151,6 +146,13 @@ impl PyWaitingQueue {
         self.now = self.now.max(Micros(now_us));
     }
 
+    /// Whoever is asked about requests holds the queue.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.entry_of)?;
+        visit.call(&self.failed)?;
+        self.held.values().try_for_each(|(_, request)| visit.call(request))
+    }
+
     fn __len__(&self) -> usize {
         self.queue.len()
     }
@@ -169,6 +171,18 @@ impl PyWaitingQueue {
     fn next(&mut self) -> Option<(Seat, Address)> {
         self.queue.next(self.order, self.now, Patience::default()).map(|(seat, entry)| (seat, entry.id))
     }
+}
+
+/// Puts `request` into the queue by `push`.
+fn join(
+    queue: &Bound<'_, PyWaitingQueue>,
+    request: &Bound<'_, PyAny>,
+    push: impl FnOnce(&mut AdmissionQueue<Address>, Entry<Address>) -> Seat,
+) {
+    let entry = entry(queue, request);
+    let queue = &mut *queue.borrow_mut();
+    let seat = push(&mut queue.queue, entry);
+    queue.held.insert(entry.id, (seat, request.clone().unbind()));
 }
 
 /// What the order needs of `request`. Whatever fails in asking, the request is queued.

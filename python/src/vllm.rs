@@ -3,6 +3,7 @@
 use kvtide_rules::{Micros, victim};
 use kvtide_runtime::{RunningRequest, Snapshot, Victim};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -84,6 +85,14 @@ impl PyVllmView {
         let rule = Victim::from_name(rule).ok_or_else(|| PyValueError::new_err(format!("no victim rule {rule:?}")))?;
         let found = victim::choose_among(rule, &self.rows(py, slo, now_us, first)?);
         Ok(found.map(|position| first + position))
+    }
+
+    /// The scheduler holds what holds this.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.scheduler)?;
+        visit.call(&self.pool)?;
+        visit.call(&self.blocks)?;
+        visit.call(&self.arrived_us)
     }
 }
 

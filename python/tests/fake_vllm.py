@@ -155,6 +155,10 @@ class VllmScheduler:
                 self._free_request(request)
         return {}
 
+    def _update_request_as_session(self, session, update):
+        session.num_prompt_tokens, session.num_output_tokens = session.num_tokens + update.prompt - 1, 0
+        session.arrival_time = update.arrival_time
+
     def _free_request(self, request):
         self.kv_cache_manager.release(request)
         del self.requests[request.request_id]

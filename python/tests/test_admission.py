@@ -82,6 +82,20 @@ def test_what_is_looked_at_is_what_is_taken_and_iteration_is_in_queue_order():
     assert failures == []
 
 
+def test_whoever_is_passed_over_does_not_shorten_what_waiting_too_long_is():
+    second = 1_000_000
+    queue, _ = queue_of([(1000, 0, FOREVER), (10, second, FOREVER)], now_us=second)
+    for _ in range(100):
+        queue.prepend_requests([queue.pop_request()])
+    queue.now_us = 10 * second
+    assert names([queue.pop_request(), queue.pop_request()]) == ["0", "1"]
+    # In queue order somebody waited for 9 s, so that 6 s are not too long.
+    queue.add_request(request_of("long", 100, 10 * second, FOREVER))
+    queue.add_request(request_of("short", 1, 10 * second, FOREVER))
+    queue.now_us, queue.order = 16 * second, "shortest-on-time-first"
+    assert queue.peek_request().request_id == "short"
+
+
 def test_a_request_that_cannot_be_read_is_queued_all_the_same():
     queue, failures = queue_of([(9, 0, 50)], "on-time-first", 100)
     queue.add_request(SimpleNamespace(request_id="odd", entry=None))

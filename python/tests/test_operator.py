@@ -191,6 +191,13 @@ def test_labels_in_dashboard_and_alerts_are_those_of_the_metrics():
             assert label in (*metrics.BASE, *labels[name], "instance", "job"), (name, label)
 
 
+def test_an_alert_on_a_counter_sees_its_first_value_too():
+    rules = (OPS / "alerts.yml").read_text().split("- alert:")[1:]
+    for rule in rules:
+        for counter in re.findall(r"increase\((kvtide_\w+)", rule):
+            assert re.search(rf"unless {counter}\S* offset", rule), rule
+
+
 def test_prometheus_is_told_what_was_counted(acting, monkeypatch):
     client = pytest.importorskip("prometheus_client")
     now = [0.0]
@@ -219,3 +226,23 @@ def test_prometheus_is_told_what_was_counted(acting, monkeypatch):
     scheduler.schedule()
     assert told("kvtide_table_info", name="first", profile="watermark", hash=digest) == 0.0
     assert scheduler.kvtide.metrics.table[0] == "second"
+
+
+def test_prometheus_is_told_of_failures_when_nothing_can_be_decided(acting, monkeypatch):
+    client = pytest.importorskip("prometheus_client")
+    now = [0.0]
+    monkeypatch.setattr(Tide, "clock", staticmethod(lambda: now[0]))
+    acting.write_bytes(table_bytes([leaf(watermark=8)]))
+    labels = {"host": "vllm", "mode": "act"}
+    told = lambda metric, **more: client.REGISTRY.get_sample_value(metric, labels | more) or 0.0
+    before = told("kvtide_errors_total", where="decide")
+    scheduler = Scheduler()
+    scheduler.add_request(Request("a", 50, 5000))
+    scheduler.schedule()
+    assert told("kvtide_in_force") == 1.0
+    monkeypatch.setattr(scheduler.kvtide, "observe", lambda: 1 / 0)
+    for _ in range(4):
+        now[0] += 1.0
+        scheduler.schedule()
+    assert told("kvtide_in_force") == 0.0
+    assert told("kvtide_errors_total", where="decide") > before

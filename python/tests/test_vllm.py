@@ -1,8 +1,10 @@
 """The vLLM adapter over a fake scheduler: what it sets, when it lets go, and that no failure reaches vLLM."""
 
+import gc
 import logging
 import os
 import sys
+import weakref
 from abc import ABC
 from types import ModuleType, SimpleNamespace
 
@@ -363,6 +365,78 @@ def test_an_aborted_request_is_no_completion(acting):
     scheduler.running.remove(request)
     scheduler._free_request(request)
     assert scheduler.kvtide.ledger.completions == 0
+
+
+def test_a_victim_that_is_aborted_with_a_token_on_its_way_is_forgotten(acting):
+    acting.write_bytes(table_bytes(FULL, "full"))
+    scheduler = Scheduler()
+    for name in "ab":
+        scheduler.add_request(Request(name, 50, 500))
+    output = scheduler.schedule()
+    victim = scheduler.running.pop()
+    victim.num_stale_output_tokens = 1
+    scheduler._preempt_request(victim)
+    scheduler.update_from_output(output)
+    assert scheduler.kvtide.victims == [victim]
+    victim.status = Status.FINISHED_ABORTED
+    scheduler.waiting.remove_request(victim)
+    scheduler._free_request(victim)
+    scheduler.update_from_output(scheduler.schedule())
+    assert scheduler.kvtide.victims == []
+
+
+def test_whether_the_first_token_was_late_is_said_once(acting):
+    acting.write_bytes(table_bytes([leaf()], metadata={"slo": "ttft:1000"}))
+    scheduler, now = Scheduler(), [0.0]
+    tide = scheduler.kvtide
+    tide.clock = tide.wall_clock = lambda: now[0]
+    scheduler.add_request(Request("a", 50, 500))
+    for second in (0.5, 60.0):
+        output = scheduler.schedule()
+        now[0] = second
+        scheduler.update_from_output(output)
+        assert tide.was_late == {"a": False}
+        # It returns, and vLLM's second model runner is told of it as of a new one.
+        scheduler._preempt_request(scheduler.running.pop())
+
+
+def test_a_session_is_due_anew_with_each_part_of_its_input(acting):
+    acting.write_bytes(table_bytes([leaf()], metadata={"slo": "ttft:1000"}))
+    scheduler, now = Scheduler(), [0.0]
+    tide = scheduler.kvtide
+    tide.clock = tide.wall_clock = lambda: now[0]
+    session = Request("a", 50, 500)
+    scheduler.add_request(session)
+    output = scheduler.schedule()
+    now[0] = 5.0
+    scheduler.update_from_output(output)
+    assert (tide.arrived_us, tide.was_late) == ({"a": 0}, {"a": True})
+    now[0] = 3600.0
+    scheduler._update_request_as_session(session, SimpleNamespace(prompt=20, arrival_time=3599.5))
+    assert (tide.arrived_us, tide.was_late) == ({"a": 3_599_500_000}, {})
+    assert tide.entry(session)[1:] == (3_599_500_000, 3_600_500_000, 3_600_500_000)
+
+
+def test_both_ends_of_a_priority_queue_are_looked_at(acting):
+    acting.write_bytes(table_bytes([leaf()]))
+    scheduler = Scheduler(policy="priority")
+    for index in range(100):
+        scheduler.add_request(Request(str(index), 50 + index, 500, arrival_s=0.01 * index))
+    scheduler.schedule()
+    assert len(scheduler.running) == 8
+    first, last, count = scheduler.kvtide.waiting_rows()
+    assert ([row[0] for row in first], count) == ([*range(58, 74)], 92)
+    assert [row[0] for row in last] == [*range(149, 85, -1)]
+
+
+def test_a_scheduler_that_is_dropped_is_gone(acting):
+    acting.write_bytes(table_bytes(FULL, "full"))
+    scheduler = Scheduler()
+    scheduler.add_request(Request("a", 50, 500))
+    gone = weakref.ref(scheduler)
+    del scheduler
+    gc.collect()
+    assert gone() is None
 
 
 def cached_pool(pattern, entries, in_use):

@@ -78,6 +78,12 @@ impl Ageing {
         }
     }
 
+    /// Tokens that counted as admitted were not.
+    pub fn take_back(&mut self, tokens: u32) {
+        self.admitted = self.admitted.saturating_sub(u64::from(tokens));
+        self.join(tokens);
+    }
+
     fn advance(&mut self, tokens: u32) {
         self.waiting = self.waiting.saturating_sub(u64::from(tokens));
         self.admitted += u64::from(tokens);

@@ -116,9 +116,20 @@ impl<Id: Copy> AdmissionQueue<Id> {
 
     /// A request that was admitted before returns, as the first.
     pub fn push_front(&mut self, entry: Entry<Id>) -> Seat {
+        self.ageing.join(entry.tokens);
+        self.seat_first(entry)
+    }
+
+    /// A request that was taken as admitted is not, and is the first again: vLLM takes those out it cannot admit yet, such as
+    /// one whose grammar is being compiled, and puts them back at the end of the step.
+    pub fn put_back(&mut self, entry: Entry<Id>) -> Seat {
+        self.ageing.take_back(entry.tokens);
+        self.seat_first(entry)
+    }
+
+    fn seat_first(&mut self, entry: Entry<Id>) -> Seat {
         let seat = Seat(self.front);
         self.front -= 1;
-        self.ageing.join(entry.tokens);
         let slot = Slot { seat, is_vacant: false, entry };
         self.slots.push_front(slot);
         if let Some(index) = &mut self.index
@@ -311,6 +322,28 @@ mod tests {
         for &order in Admission::ALL {
             assert!(queue.next(order, Micros(0), Patience::default()).is_none());
         }
+    }
+
+    #[test]
+    fn whoever_is_passed_over_has_not_been_admitted() {
+        let mut queue = queue(&[(10, 0, u64::MAX), (10, 0, u64::MAX)]);
+        let mut first = Seat(0);
+        for step in 1..=100 {
+            let entry = queue.admit(first, Micros(step)).unwrap();
+            first = queue.put_back(entry);
+        }
+        let bound = |queue: &AdmissionQueue<usize>| queue.bound(Patience { max_wait: Micros::ZERO, factor: 1.0 });
+        // Two that arrive now would be admitted after the two before them, at 900.
+        for id in 2..4 {
+            let entry = Entry { id, tokens: 10, arrival: Micros(100), late_at: Micros::MAX, first_token_by: None };
+            queue.push_back(entry);
+        }
+        for (seat, now) in [(first, 200), (Seat(1), 300), (Seat(2), 400)] {
+            queue.admit(seat, Micros(now));
+        }
+        assert_eq!(bound(&queue), Micros(300));
+        queue.admit(Seat(3), Micros(900));
+        assert_eq!(bound(&queue), Micros(800));
     }
 
     #[test]

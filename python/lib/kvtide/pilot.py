@@ -173,6 +173,12 @@ class Pilot:
         values["watermark"], values["in_force"] = watermark, float(fallback is None and self.metrics.mode == "act")
         self.metrics.tell(now_us)
 
+    def gave_up(self, where: str, now_us: int) -> None:
+        """Counts the exception being handled, for which nothing was decided, and tells: whoever watches must see it."""
+        self.failed(where)
+        self.metrics.values["in_force"] = 0.0
+        self.metrics.tell(now_us)
+
     def failed(self, where: str, error: Exception | None = None) -> None:
         """Counts `error`, or the exception being handled. The first of a kind is logged in full, later ones ever more
         rarely."""

@@ -82,7 +82,7 @@ class TideTracker:
             if self.acts and self.watermark is not None:
                 return self.ratio(self.watermark)
         except Exception:
-            self.pilot.failed("current")
+            self.pilot.gave_up("current", self.now_us)
             self.watermark = None
         return ratio
 

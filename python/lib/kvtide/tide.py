@@ -89,7 +89,7 @@ class Tide:
             self.pilot.poll(self.now_us)
             self.obey(self.pilot.decide(self.observe, self.now_us))
         except Exception:
-            self.pilot.failed("decide")
+            self.pilot.gave_up("decide", self.now_us)
             self.obey(None)
 
     def obey(self, controls) -> None:
@@ -118,7 +118,9 @@ class Tide:
         self.ledger.planned(tokens, self.queue.take_refusal(), self.preempted)
         self.pricing.planned(self.now_us, tokens, self.scheduler.max_num_scheduled_tokens)
         for request in output.scheduled_new_reqs:
-            self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
+            # vLLM's second model runner has those here too who return after a preemption.
+            if request.req_id not in self.was_late:
+                self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
         # The first step after a pause: asynchronously the next is planned before it is done.
         if self.is_async and self.ledger.in_flight == 1 and self.ledger.is_due(self.pilot.interval):
             self.decide()
@@ -139,7 +141,10 @@ class Tide:
             if self.is_ordered:
                 for request in self.victims:
                     self.queue.lengthen(request, request.num_tokens)
-            self.victims = [request for request in self.victims if request.num_stale_output_tokens > 0]
+            # Of whom nothing more comes if it was aborted.
+            self.victims = [
+                request for request in self.victims if request.num_stale_output_tokens > 0 and not request.is_finished()
+            ]
         if not self.unanswered:
             return
         for request_id, request in list(self.unanswered.items()):
@@ -164,6 +169,12 @@ class Tide:
             arrived_us = max(int((self.clock() - age_s) * 1e6 + 0.5), 0)
             self.arrived_us[request.request_id] = arrived_us
         return arrived_us
+
+    def went_on(self, session) -> None:
+        """A session whose client sends its input in parts has had the next one: it is due as a request that arrives now."""
+        self.arrived_us.pop(session.request_id, None)
+        self.was_late.pop(session.request_id, None)
+        self.arrival_us(session)
 
     def was_preempted(self, request) -> None:
         self.preempted += 1
@@ -204,11 +215,12 @@ class Tide:
         return self.view.observe(self.observer, self.now_us, self.pilot.slo, self.ledger, self.pricing, *waiting)
 
     def waiting_rows(self) -> tuple[list, list, int]:
-        """Of a priority queue: the first in its order, the last to arrive, and how many there are."""
-        everybody = list(self.queue)
-        last = sorted(everybody, key=self.arrival_us, reverse=True)
-        first = [self.waiting_row(request) for request in islice(everybody, WAITING_WINDOW)]
-        return first, [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)], len(everybody)
+        """Of a priority queue: the first in its order, the last to arrive, and how many there are. Sorting them all would
+        take longer than deciding."""
+        requests = map(self.scheduler.requests.get, reversed(self.arrived_us))
+        last = (request for request in requests if request is not None and request.status._name_ != "RUNNING")
+        first = [self.waiting_row(request) for request in islice(self.queue, WAITING_WINDOW)]
+        return first, [self.waiting_row(request) for request in islice(last, NEWEST_WINDOW)], len(self.queue)
 
     def waiting_row(self, request):
         tokens, arrival_us, _, first_token_by_us = self.entry(request)

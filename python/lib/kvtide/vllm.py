@@ -87,6 +87,16 @@ class TideMixin:
                 tide.pilot.failed("arrived")
         return result
 
+    def _update_request_as_session(self, session, *args, **kwargs):
+        result = super()._update_request_as_session(session, *args, **kwargs)
+        tide = self.kvtide
+        if tide is not None:
+            try:
+                tide.went_on(session)
+            except Exception:
+                tide.pilot.failed("went_on")
+        return result
+
     def _request_blocks_can_be_freed(self, request, *args, **kwargs):
         """vLLM asks this of the last that runs, between being refused blocks and preempting that one: the one moment at which
         a victim can be chosen, and only refusals pay for it. It does not say for whom it asks, and so is looked at."""

@@ -49,6 +49,12 @@
 // Most requests of a kind that one observation may count.
 #define KVTIDE_MAX_REQUESTS 1048576
 
+// The max_wait_us of kvtide_queue_new that tables are trained with.
+#define KVTIDE_MAX_WAIT_US 5000000
+
+// The patience of kvtide_queue_new that tables are trained with.
+#define KVTIDE_PATIENCE 1.75
+
 // What became of a call. Numbers are never given another meaning.
 enum kvtide_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -575,7 +581,7 @@ kvtide_status kvtide_policy_counters(const struct kvtide_policy *policy, struct 
 
 // Makes an empty queue for requests with these targets and prices. Whoever waited longer than max_wait_us, and than
 // patience times the longest wait that first come, first served would have given anybody lately, comes first under every
-// order; tables are trained with ten seconds and 2.5.
+// order; tables are trained with KVTIDE_MAX_WAIT_US and KVTIDE_PATIENCE.
 //
 // *queue is the new queue, to be freed with kvtide_queue_free, or null if the call fails.
 kvtide_status kvtide_queue_new(const struct kvtide_slo *slo,
@@ -616,7 +622,8 @@ kvtide_status kvtide_queue_remove(const struct kvtide_queue *queue, int64_t seat
 kvtide_status kvtide_queue_lengthen(const struct kvtide_queue *queue, int64_t seat, uint32_t tokens);
 
 // Reads targets: the name of a class ("chat"), or "ttft:2000,tpot:100,stall:3000" in milliseconds; what is left out
-// keeps that default. The "slo" in a table's metadata is such a text.
+// keeps that default. The "slo" in a table's metadata is such a text, or several with "; " between them,
+// the first of which is what the table was trained for above all.
 kvtide_status kvtide_slo_parse(const char *text, struct kvtide_slo *slo);
 
 // Writes by when token index (from 0) of a request that arrived at arrival_us is on time: what

@@ -46,6 +46,12 @@ pub const KVTIDE_NEWEST_WINDOW: usize = 64;
 /// Most requests of a kind that one observation may count.
 pub const KVTIDE_MAX_REQUESTS: usize = 1_048_576;
 
+/// The max_wait_us of kvtide_queue_new that tables are trained with.
+pub const KVTIDE_MAX_WAIT_US: u64 = 5_000_000;
+
+/// The patience of kvtide_queue_new that tables are trained with.
+pub const KVTIDE_PATIENCE: f64 = 1.75;
+
 const _: () = {
     assert!(KVTIDE_NUM_FEATURES == kvtide_runtime::NUM_FEATURES);
     assert!(KVTIDE_NUM_HEADS == kvtide_runtime::action::NUM_HEADS);

@@ -75,7 +75,7 @@ impl Queue {
 
 /// Makes an empty queue for requests with these targets and prices. Whoever waited longer than max_wait_us, and than
 /// patience times the longest wait that first come, first served would have given anybody lately, comes first under every
-/// order; tables are trained with ten seconds and 2.5.
+/// order; tables are trained with KVTIDE_MAX_WAIT_US and KVTIDE_PATIENCE.
 ///
 /// *queue is the new queue, to be freed with kvtide_queue_free, or null if the call fails.
 #[unsafe(no_mangle)]

@@ -67,7 +67,8 @@ pub(crate) fn choice<T: Copy>(choices: &[T], number: u32, name: &'static str) ->
 }
 
 /// Reads targets: the name of a class ("chat"), or "ttft:2000,tpot:100,stall:3000" in milliseconds; what is left out
-/// keeps that default. The "slo" in a table's metadata is such a text.
+/// keeps that default. The "slo" in a table's metadata is such a text, or several with "; " between them,
+/// the first of which is what the table was trained for above all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvtide_slo_parse(text: *const c_char, slo: *mut Slo) -> Status {
     guarded(|| {

@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
+use kvtide_rules::{Micros, Patience};
+
 use crate::structs::RunningRequest;
 use crate::*;
 
@@ -27,7 +29,9 @@ fn told<T: Default>(call: impl FnOnce(*mut T) -> Status) -> Result<T, Status> {
 fn queue() -> *mut Queue {
     let mut queue = null_mut();
     // SAFETY: all pointers are to what lives here.
-    let status = unsafe { kvtide_queue_new(&raw const SLO, &raw const PRICING, 10_000_000, 2.5, &raw mut queue) };
+    let status = unsafe {
+        kvtide_queue_new(&raw const SLO, &raw const PRICING, KVTIDE_MAX_WAIT_US, KVTIDE_PATIENCE, &raw mut queue)
+    };
     assert_eq!(status, Status::Ok);
     queue
 }
@@ -88,6 +92,12 @@ fn a_victim_is_chosen() {
     assert_eq!([0, 1, 2, 3, 4].map(|victim| choose(victim, 3)), [Ok(2), Ok(2), Ok(0), Ok(2), Ok(1)]);
     assert_eq!((choose(5, 3), choose(0, 0)), (Err(Status::Argument), Err(Status::Argument)));
     assert_eq!(last_error(), "candidates is empty");
+}
+
+#[test]
+fn patience_in_the_header_is_what_tables_are_trained_with() {
+    let patience = Patience { max_wait: Micros(KVTIDE_MAX_WAIT_US), factor: KVTIDE_PATIENCE };
+    assert_eq!(patience, Patience::default());
 }
 
 #[test]
