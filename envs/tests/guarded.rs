@@ -44,7 +44,7 @@ fn serve(controller: &mut dyn Controller) -> Summary {
         enable_chunked_prefill: true,
         max_num_seqs: 64,
         max_num_batched_tokens: 2048,
-        watermark: 0.0,
+        max_model_len: 8192,
         ..engine(16, 900, 0)
     };
     let config = kvtide_envs::env::NodeConfig { host: Host::VLLM, ..node_config(engine, Slo::default()) };

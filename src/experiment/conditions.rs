@@ -65,7 +65,7 @@ mod tests {
         let experiment = Experiment::parse(text).unwrap();
         let conditions = experiment.conditions(&experiment.world.world().unwrap()).unwrap();
         assert_eq!(conditions["env"], "llama-3-8b@h100; llama-3-8b@rtx-4090");
-        assert_eq!((conditions["engine"].as_str(), conditions["interval"].as_str()), ("v0", "8"));
+        assert_eq!((conditions["engine"].as_str(), conditions["interval"].as_str()), ("v1", "8"));
         for class in ["chat", "agent"] {
             assert!(met_in_training(&conditions["slo"], &class.parse::<Slo>().unwrap().to_string()), "{conditions:?}");
         }
