@@ -24,7 +24,6 @@ PURPOSE = {
     "reasoning-tier": "Watermark, victim and preemption mode on a node with a host tier of 16,384 blocks, which neither vLLM nor "
                       "SGLang has: for nodes that embed the runtime.",  # fmt: skip
     "agentic": "All heads, for agents in sessions with long common prefixes on an 80 GB card.",
-    "generalist": "All heads, for all of the other experiments' traffic.",
 }
 SCENARIOS = {
     "chat-24g": ["chat-24g", "chat-24g-generated"],
@@ -35,7 +34,6 @@ SCENARIOS = {
     "reasoning-sglang": ["reasoning-sglang"],
     "reasoning-tier": ["reasoning-tier"],
     "agentic": ["agentic", "agentic-coding"],
-    "generalist": [f"{name}-by-generalist" for name in ("chat-24g", "chat-80g", "reasoning", "agentic")],
 }
 
 

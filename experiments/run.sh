@@ -39,7 +39,6 @@ world() {
 # The checkpoint that a scenario is about.
 subject() {
     case $1 in
-    *-by-generalist) echo generalist ;;
     *-generated) echo "${1%-generated}" ;;
     *-open) echo "${1%-open}" ;;
     *-heavy) echo "${1%-heavy}" ;;

@@ -9,8 +9,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
     "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
     "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
-    "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding", "chat-24g-by-generalist",
-    "chat-80g-by-generalist", "reasoning-by-generalist", "agentic-by-generalist",
+    "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding",
 ]
 TIME = r"(–|[\d.]+ m?s)"
 ROW = re.compile(rf"^(\S+)\s+([\d.]+) %\s+(?:reference|–|\S+ \[.*?\] pts)\s+\d+\s+{TIME}\s+{TIME}\s+{TIME}\s+\d+\s+(.*)$")

@@ -14,7 +14,7 @@ use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use kvtide_envs::workload::{Window, WorkloadError, WorkloadSource};
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::observation::FEATURES;
-use kvtide_runtime::{ActionMask, ActionProfile, Head};
+use kvtide_runtime::{ActionMask, ActionProfile, Head, Host, Unfit};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{ConfigError, CrossEntropyConfig, PpoConfig};
@@ -324,6 +324,14 @@ pub enum ExperimentError {
     /// The traffic cannot be cut.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// A head is to be learned that the world's host decides itself: no table of it would be loaded there.
+    #[error("profile {profile}: {source}")]
+    Unfit {
+        /// The profile.
+        profile: String,
+        /// Which head.
+        source: Unfit,
+    },
     /// All of a trace was trained on.
     #[error("no episode of a trace is left to judge on: lower episodes.fit, or add [validation]")]
     NothingUnseen,
@@ -400,6 +408,11 @@ impl Experiment {
         if let Some(watermark) = self.watermarks.iter().find(|watermark| !WATERMARK_LEVELS.contains(watermark)) {
             return range("watermarks", watermark.to_string(), "watermarks a policy can choose, such as 0.02");
         }
+        if let Some(fallback) =
+            self.fallback.filter(|fallback| !self.watermarks.is_empty() && !self.watermarks.contains(fallback))
+        {
+            return range("fallback", fallback.to_string(), "one of watermarks: add it there");
+        }
         // Found out before the work, not when the agent is made.
         match self.method {
             Method::Ppo => self.ppo.plan(self.num_envs).map(drop)?,
@@ -466,9 +479,20 @@ impl Experiment {
     /// The environment it trains in; `world` is the first of its worlds.
     ///
     /// # Errors
-    /// The part that is trained on is shorter than an episode, or a further world cannot be set up.
+    /// The part that is trained on is shorter than an episode, a further world cannot be set up, or the host of `world` does
+    /// not let a table decide what is to be learned.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
+        self.check_heads(&world.node.host)?;
         self.part(world, Part::Train { but: self.validation.map_or(0.0, |validation| validation.share) })
+    }
+
+    fn check_heads(&self, host: &Host) -> Result<(), ExperimentError> {
+        let foreign = self.profile().heads().iter().find(|head| !host.profile.heads().contains(head));
+        let unfit = |&head| ExperimentError::Unfit {
+            profile: self.profile.clone(),
+            source: Unfit::Head { host: host.name, head },
+        };
+        foreign.map_or(Ok(()), |head| Err(unfit(head)))
     }
 
     /// The same with blocks that are only numbers, where that is cheaper: what tables are taught in.
@@ -545,6 +569,21 @@ mod tests {
         let also = "[[also]]\n[also.world]\nworkload = \"chat:rate=1\"\nmemory = \"host\"\n[also.episodes]\nfit = 0.8\n\
                     length_s = 60.0\nload = [1.0, 1.0]\n";
         assert!(error(&format!("{}{also}", world("host"))).contains("also.world.memory"));
+    }
+
+    #[test]
+    fn heads_that_the_host_keeps_are_not_learned() {
+        let learned = |profile: &str, host: &str| {
+            let text = format!(
+                "name = \"heads\"\nprofile = \"{profile}\"\n[world]\nworkload = \"chat:rate=1,n=99\"\nhost = \"{host}\"\n\
+                 [episodes]\nfit = 0.8\nlength_s = 9.0\nload = [1.0, 1.0]\n"
+            );
+            let experiment = Experiment::parse(&text).unwrap();
+            experiment.env_config(&experiment.world.world().unwrap()).map(drop).map_err(|error| error.to_string())
+        };
+        let refusal = "profile core: sglang-0.5 lets no policy decide victim";
+        assert_eq!(learned("core", "sglang-0.5"), Err(refusal.to_owned()));
+        assert_eq!((learned("watermark", "sglang-0.5"), learned("full", "vllm-0.33")), (Ok(()), Ok(())));
     }
 
     /// A request a second for 1,000 s, of which 800 s may be looked at.

@@ -51,14 +51,21 @@ fn what_a_host_lacks_is_refused_by_name() {
     );
     assert_eq!(
         error(&["--host", "sglang-0.5", "--policy", "fixed:0,victim=most-blocks"]),
-        "error: fixed:0,victim=most-blocks: the table decides victim, which sglang-0.5 does not let a table decide"
+        "error: fixed:0,victim=most-blocks: sglang-0.5 lets no policy decide victim"
     );
     assert!(error(&["--host", "vllm"]).contains("vllm-0.33, sglang-0.5 or kvtide"));
     assert!(error(&["--host", "vllm-0.33", "--engine", "v0"]).contains("kvtide with --engine v0"));
     assert!(error(&["--pool", "0"]).contains("a factor from 0.01 to 100"));
+    // What is left of the pool, or becomes of it, is checked as if it had been set.
+    let tiny = ["--set", "num_gpu_blocks=40", "--set", "max_model_len=100", "--pool", "0.01"];
+    assert!(error(&tiny).contains("num_gpu_blocks is 0"), "{}", error(&tiny));
+    let huge = ["--set", "num_gpu_blocks=10000000", "--pool", "100"];
+    assert!(error(&huge).contains("num_gpu_blocks is 1000000000"), "{}", error(&huge));
     let tier = shipped("reasoning-tier");
     assert!(error(&["--policy", &tier]).contains("vllm-0.33 has no host tier"), "{}", error(&["--policy", &tier]));
-    assert!(error(&["--host", "sglang-0.5", "--policy", &shipped("chat-24g")]).contains("sglang-0.5 does not let"));
+    assert!(
+        error(&["--host", "sglang-0.5", "--policy", &shipped("chat-24g")]).contains("sglang-0.5 lets no policy decide")
+    );
 }
 
 #[test]

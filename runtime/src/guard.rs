@@ -65,7 +65,7 @@ pub enum Fallback {
     UnknownSchema,
     /// The observation was too old.
     Stale,
-    /// A value of the observation was NaN or infinite.
+    /// A value of the observation that the table decides by was NaN or infinite.
     NonFinite,
     /// A feature the table decides by has been outside its trained range for too long, or not back inside for long enough.
     OutOfRange,
@@ -304,7 +304,7 @@ impl GuardState {
         if age_us > self.config.max_age_us {
             return Err(Fallback::Stale);
         }
-        if !observation.values.iter().all(|value| value.is_finite()) {
+        if !table.uses().iter().all(|feature| observation[feature].is_finite()) {
             return Err(Fallback::NonFinite);
         }
         // Only an observation that can be believed counts for or against the range.

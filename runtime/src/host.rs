@@ -164,7 +164,7 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Unfit::Head { host, head } => {
-                write!(f, "the table decides {}, which {host} does not let a table decide", head.name())
+                write!(f, "{host} lets no policy decide {}", head.name())
             }
             Unfit::Swap { host } => write!(f, "victims are swapped out, and {host} {NO_TIER}"),
             Unfit::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {

@@ -138,8 +138,9 @@ fn only_what_the_table_decides_by_has_a_range() {
     let nodes = [split(Feature::Running as u8, 1, 0.4), leaf([6, 1, 0, 0]), leaf([6, 1, 0, 0])];
     let bytes = bytes_of(&spec(&ranges, &nodes));
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
-    // No host pool at all, and far too much that is free: the table looks at neither.
+    // No host pool at all, and far too much that is free, or no number: the table looks at neither.
     assert_eq!(taken(&mut guard, &[OUTSIDE; 9]), [true; 9]);
+    assert_eq!(taken(&mut guard, &[f32::NAN; 2]), [true; 2]);
     assert!(guard.state().outside().is_empty());
     assert_eq!(guard.state().times_outside(Feature::FreeFraction), 0);
 }

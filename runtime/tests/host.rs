@@ -58,10 +58,7 @@ fn without_a_prefix_cache_nothing_is_evictable() {
 #[test]
 fn heads_and_swaps_a_host_does_not_have_are_refused() {
     let full = by(Feature::Running, 0.0, 1.0, RECOMPUTE, ActionProfile::Full);
-    assert_eq!(
-        says(&Host::SGLANG, &full, true),
-        "the table decides victim, which sglang-0.5 does not let a table decide"
-    );
+    assert_eq!(says(&Host::SGLANG, &full, true), "sglang-0.5 lets no policy decide victim");
     let swaps = by(Feature::Running, 0.0, 1.0, SWAP, ActionProfile::Core);
     assert_eq!(says(&Host::VLLM, &swaps, true), "victims are swapped out, and vllm-0.33 has no host tier");
     assert_eq!(says(&Host::KVTIDE, &swaps, true), "");

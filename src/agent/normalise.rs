@@ -93,6 +93,10 @@ impl Moments {
         if count == 0.0 {
             return;
         }
+        // Of what was seen before nobody knows the range: that of these rows alone would be too narrow.
+        if self.count == 0.0 || self.range.is_some() {
+            self.see(rows);
+        }
         let total = self.count + count;
         for column in 0..columns {
             if self.variance[column] >= BLIND {
@@ -107,7 +111,6 @@ impl Moments {
             self.variance[column] = merged / total;
         }
         self.count = total;
-        self.see(rows);
     }
 
     /// Takes rows into the range, and not into the moments.
@@ -277,6 +280,9 @@ mod tests {
         assert!(shown(&moments, 4.0) > shown(&moments, 1.0));
         moments.range = None;
         assert_eq!(shown(&moments, 1e6), 10.0);
+        // A run from before ranges were kept goes on without them.
+        moments.update(&[0.0, 1.0]);
+        assert_eq!(moments.range, None);
         moments.range = Some(Ranges { least: vec![2.0], most: vec![1.0] });
         assert!(!moments.is_sound());
     }

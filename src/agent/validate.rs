@@ -37,8 +37,8 @@ impl Validator {
         Validator { arena, episodes: episodes as u64, seed }
     }
 
-    /// The share of requests that missed no target under `policy`, as [`Attained::share`] has it. Of a network that is the likeliest choice, as serving
-    /// takes it.
+    /// The share of requests that missed no target under `policy`, as [`Attained::share`] has it. Of a network that is the
+    /// likeliest choice, as serving takes it.
     ///
     /// # Errors
     /// [`AgentError::Play`] if an episode cannot be played.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use kvtide_envs::env::{Node, RewardWeights, mask, snapshot};
+use kvtide_envs::env::{Node, RewardWeights, mask, observe, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::Window;
@@ -105,7 +105,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
     eprintln!("4. judging on {test}, which nobody has seen, at {} loads with 3 seeds", LOADS.len());
     let matrix = Matrix {
-        policies: policies(&checkpoint, &table)?,
+        policies: policies(&checkpoint, &table, world.node.host.profile)?,
         windows: vec![Some(test)],
         loads: LOADS.iter().map(|factor| round(factor * load)).collect(),
         seeds: vec![1, 2, 3],
@@ -162,7 +162,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
     let fit_s = span.as_secs_f64() * FIT;
     let mut experiment = Experiment {
         name: "demo".to_owned(),
-        profile: ActionProfile::Full.name().to_owned(),
+        profile: world.node.host.profile.name().to_owned(),
         num_envs: NUM_ENVS,
         world: spec,
         episodes: Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0)),
@@ -213,13 +213,15 @@ fn round(load: f64) -> f64 {
     (load / unit).round() * unit
 }
 
-fn policies(checkpoint: &Path, table: &Path) -> anyhow::Result<Vec<(String, Subject)>> {
-    let constants = ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed", "best-static"]);
+/// Everybody who is judged, where a host lets the heads of `profile` be decided.
+fn policies(checkpoint: &Path, table: &Path, profile: ActionProfile) -> anyhow::Result<Vec<(String, Subject)>> {
+    let constants = ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed"]);
     let mut policies = Vec::new();
     for text in constants {
         let spec: PolicySpec = text.parse()?;
         policies.push((text.to_owned(), Subject::load(&spec)?));
     }
+    policies.push(("best-static".to_owned(), Subject::load(&PolicySpec::BestStatic(profile))?));
     policies.push(("agent".to_owned(), Subject::load(&PolicySpec::Checkpoint(checkpoint.to_owned()))?));
     policies.push(("table".to_owned(), Subject::load(&PolicySpec::Table(table.to_owned()))?));
     Ok(policies)
@@ -255,12 +257,12 @@ fn decide(world: &World, test: Window, load: f64, path: &Path) -> anyhow::Result
     let mut node = Node::new(&world.node, workload.share(), Collector::default())?;
     let mut observer = Observer::new();
     let default = node.scheduler().default_controls();
-    let mut observation = observer.observe(&snapshot(&node));
+    let mut observation = observe(&node, &mut observer);
     while node.collector().preemptions == 0 && node.collector().refused_steps == 0 {
         if node.advance(&default, world.decision_interval)? != kvtide_envs::env::Progress::Stepped {
             break;
         }
-        observation = observer.observe(&snapshot(&node));
+        observation = observe(&node, &mut observer);
     }
     let controls = table.decide(&observation, mask(&node, table.profile())).controls();
     let shot = snapshot(&node);

@@ -54,8 +54,8 @@ pub(super) struct ExportArgs {
     /// Episodes on which the loss is measured.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     episodes: u32,
-    /// Refuse a table that this host would refuse: vllm-0.33, sglang-0.5 or kvtide; exit code 1 [default: the host of the
-    /// experiment].
+    /// The host the table is for, with whose heads, tiers and features it is taught, chosen and judged: vllm-0.33, sglang-0.5 or
+    /// kvtide. A table that it would refuse is not written: exit code 1 [default: the host of the experiment].
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     /// Also judge smaller tables, cut from this one, and draw size against loss.
@@ -69,15 +69,15 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         experiment.world.trace = Some(trace.clone());
         experiment.world.workload = None;
     }
+    if let Some(host) = &args.host {
+        experiment.also.iter_mut().for_each(|also| also.world.host = Some(host.clone()));
+        experiment.world.host = Some(host.clone());
+    }
     // Distilled in the model, whatever it was trained on: a device may be elsewhere.
     experiment.world.memory = None;
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
     same_traffic(&world, &args.checkpoint)?;
-    let host = match &args.host {
-        Some(name) => Host::from_name(name)
-            .with_context(|| format!("--host {name:?}: expected vllm-0.33, sglang-0.5 or kvtide"))?,
-        None => world.node.host,
-    };
+    let host = world.node.host;
     writable(&args.out)?;
     args.rust.as_deref().map(writable).transpose()?;
     args.frontier.as_deref().map(writable).transpose()?;

@@ -54,15 +54,22 @@ pub(super) struct Judgement {
 }
 
 impl Keeper {
-    /// Of a run of `experiment` that leaves its policy in `folder`, where an interrupted run may have left one.
-    pub(super) fn new(experiment: &Experiment, world: &World, folder: PathBuf) -> Result<Keeper, TrainError> {
+    /// Of a run of `experiment` that leaves its policy in `folder`; one that is resumed has left one there before, by whose score
+    /// it goes on. What else lies there, of a run that was killed before it could be resumed, is replaced.
+    pub(super) fn new(
+        experiment: &Experiment,
+        world: &World,
+        folder: PathBuf,
+        resume: bool,
+    ) -> Result<Keeper, TrainError> {
         let judge = match (experiment.validation, experiment.validation_config(world)?) {
             (Some(validation), Some(judged)) => {
                 let arena = Box::new(ServingArena::new(&judged)?);
                 let validator = Validator::new(arena, validation.episodes, experiment.seed());
                 let engine = world.node.engine.default_controls();
                 let taught = experiment.modelled_config(world)?;
-                Some(Judge { taught, judged, validator, engine, every: validation.every, best: best_of(&folder)? })
+                let best = if resume { best_of(&folder)? } else { f64::NEG_INFINITY };
+                Some(Judge { taught, judged, validator, engine, every: validation.every, best })
             }
             _ => None,
         };

@@ -43,14 +43,17 @@ fn with_prior(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> a
     Ok(Some(experiment))
 }
 
-/// What could be deployed without a table, as well as anybody knows before the traffic comes: the best constant watermark.
+/// What could be deployed without a table, as well as anybody knows before the traffic comes: the best constant watermark, of
+/// all there are.
 fn with_fallback(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
     if experiment.fallback.is_none() {
-        let found = search(&experiment, world, ActionProfile::Watermark, "fallback", stop)?;
+        let free = Experiment { watermarks: Vec::new(), ..experiment.clone() };
+        let found = search(&free, world, ActionProfile::Watermark, "fallback", stop)?;
         let Some(found) = found else { return Ok(None) };
         let watermark = found.controls().watermark;
         eprintln!("   a table that cannot be trusted falls back to the best constant watermark there: {watermark}");
         experiment.fallback = Some(watermark);
+        experiment.validate()?;
     }
     Ok(Some(experiment))
 }

@@ -37,7 +37,7 @@ pub(super) fn train(
     let provenance = provenance(experiment, world)?;
     let mut recorder = Recorder::of_search(out, search.state())
         .with_context(|| format!("cannot write logs into {}", out.display()))?;
-    let mut keeper = Keeper::new(experiment, world, policy_of(out))?;
+    let mut keeper = Keeper::new(experiment, world, policy_of(out), resume)?;
     if !resume && let Some(judgement) = keeper.look(&search, &provenance)? {
         recorder.line("validation", &judgement)?;
     }

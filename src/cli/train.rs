@@ -140,7 +140,7 @@ pub(super) fn train(
     let total = plan.iterations * plan.batch as u64;
     let log = || format!("cannot write logs into {}", out.display());
     let mut recorder = Recorder::new(out, trainer.decisions(), total).with_context(log)?;
-    let mut keeper = Keeper::new(experiment, world, policy_of(out))?;
+    let mut keeper = Keeper::new(experiment, world, policy_of(out), resume)?;
     if !resume && let Some(judgement) = keeper.look(&trainer, &provenance)? {
         recorder.line("validation", &judgement).with_context(log)?;
     }

@@ -169,6 +169,7 @@ impl WorldSpec {
                 return Err(wrong("pool", &factor.to_string(), "a factor from 0.01 to 100"));
             }
             engine.resize_pool(factor);
+            engine.validate().map_err(SettingError::from)?;
         }
         let cost = CostModel::new(deployment, engine.block_size);
         engine.pricing = cost.pricing();

@@ -296,7 +296,7 @@ fn every_reason_is_told_and_counted() {
     }
     assert_eq!(reason(&observation(), 1_000_001), FallbackReason::Stale as u32);
     let mut broken = observation();
-    broken.values[3] = f32::NAN;
+    broken.values[0] = f32::NAN;
     assert_eq!(reason(&broken, 0), FallbackReason::NonFinite as u32);
     let mut outside = observation();
     outside.values[0] = 7.0;
