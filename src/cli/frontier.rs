@@ -22,7 +22,7 @@ struct Point {
 impl Frontier {
     /// Judges every size of `student`.
     pub(super) fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
-        let judged = student.sizes().map(|tree| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
+        let judged = student.sizes().map(|(tree, _)| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
         let mut points = judged.collect::<Result<Vec<Point>, DistilError>>()?;
         points.reverse();
         Ok(Frontier { points })

@@ -59,8 +59,8 @@ impl Teacher for NetworkPolicy {
 pub struct Student {
     /// The tree.
     pub tree: Tree,
-    /// Trees of half as many leaves, a quarter and so on, each cut from the one before.
-    pub smaller: Vec<Tree>,
+    /// Trees of half as many leaves, a quarter and so on, each cut from the one before, and their agreement with the teacher.
+    pub smaller: Vec<(Tree, Fidelity)>,
     /// The same samples and as many leaves in one tree a head, and how well those agree: for comparison, a file holds one
     /// tree.
     pub per_head: (PerHead, Fidelity),
@@ -75,10 +75,11 @@ pub struct Student {
 }
 
 impl Student {
-    /// Its tree and those cut from it, the largest first, without those that cut nothing off.
-    pub fn sizes(&self) -> impl Iterator<Item = &Tree> {
+    /// Its tree and those cut from it, the largest first, without those that cut nothing off, each with its agreement.
+    pub fn sizes(&self) -> impl Iterator<Item = (&Tree, &Fidelity)> {
         let mut before = usize::MAX;
-        std::iter::once(&self.tree).chain(&self.smaller).filter(move |tree| {
+        let smaller = self.smaller.iter().map(|(tree, fidelity)| (tree, fidelity));
+        std::iter::once((&self.tree, &self.fidelity)).chain(smaller).filter(move |(tree, _)| {
             let is_smaller = tree.leaves() < before;
             before = tree.leaves();
             is_smaller
@@ -87,8 +88,8 @@ impl Student {
 
     /// The same student with another of its [`sizes`](Self::sizes).
     #[must_use]
-    pub fn with_tree(&self, tree: &Tree) -> Student {
-        Student { tree: tree.clone(), ..self.clone() }
+    pub fn with_size(&self, (tree, fidelity): (&Tree, &Fidelity)) -> Student {
+        Student { tree: tree.clone(), fidelity: fidelity.clone(), ..self.clone() }
     }
 
     /// The ranges with a margin: what the student meets, driving, in further episodes. Samples are a part of what was seen, and
@@ -182,6 +183,11 @@ pub fn distil(
     };
     let held_out = dagger::label(teacher, &dagger::play(env_config, &tree, plan, stop)?)?;
     let fidelity = Fidelity::of(&tree, &held_out, profile);
+    let with_fidelity = |tree: Tree| {
+        let fidelity = Fidelity::of(&tree, &held_out, profile);
+        (tree, fidelity)
+    };
+    let smaller = smaller.into_iter().map(with_fidelity).collect();
     let alone = PerHead::grow(&samples, config, profile);
     let agreement = Fidelity::of(&alone, &held_out, profile);
     let per_head = (alone, agreement);

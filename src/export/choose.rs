@@ -66,8 +66,8 @@ pub fn choose(
 ) -> Result<Option<Chosen>, ChooseError> {
     let mut best: Option<Chosen> = None;
     let mut constant: Option<Vec<Attained>> = None;
-    for tree in student.sizes() {
-        let student = student.with_tree(tree);
+    for size in student.sizes() {
+        let student = student.with_size(size);
         let deployed = deploy(&student, provenance, engine)?;
         let Some(episodes) = validator.attained(&deployed, stop)? else { return Ok(None) };
         if constant.is_none() {

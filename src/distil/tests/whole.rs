@@ -28,6 +28,10 @@ fn rules_are_recovered() {
     assert!(fidelity.heads.iter().all(|head| head.by_visits >= 0.99 && head.by_regret >= 0.99), "{fidelity:?}");
     assert_eq!((fidelity.heads.len(), fidelity.samples, student.samples), (4, 2700, 9000));
     assert_eq!(student.profile, ActionProfile::Full);
+    // What is cut off is not forgiven: a single leaf knows no rule, and says so.
+    let (tree, of_leaf) = student.sizes().last().unwrap();
+    assert!(tree.leaves() == 1 && of_leaf.joint < 0.9, "{of_leaf:?}");
+    assert_eq!(&student.with_size((tree, of_leaf)).fidelity, of_leaf);
     // Every rule was in play, or the numbers above say nothing.
     for (head, least) in [(Head::Watermark, 3), (Head::Preemption, 2), (Head::Admission, 2)] {
         let mut said: Vec<u8> = student
