@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).parent
 KVTIDE = os.environ.get("KVTIDE", "target/release/kvtide")
 TRACES = os.environ.get("TRACES", "../shared/traces")
 RUNS = pathlib.Path(os.environ.get("OFF_ROAD_RUNS", "runs/off-road"))
-SEEDS = os.environ.get("OFF_ROAD_SEEDS", "301..303")
+SEEDS = os.environ.get("OFF_ROAD_SEEDS", "311..312")
 # Another simulator may come to other results.
 PROGRAM = hashlib.sha256(pathlib.Path(KVTIDE).read_bytes()).hexdigest()[:16]
 MOST_LOST, LONGEST_WAIT = 1.0, 3.0
