@@ -301,7 +301,9 @@ fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> Netwo
 fn moments(arena: &dyn Arena, policy: &NetworkPolicy, seed: u64) -> Result<(Moments, u64), AgentError> {
     let seen = seen(arena, |episode| (seed::derive(seed, "cross_entropy.moments", episode), policy.clone()))?;
     let mut moments = Moments::new(NUM_FEATURES);
-    seen.iter().for_each(|rows| moments.update(rows));
+    for rows in &seen {
+        moments.update(rows);
+    }
     for variance in &mut moments.variance {
         if *variance < LEAST_VARIANCE {
             *variance = 1.0;
@@ -322,7 +324,9 @@ fn explored(
     let unclipped = Moments { range: None, ..moments.clone() };
     let seen =
         seen(arena, |episode| (seed::derive(seed, "cross_entropy.moments", episode), candidate(&unclipped, episode)))?;
-    seen.iter().for_each(|rows| moments.see(rows));
+    for rows in &seen {
+        moments.see(rows);
+    }
     let values: usize = seen.iter().map(Vec::len).sum();
     Ok((moments, (values / NUM_FEATURES) as u64))
 }

@@ -34,5 +34,5 @@ pub use error::AgentError;
 pub use policy::NetworkPolicy;
 pub use ppo::{Outcome, Trainer, TrainerState};
 pub use report::{EpisodeSummary, IterationReport, Losses};
-pub use validate::{Attained, Server, Validator, worst_loss};
+pub use validate::{Attained, Decider, Server, Validator, worst_loss};
 pub use weights::{Architecture, Weights};

@@ -11,15 +11,18 @@ use rayon::prelude::*;
 
 use super::AgentError;
 
+/// Whoever decides in one episode; obeys the mask, and may remember.
+pub type Decider<'a> = Box<dyn FnMut(&Observation, ActionMask) -> Action + 'a>;
+
 /// Who decides in whole episodes, each from its start.
 pub trait Server: Sync {
-    /// Whoever decides in one episode; obeys the mask, and may remember.
-    fn start(&self) -> Box<dyn FnMut(&Observation, ActionMask) -> Action + '_>;
+    /// Whoever decides in the next episode.
+    fn start(&self) -> Decider<'_>;
 }
 
 /// A policy remembers nothing.
 impl<P: Policy + Sync + ?Sized> Server for P {
-    fn start(&self) -> Box<dyn FnMut(&Observation, ActionMask) -> Action + '_> {
+    fn start(&self) -> Decider<'_> {
         Box::new(|observation, mask| self.decide(observation, mask))
     }
 }

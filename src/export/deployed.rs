@@ -1,8 +1,8 @@
 //! A table as it would serve, in episodes: what a choice between tables is made by.
 
-use kvtide_runtime::{Action, ActionMask, Controls, FormatError, GuardConfig, GuardState, Observation, OwnedTable};
+use kvtide_runtime::{Action, Controls, FormatError, GuardConfig, GuardState, OwnedTable};
 
-use crate::agent::Server;
+use crate::agent::{Decider, Server};
 
 /// A table behind the guard of a node.
 ///
@@ -37,7 +37,7 @@ impl Deployed {
 }
 
 impl Server for Deployed {
-    fn start(&self) -> Box<dyn FnMut(&Observation, ActionMask) -> Action + '_> {
+    fn start(&self) -> Decider<'_> {
         let mut guard = GuardState::new(self.config);
         Box::new(move |observation, mask| {
             let table = self.table.table().map_err(Into::into);
