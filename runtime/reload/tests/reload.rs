@@ -25,7 +25,12 @@ fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,
-        nodes: &[Node::Leaf { choices: [level, 0, 1, 0] }],
+        nodes: &[
+            // By the free fraction, to the same end on either side.
+            Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.1 },
+            Node::Leaf { choices: [level, 0, 1, 0] },
+            Node::Leaf { choices: [level, 0, 1, 0] },
+        ],
         metadata: &[],
         extensions: &[],
     };
@@ -138,6 +143,42 @@ fn an_excursion_is_remembered_over_a_reload() {
     assert_eq!(taken, [false, false, false, false, true]);
     let counters = *reader.counters();
     assert_eq!((counters.decisions, counters.table_decisions, counters.out_of_range), (5, 2, 3));
+}
+
+#[test]
+fn another_table_brings_its_own_fallback() {
+    let knows = |fallback: &str| {
+        let file = full(FIRST.0);
+        let table = kvtide_runtime::Table::parse(&file).unwrap();
+        let (ranges, nodes): (Vec<FeatureRange>, Vec<Node>) = (table.ranges().collect(), table.nodes().collect());
+        let spec = TableSpec {
+            profile: table.profile(),
+            schema_hash: SCHEMA_HASH,
+            action_set_hash: ACTION_SET_HASH,
+            ranges: &ranges,
+            nodes: &nodes,
+            metadata: &[("fallback", fallback)],
+            extensions: &[],
+        };
+        let mut bytes = vec![0; encoded_len(&spec)];
+        encode(&spec, &mut bytes).unwrap();
+        bytes
+    };
+    let fallen_back = |engine: f64| {
+        let policy = SharedPolicy::new(ActionProfile::Full);
+        let own = GuardConfig::default().fallback;
+        let fallback = kvtide_runtime::Controls { watermark: engine, ..own };
+        let mut reader = policy.reader(GuardConfig { fallback, ..GuardConfig::default() });
+        // Too old to be trusted.
+        let mut stale = || reader.decide(&Observation::ZERO, u64::MAX, ActionMask::ALL).watermark;
+        let without = stale();
+        policy.load_bytes(&knows("0.05")).unwrap();
+        let first = stale();
+        policy.load_bytes(&knows("0.12")).unwrap();
+        [without, first, stale()]
+    };
+    assert_eq!(fallen_back(0.0), [0.0, 0.05, 0.12]);
+    assert_eq!(fallen_back(0.02), [0.02; 3]);
 }
 
 #[test]
