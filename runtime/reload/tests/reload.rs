@@ -16,7 +16,7 @@ use kvtide_runtime::{
 const FIRST: (u8, f64) = (6, 0.12);
 const SECOND: (u8, f64) = (8, 0.25);
 
-/// A table of one leaf, trained on free fractions up to `free_max`.
+/// A table that always says the same, trained on free fractions up to `free_max`.
 fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
     let mut ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     ranges[Feature::FreeFraction as usize].max = free_max;
