@@ -27,8 +27,8 @@ pub struct Patience {
 
 impl Default for Patience {
     /// Five seconds, and 1.75 times the longest wait in queue order: what policies are trained with. Overtaking goes on until
-    /// the bound is met, and whoever is past it waits behind those past it before, so a wait can exceed it: measured, 1.75
-    /// keeps the longest wait within three times that of queue order, at every load.
+    /// the bound is met, and whoever is past it waits behind those past it before, so a wait can exceed it; chosen so that the
+    /// longest wait is seldom three times that of queue order (`experiments/results/off-road.txt` says where it is).
     fn default() -> Patience {
         Patience { max_wait: Micros::from_millis(5_000), factor: 1.75 }
     }
