@@ -1,5 +1,6 @@
 //! Files, generated source and what people are shown.
 
+mod choice;
 mod inspection;
 mod source;
 
