@@ -48,7 +48,7 @@ adapter-cost:
 
 # One ignored test, which prints a table; its short forms are in `make test`.
 learn-check: setup
-	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test learn_check -- --ignored --nocapture
+	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test all learn_check -- --ignored --nocapture
 
 # Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
 TARGET = $(or $(CARGO_TARGET_DIR),target)

@@ -1,16 +1,14 @@
 //! Checkpoints: going on as if never stopped, and refusing what is not whole.
 
-mod toys;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::toys::{Bandit, CartPole, Serving, Toy, Toys};
 use kvtide::agent::{NetworkPolicy, PpoConfig, Trainer};
 use kvtide::checkpoint::{self, CheckpointError, Provenance};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, Observation, Policy};
 use tempfile::TempDir;
-use toys::{Bandit, CartPole, Serving, Toy, Toys};
 
 const FILES: [&str; 6] =
     ["manifest.b3", "manifest.json", "normaliser.json", "optimiser.safetensors", "trainer.json", "weights.safetensors"];

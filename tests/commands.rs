@@ -1,12 +1,10 @@
 //! The commands that need no training, end to end.
 
-mod common;
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use common::{done, kvtide, lines, refused};
+use crate::common::{done, kvtide, lines, refused};
 use tempfile::tempdir;
 
 /// A file or folder beside the checkout, if it is there.

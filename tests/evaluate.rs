@@ -1,11 +1,9 @@
 //! `kvtide evaluate` as a user runs it: loads that are found, capacity, violations, the report.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{done, kvtide, lines, refused};
+use crate::common::{done, kvtide, lines, refused};
 use serde_json::Value;
 use tempfile::tempdir;
 

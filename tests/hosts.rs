@@ -1,11 +1,9 @@
 //! Hosts and guards, from the command line.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 
-use common::{done, lines, refused};
+use crate::common::{done, lines, refused};
 use kvtide::experiment::Experiment;
 use kvtide::world::WorldSpec;
 use tempfile::tempdir;

@@ -1,20 +1,18 @@
 //! Whether the agent learns, in full: `make learn-check`. The short forms are in `learning.rs`.
 
-mod toys;
-
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use crate::toys::{Bandit, CartPole, Clock, Delayed, Identity, Serving, Toy, Toys};
+use crate::toys::{cartpole, greedy, last, logits, means, quick, train, value};
 use kvtide::agent::heads::Heads;
 use kvtide::agent::{PpoConfig, Schedule, Trainer, TrainerState, Weights};
 use kvtide::checkpoint::{self, Provenance};
 use kvtide_envs::env::Episode;
 use kvtide_runtime::ActionProfile;
-use toys::{Bandit, CartPole, Clock, Delayed, Identity, Serving, Toy, Toys};
-use toys::{cartpole, greedy, last, logits, means, quick, train, value};
 
 /// What a problem came to.
 struct Verdict {

@@ -1,18 +1,16 @@
 //! Whether the agent learns: environments whose best policy or value is known.
 
-mod toys;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::toys::{Bandit, Broken, CartPole, Clock, Delayed, Identity, Steady, Toy, Toys};
+use crate::toys::{cartpole, greedy, last, logits, train, value};
 use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Schedule, Trainer, Weights};
 use kvtide_envs::env::VectorEnv;
 use kvtide_envs::seed;
 use serde::Deserialize;
-use toys::{Bandit, Broken, CartPole, Clock, Delayed, Identity, Steady, Toy, Toys};
-use toys::{cartpole, greedy, last, logits, train, value};
 
 fn quick() -> PpoConfig {
-    toys::quick(1)
+    crate::toys::quick(1)
 }
 
 #[test]

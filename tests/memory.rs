@@ -1,10 +1,8 @@
 //! Blocks as bytes, from the command line.
 
-mod common;
-
 use std::fs;
 
-use common::{done, kvtide, lines, refused};
+use crate::common::{done, kvtide, lines, refused};
 use tempfile::tempdir;
 
 /// So much pressure on a V0 engine that it swaps.

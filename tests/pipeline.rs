@@ -1,12 +1,10 @@
 //! Train, interrupt, resume, export, inspect, evaluate: the whole way with a very small agent.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{done, kvtide, lines, refused};
+use crate::common::{done, kvtide, lines, refused};
 use tempfile::tempdir;
 
 /// Twelve iterations of 128 decisions.

@@ -1,10 +1,8 @@
 //! A profile fitted to timings of a device that were kept, from the command line.
 
-mod common;
-
 use std::fs;
 
-use common::{done, lines, refused};
+use crate::common::{done, lines, refused};
 use kvtide_envs::cost::{
     CostModel, Deployment, DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, measure,
 };

@@ -1,12 +1,10 @@
 //! Times and counts of a node: a tiny run by hand, and longer ones against a slow recount of every token.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::sim::any_controls;
-use common::{controls, engine, node_config};
+use crate::common::sim::any_controls;
+use crate::common::{controls, engine, node_config};
 use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};

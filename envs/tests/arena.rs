@@ -1,10 +1,8 @@
 //! Whole episodes under one policy: they depend on their seed and the decisions, not on who played before.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::engine;
+use crate::common::engine;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
     Arena, EnvConfig, EnvError, Episode, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingArena,

@@ -1,10 +1,8 @@
 //! The references that look into the future, or at the past, in worlds small enough to know what is right.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{chunked, engine, node_config};
+use crate::common::{chunked, engine, node_config};
 use kvtide_envs::baseline::{Oracle, PastFuture, Prediction};
 use kvtide_envs::env::{Controller, EngineDefault, Node, run};
 use kvtide_envs::metrics::{Collector, Summary};

@@ -247,7 +247,7 @@ fn one_call_for_all_comes_to_one_call_each() {
         });
         assert!(
             replay.is_ok(),
-            "replay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test cohort_accounts one_call",
+            "replay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test all cohort_accounts::one_call",
             seed + 1
         );
     }

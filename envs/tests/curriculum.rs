@@ -1,10 +1,8 @@
 //! Episodes drawn from several worlds: which, how large a pool, which targets, how many clients.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::node_config;
+use crate::common::node_config;
 use kvtide_envs::env::{
     EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, WorldDraw, check_env,
 };

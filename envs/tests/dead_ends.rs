@@ -1,9 +1,7 @@
 //! V0's dead ends, which the faithful setting keeps and the safe one repairs (see `stories.rs`).
 
-mod common;
-
-use common::story::{ask, check, tell};
-use common::{chunked, controls, engine, faithful};
+use crate::common::story::{ask, check, tell};
+use crate::common::{chunked, controls, engine, faithful};
 use kvtide_envs::sched::{ConfigError, DeadEnds, EngineConfig, V0};
 use kvtide_runtime::{Controls, Preemption};
 
@@ -137,7 +135,7 @@ fn a_lone_sequence_that_fills_the_pool_is_preempted_for_each_token() {
 
 #[test]
 fn the_safe_setting_survives_each_of_them() {
-    let survives = |engine: EngineConfig, controls: &Controls, asks: &[common::story::Ask]| {
+    let survives = |engine: EngineConfig, controls: &Controls, asks: &[crate::common::story::Ask]| {
         let story = tell(EngineConfig { dead_ends: DeadEnds::Safe, ..engine }, controls, asks);
         assert!(story.last().unwrap().contains("done"), "{}", story.join("\n"));
         assert!(story.iter().all(|line| !line.contains("drop")), "{}", story.join("\n"));

@@ -1,11 +1,9 @@
 //! An environment on a device: one node at a time, episode after episode, and what happens when the device is lost.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::defective::{Copies, Defect, Defective};
-use common::engine;
+use crate::common::defective::{Copies, Defect, Defective};
+use crate::common::engine;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
     Arena, Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, ServingArena, VecEnv, VectorEnv,

@@ -1,10 +1,8 @@
 //! The gym-like environment: its promises, its decision points, and that results depend on seed and actions alone.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{controls, engine, faithful, node_config};
+use crate::common::{controls, engine, faithful, node_config};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
@@ -111,7 +109,7 @@ fn every_profile_keeps_its_promises_under_overload() {
 #[test]
 fn a_chunked_engine_keeps_them_too() {
     let mut config = overload("mix:rate=4,duration=20", ActionProfile::Full);
-    config.worlds[0].node.engine = common::chunked(config.worlds[0].node.engine.clone(), 512);
+    config.worlds[0].node.engine = crate::common::chunked(config.worlds[0].node.engine.clone(), 512);
     config.worlds[0].node.engine.num_cpu_blocks = 0;
     check_env(&mut ServingEnv::new(Arc::new(config)).unwrap(), 6, 2).unwrap();
 }

@@ -1,12 +1,10 @@
 //! The golden replay notices: a log written here, by a second implementation of the format, replays clean; with any one
 //! field of any step changed it does not.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::line::{Line, decodes};
-use common::{chunked, controls, faithful};
+use crate::common::line::{Line, decodes};
+use crate::common::{chunked, controls, faithful};
 use kvtide_envs::golden::{self, Divergence, GoldenError, RunReport};
 use kvtide_envs::sched::{BlockCopy, EngineConfig, Outcome, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;

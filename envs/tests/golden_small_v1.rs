@@ -1,12 +1,10 @@
 //! The golden replay of V1 notices: logs written here by the reference model replay clean; with any one field of any step
 //! changed they do not.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::record_v1::usage;
-use common::reference_v1::{Ask, Params, Reference};
+use crate::common::record_v1::usage;
+use crate::common::reference_v1::{Ask, Params, Reference};
 use kvtide_envs::golden::{self, Divergence, GoldenError, RunReport};
 use serde_json::{Value, json};
 use tempfile::TempDir;

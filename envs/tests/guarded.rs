@@ -1,8 +1,6 @@
 //! A table behind its guard, in the loop: what is measured is what a node does.
 
-mod common;
-
-use common::{engine, node_config};
+use crate::common::{engine, node_config};
 use kvtide_envs::env::{Controller, Guarded, Node, NodeConfig, PolicyController, run};
 use kvtide_envs::metrics::{Collector, GuardReport, Summary};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};

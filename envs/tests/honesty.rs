@@ -1,10 +1,8 @@
 //! Nothing a policy sees, and nothing a scheduler decides, depends on the future: worlds that will differ look the same
 //! until they do.
 
-mod common;
-
-use common::sim::any_controls;
-use common::{chunked, engine, node_config};
+use crate::common::sim::any_controls;
+use crate::common::{chunked, engine, node_config};
 use kvtide_envs::env::{Node, Progress, mask, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{EngineConfig, Phase, RequestId, Slo};

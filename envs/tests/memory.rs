@@ -1,11 +1,9 @@
 //! Blocks as bytes: a node on host memory does what it does without, and whatever goes wrong with a block is noticed.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::defective::{Defect, Defective};
-use common::node_config;
+use crate::common::defective::{Defect, Defective};
+use crate::common::node_config;
 use kvtide_envs::env::{Node, NodeConfig, NodeError, RunError, run};
 use kvtide_envs::memory::{Contents, KvShape, MemoryError, MemorySource, Span, Tier};
 use kvtide_envs::metrics::{Collector, Summary};

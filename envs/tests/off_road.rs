@@ -1,8 +1,6 @@
 //! Traffic other than it was recorded or fitted: longer, shorter, with heavier tails, in other bursts.
 
-mod common;
-
-use common::traffic::{SECOND, arrivals_s, blocks, metronome};
+use crate::common::traffic::{SECOND, arrivals_s, blocks, metronome};
 use kvtide_envs::percentile::percentile;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload};

@@ -1,12 +1,10 @@
 //! The faithful scheduler against a slow model of vLLM's rules, over drawn engines and workloads: what golden logs check
 //! where they are, checked where they are not.
 
-mod common;
-
-use common::controls;
-use common::line::Line;
-use common::reference::{Params, Raised, Reference};
-use common::story::{IDLE_LIMIT, STEP};
+use crate::common::controls;
+use crate::common::line::Line;
+use crate::common::reference::{Params, Raised, Reference};
+use crate::common::story::{IDLE_LIMIT, STEP};
 use kvtide_envs::sched::v0::EngineError;
 use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Slo, StepPlan, V0};
 use kvtide_envs::seed::{self, Stream};
@@ -38,7 +36,7 @@ fn draw(seed: u64) -> World {
         max_model_len: if s.random_bool(0.2) { s.random_range(1..=tokens) } else { 2 * tokens },
         enable_chunked_prefill: s.random_bool(0.5),
         dead_ends: DeadEnds::Faithful,
-        ..common::engine(block_size, num_gpu_blocks, 0)
+        ..crate::common::engine(block_size, num_gpu_blocks, 0)
     };
     let last_step = s.random_range(0..20);
     let longest = if s.random_bool(0.1) { tokens + block_size } else { tokens.div_ceil(4) };

@@ -1,14 +1,12 @@
 //! The slow model of V1's rules agrees with every decision log of the real scheduler, field by field: what it says where
 //! there is no log can be believed.
 
-mod common;
-
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use common::record_v1::{Record, usage};
-use common::reference_v1::{Ask, Params, Reference};
+use crate::common::record_v1::{Record, usage};
+use crate::common::reference_v1::{Ask, Params, Reference};
 use flate2::read::GzDecoder;
 use kvtide_envs::golden;
 use rayon::prelude::*;

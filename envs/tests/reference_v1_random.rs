@@ -3,14 +3,12 @@
 //!
 //! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::record_v1::Record;
-use common::reference_v1::Reference;
-use common::story::{IDLE_LIMIT, STEP};
-use common::world_v1::{self, World};
+use crate::common::record_v1::Record;
+use crate::common::reference_v1::Reference;
+use crate::common::story::{IDLE_LIMIT, STEP};
+use crate::common::world_v1::{self, World};
 use kvtide_envs::sched::{Outcome, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_runtime::{Action, Controls};
@@ -209,7 +207,7 @@ fn the_faithful_scheduler_agrees_with_the_rules() {
             run.unwrap_or_else(|wrong| {
                 panic!(
                     "seed {seed}: {wrong}\n{world:#?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p \
-                     kvtide-envs --test reference_v1_random",
+                     kvtide-envs --test all reference_v1_random::",
                     seed + 1
                 )
             })

@@ -3,10 +3,8 @@
 //!
 //! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
 
-mod common;
-
-use common::sim::World;
-use common::{chunked, engine};
+use crate::common::sim::World;
+use crate::common::{chunked, engine};
 use kvtide_envs::sched::{EngineConfig, Slo};
 use kvtide_envs::time::Micros;
 use rayon::prelude::*;
@@ -30,8 +28,8 @@ fn every_seed_ends_well() {
         let world = World::draw(seed);
         if let Err(wrong) = run_twice(&world, seed) {
             panic!(
-                "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test \
-                 simulation every_seed",
+                "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test all \
+                 simulation::every_seed",
                 world.engine,
                 seed + 1
             );

@@ -5,13 +5,11 @@
 //!
 //! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::defective::Defective;
-use common::node_config;
-use common::sim::any_controls;
+use crate::common::defective::Defective;
+use crate::common::node_config;
+use crate::common::sim::any_controls;
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::kv::{Eviction, Sharing};
 use kvtide_envs::memory::{Contents, KvShape, MemoryReport, MemorySource};
@@ -198,8 +196,8 @@ fn every_node_ends_well_and_its_blocks_hold_what_was_written() {
         .map(|seed| match thrice(seed) {
             Ok(report) => report,
             Err(wrong) => panic!(
-                "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test \
-                 simulation_nodes",
+                "seed {seed}: {wrong}\n{:?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p kvtide-envs --test all \
+                 simulation_nodes::",
                 World::draw(seed).node.engine,
                 seed + 1
             ),

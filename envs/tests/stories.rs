@@ -4,10 +4,8 @@
 //! who finished and which blocks were copied. `3:8W` is a prefill of 8 tokens of request 3, admitted from waiting (`C`:
 //! its next chunk, `S`: swapped in).
 
-mod common;
-
-use common::story::{ask, check, tell};
-use common::{chunked, controls, engine, faithful};
+use crate::common::story::{ask, check, tell};
+use crate::common::{chunked, controls, engine, faithful};
 use kvtide_envs::sched::EngineConfig;
 use kvtide_runtime::{Controls, Preemption};
 

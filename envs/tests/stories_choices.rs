@@ -1,9 +1,7 @@
 //! What a policy may choose beyond the watermark, each choice told as a story. The notation is that of `stories.rs`.
 
-mod common;
-
-use common::story::{Ask, STEP, ask, check};
-use common::{controls, engine, faithful};
+use crate::common::story::{Ask, STEP, ask, check};
+use crate::common::{controls, engine, faithful};
 use kvtide_envs::sched::{EngineConfig, Pricing, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim};

@@ -1,9 +1,7 @@
 //! The repairs of the safe setting, each told as a story. The notation is that of `stories.rs`.
 
-mod common;
-
-use common::story::{Ask, ask, check};
-use common::{chunked, controls, engine};
+use crate::common::story::{Ask, ask, check};
+use crate::common::{chunked, controls, engine};
 use kvtide_envs::sched::EngineConfig;
 use kvtide_runtime::{Controls, Preemption};
 

@@ -1,10 +1,8 @@
 //! Synthetic workloads: what is drawn, from which text, and that it never changes.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::traffic::{SECOND, arrivals_s, blocks, metronome};
+use crate::common::traffic::{SECOND, arrivals_s, blocks, metronome};
 use kvtide_envs::percentile::percentile;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

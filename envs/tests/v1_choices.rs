@@ -1,11 +1,9 @@
 //! What is ours in V1: the host tier, victim rules, closed loops, and clear answers to hostile settings.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::node_config;
-use common::sim::any_controls;
+use crate::common::node_config;
+use crate::common::sim::any_controls;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
 use kvtide_envs::kv::{Content, Eviction};

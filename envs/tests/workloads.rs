@@ -1,10 +1,8 @@
 //! Replay: what is conserved, what is drawn, what is refused.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::traffic::{SECOND, arrivals_s, blocks, metronome, prompts, seconds};
+use crate::common::traffic::{SECOND, arrivals_s, blocks, metronome, prompts, seconds};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{

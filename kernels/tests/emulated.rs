@@ -1,11 +1,9 @@
 //! Every kernel computes what the reference says, on the CPU and in many orders of its threads.
 #![expect(unsafe_code, reason = "runs compiled kernels")]
 
-mod common;
-
 use std::ops::Range;
 
-use common::{Emulator, compiled, folder};
+use crate::common::{Emulator, compiled, folder};
 use kvtide_kernels::{check, emulator};
 
 /// Seeds to run: `KVTIDE_KERNEL_SEEDS=7..8`, or a first few.
@@ -24,7 +22,7 @@ fn every_kernel_computes_what_the_reference_says() {
         for (name, check) in check::all() {
             if let Err(message) = check(&mut device, seed) {
                 panic!(
-                    "{name}: {message}\nreplay: KVTIDE_KERNEL_SEEDS={seed}..{} cargo test -p kvtide-kernels --test emulated",
+                    "{name}: {message}\nreplay: KVTIDE_KERNEL_SEEDS={seed}..{} cargo test -p kvtide-kernels --test all emulated::",
                     seed + 1
                 );
             }

@@ -1,9 +1,7 @@
 //! The emulator itself: its matrices follow the PTX ISA, and it notices kernels that break the language's rules.
 #![expect(unsafe_code, reason = "runs compiled kernels")]
 
-mod common;
-
-use common::{Emulator, compiled, folder};
+use crate::common::{Emulator, compiled, folder};
 use kvtide_kernels::check::{Arg, Launcher};
 use kvtide_kernels::emulator;
 use kvtide_kernels::launch::Geometry;

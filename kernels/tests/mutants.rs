@@ -1,9 +1,7 @@
 //! A kernel with a defect does not pass the checks: each is one that a change could bring, and that compiles.
 #![expect(unsafe_code, reason = "runs compiled kernels")]
 
-mod common;
-
-use common::{Emulator, compiled, folder};
+use crate::common::{Emulator, compiled, folder};
 use kvtide_kernels::{
     ARGMAX, BLOCK_CHECKSUM, BLOCK_COPY, EMBED, KV_FILL, KV_SCATTER, Kernel, PAGED_DECODE, PAGED_PREFILL, RMS_NORM,
     ROPE, SILU_MUL, check, emulator,

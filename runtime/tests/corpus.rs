@@ -1,8 +1,6 @@
 //! The seeds of the fuzz targets, replayed without a fuzzer; so are the hostile and the golden files.
 //!
-//! `KVTIDE_WRITE_SEEDS=1 cargo test -p kvtide-runtime --test corpus` writes the seeds again.
-
-mod support;
+//! `KVTIDE_WRITE_SEEDS=1 cargo test -p kvtide-runtime --test all corpus` writes the seeds again.
 
 #[path = "../fuzz/check.rs"]
 mod check;
@@ -10,9 +8,9 @@ mod check;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 use kvtide_runtime::format::{Extension, MAX_DEPTH, TableFile, TableSpec};
 use kvtide_runtime::{Node, Table};
-use support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

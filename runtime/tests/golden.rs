@@ -7,14 +7,12 @@
 //! Beside each file lie observations and what they lead to, by a walk of the bytes in that other program. A released
 //! version adds its files; none is ever taken away or changed.
 
-mod support;
-
+use crate::support::{bytes_of, leaf, split};
 use kvtide_runtime::ActionProfile;
 use kvtide_runtime::format::{
     Extension, FeatureRange, FormatError, Leaf, MAGIC, TableFile, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{Node, SCHEMA_HASH, Table};
-use support::{bytes_of, leaf, split};
 
 static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
 

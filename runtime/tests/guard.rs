@@ -1,13 +1,11 @@
 //! Stories: each reason for the fallback begins, is counted, and ends.
 
-mod support;
-
+use crate::support::{bytes_of, leaf, ranges, spec, split};
 use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
 use kvtide_runtime::{
     ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, GuardState,
     Head, Node, Observation, Preemption, Table, Victim,
 };
-use support::{bytes_of, leaf, ranges, spec, split};
 
 const FALLBACK: Controls = Controls {
     watermark: 0.037,

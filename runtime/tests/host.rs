@@ -1,10 +1,8 @@
 //! Stories: which tables which host can honour, and what it says of the others.
 
-mod support;
-
+use crate::support::{bytes_of, leaf, ranges, spec, split};
 use kvtide_runtime::format::{FeatureRange, TableSpec};
 use kvtide_runtime::{ActionProfile, Feature, Host, Node, Observation, Table};
-use support::{bytes_of, leaf, ranges, spec, split};
 
 const TOLERANCE: f32 = 0.1;
 const SWAP: [u8; 4] = [6, 0, 0, 0];

@@ -1,12 +1,10 @@
 //! Hostile: files that are cut, damaged or made to harm, each refused by name.
 
-mod support;
-
+use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 use kvtide_runtime::format::{
     Extension, FormatError, HEADER_BYTES, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES, TableFile, TableSpec,
 };
 use kvtide_runtime::{ActionProfile, Head, NUM_FEATURES, Node, SCHEMA_HASH, Table};
-use support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 
 use FormatError as E;
 

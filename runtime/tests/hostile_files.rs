@@ -4,15 +4,13 @@
 //! refused for what they mean to this build are made for it. `KVTIDE_WRITE_HOSTILE=1 cargo test -p kvtide-runtime --test
 //! hostile_files` writes files and index again; needed when the schema or the action set changes.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use crate::support::{leaf, seal, split, table_of};
 use kvtide_runtime::format::{FormatError, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES};
 use kvtide_runtime::{NUM_FEATURES, Node, Table};
-use support::{leaf, seal, split, table_of};
 
 static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
 

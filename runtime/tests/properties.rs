@@ -1,9 +1,8 @@
 //! Properties: random trees and random bytes.
 
-mod support;
-
 use std::collections::VecDeque;
 
+use crate::support::{bytes_of, ranges, seal, spec, table_of};
 use kvtide_runtime::format::{
     EncodeError, Extension, FormatError, MAX_DEPTH, NODE_BYTES, TableFile, TableSpec, encode, encoded_len,
 };
@@ -13,7 +12,6 @@ use kvtide_runtime::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use support::{bytes_of, ranges, seal, spec, table_of};
 
 /// The slow, obvious tree.
 #[derive(Debug, Clone)]

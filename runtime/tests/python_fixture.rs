@@ -1,7 +1,7 @@
 //! What the Python bindings are held against: `python/tests/observations.json`, snapshots counted request by request
 //! and the observations this crate makes of them.
 //!
-//! `KVTIDE_BLESS=1 cargo test -p kvtide-runtime --test python_fixture` writes it anew after a change of the schema.
+//! `KVTIDE_BLESS=1 cargo test -p kvtide-runtime --test all python_fixture` writes it anew after a change of the schema.
 
 use std::fmt::Write;
 use std::path::Path;

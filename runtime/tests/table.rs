@@ -1,14 +1,12 @@
 //! Stories: what a small table decides, and how it explains itself.
 
-mod support;
-
+use crate::support::{bytes_of, leaf, ranges, spec, split, table_of};
 use kvtide_runtime::format::{
     EncodeError, Extension, FeatureRange, FormatError, HEADER_BYTES, MAX_FILE_BYTES, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Node, Observation, OwnedTable, Policy, Table,
 };
-use support::{bytes_of, leaf, ranges, spec, split, table_of};
 
 const CAUTIOUS: [u8; 4] = [7, 1, 2, 1];
 const BOLD: [u8; 4] = [0, 0, 1, 0];

@@ -7,8 +7,8 @@ use kvtide::calibrate::{Fault, MeasuredEngine, MeasuredRun, Setup};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use super::common::{done, lines, refused};
 use super::made_up::{engine, files, simulated_run, write_run};
+use crate::common::{done, lines, refused};
 
 fn archive(files: &[(&str, String)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());

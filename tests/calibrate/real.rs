@@ -9,7 +9,7 @@ use kvtide_envs::cost::{Hardware, Profile};
 use serde_json::Value;
 use tempfile::tempdir;
 
-use super::common::{done, lines, refused};
+use crate::common::{done, lines, refused};
 
 /// The real run beside the checkout, and the load it was given, if they are there.
 fn shared() -> Option<[PathBuf; 2]> {

@@ -1,6 +1,6 @@
 //! The committed header is what cbindgen makes of the sources.
 //!
-//! After a change of the interface: `KVTIDE_WRITE_HEADER=1 cargo test -p kvtide-capi --test header`, and think of
+//! After a change of the interface: `KVTIDE_WRITE_HEADER=1 cargo test -p kvtide-capi --test all header`, and think of
 //! `KVTIDE_ABI_VERSION`.
 
 use std::path::Path;

@@ -1,0 +1,37 @@
+//! The world as a whole: one program, a module for each of its stories.
+
+mod accounts;
+mod arena;
+mod baselines;
+mod cohort_accounts;
+mod common;
+mod cost;
+mod curriculum;
+mod dead_ends;
+mod device_env;
+mod environment;
+mod golden_small;
+mod golden_small_v1;
+mod golden_v0;
+mod golden_v1;
+mod guarded;
+mod honesty;
+mod memory;
+mod off_road;
+mod prefix_pool;
+mod recorded_traces;
+mod reference_model;
+mod reference_v1;
+mod reference_v1_random;
+mod servegen;
+mod session_files;
+mod simulation;
+mod simulation_nodes;
+mod stories;
+mod stories_choices;
+mod stories_repairs;
+mod synthetic;
+mod timed;
+mod trace_readers;
+mod v1_choices;
+mod workloads;

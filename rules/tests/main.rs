@@ -1,0 +1,4 @@
+//! The rules, against the oldest way to state them.
+
+mod admission;
+mod ageing;

@@ -1,0 +1,13 @@
+//! What a serving node embeds, from the outside.
+
+mod compiled_in;
+mod corpus;
+mod golden;
+mod guard;
+mod host;
+mod hostile;
+mod hostile_files;
+mod properties;
+mod python_fixture;
+mod support;
+mod table;

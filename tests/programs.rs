@@ -1,0 +1,25 @@
+//! That no test is forgotten: a file that no `mod` names would not be compiled, and nobody would notice.
+
+use std::fs;
+use std::path::Path;
+
+/// Every folder of integration tests that has one program.
+const TESTS: [&str; 6] = ["tests", "envs/tests", "kernels/tests", "rules/tests", "runtime/tests", "runtime/capi/tests"];
+/// Programs of their own.
+const ALONE: [&str; 2] = ["main", "gpu"];
+
+#[test]
+fn every_file_is_part_of_its_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in TESTS.map(|folder| root.join(folder)) {
+        let main = fs::read_to_string(folder.join("main.rs")).unwrap();
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is_module = path.join("mod.rs").exists() || path.extension().is_some_and(|extension| extension == "rs");
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            if is_module && !ALONE.contains(&name.as_str()) {
+                assert!(main.lines().any(|line| line == format!("mod {name};")), "{} is in no program", path.display());
+            }
+        }
+    }
+}
