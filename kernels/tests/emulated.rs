@@ -1,5 +1,4 @@
 //! Every kernel computes what the reference says, on the CPU and in many orders of its threads.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use std::ops::Range;
 

@@ -1,5 +1,4 @@
 //! The emulator itself: its matrices follow the PTX ISA, and it notices kernels that break the language's rules.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use crate::common::{Emulator, compiled, folder};
 use kvtide_kernels::check::{Arg, Launcher};

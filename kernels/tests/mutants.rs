@@ -1,5 +1,4 @@
 //! A kernel with a defect does not pass the checks: each is one that a change could bring, and that compiles.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use crate::common::{Emulator, compiled, folder};
 use kvtide_kernels::{
