@@ -1,5 +1,5 @@
-//! The `kvtide` binary.
+//! The `kvtide` binary. It links no libtorch: see `torch/`.
 
 fn main() -> std::process::ExitCode {
-    kvtide::cli::run()
+    kvtide::cli::run(None)
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 /// Every folder of integration tests that has one program.
-const TESTS: [&str; 6] = ["tests", "envs/tests", "kernels/tests", "rules/tests", "runtime/tests", "runtime/capi/tests"];
+const TESTS: [&str; 7] =
+    ["tests", "torch/tests", "envs/tests", "kernels/tests", "rules/tests", "runtime/tests", "runtime/capi/tests"];
 /// Programs of their own.
 const ALONE: [&str; 2] = ["main", "gpu"];
 

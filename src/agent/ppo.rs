@@ -44,6 +44,7 @@ use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::{Moments, Normalisers};
 use super::rollout::{Actor, Rollout};
+use super::tensors::Tensors;
 use super::weights::{Architecture, Weights};
 use super::{AgentError, IterationReport, Losses};
 
@@ -77,6 +78,7 @@ pub enum Outcome {
 
 /// A training run.
 pub struct Trainer {
+    tensors: &'static dyn Tensors,
     config: PpoConfig,
     plan: Plan,
     iteration: u64,
@@ -88,12 +90,16 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A new run.
+    /// A new run, whose networks `tensors` multiplies.
     ///
     /// # Errors
     /// [`AgentError::Config`] if a setting is out of range for this environment; [`AgentError::Shape`],
     /// [`AgentError::Environment`] or [`AgentError::EmptyMask`] if nothing can be learned from it.
-    pub fn new(config: PpoConfig, env: Box<dyn VectorEnv>) -> Result<Trainer, AgentError> {
+    pub fn new(
+        config: PpoConfig,
+        env: Box<dyn VectorEnv>,
+        tensors: &'static dyn Tensors,
+    ) -> Result<Trainer, AgentError> {
         let architecture = architecture(&config, &*env)?;
         let plan = config.plan(env.num_envs())?;
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
@@ -108,14 +114,18 @@ impl Trainer {
         let adam = AdamState::new(weights.values().iter().map(Vec::len)); // 3.
         let actor = Actor::start(env, &architecture, &config)?;
         let heads = Heads::new(&architecture.head_sizes);
-        Ok(Trainer { config, plan, iteration: 0, decisions: 0, actor, weights, adam, heads })
+        Ok(Trainer { tensors, config, plan, iteration: 0, decisions: 0, actor, weights, adam, heads })
     }
 
     /// Goes on from a saved state, in an environment made as the one it was saved from.
     ///
     /// # Errors
     /// As [`Trainer::new`], and [`AgentError::Resume`] if the state is not of this environment or these settings.
-    pub fn resume(state: TrainerState, env: Box<dyn VectorEnv>) -> Result<Trainer, AgentError> {
+    pub fn resume(
+        state: TrainerState,
+        env: Box<dyn VectorEnv>,
+        tensors: &'static dyn Tensors,
+    ) -> Result<Trainer, AgentError> {
         let TrainerState { config, iteration, decisions, weights, optimiser, normalisers, env: saved } = state;
         let architecture = architecture(&config, &*env)?;
         let plan = config.plan(env.num_envs())?;
@@ -132,7 +142,7 @@ impl Trainer {
         }
         let actor = Actor::resume(env, &architecture, normalisers, &saved, iteration + 1)?;
         let heads = Heads::new(&architecture.head_sizes);
-        Ok(Trainer { config, plan, iteration, decisions, actor, weights, adam: optimiser, heads })
+        Ok(Trainer { tensors, config, plan, iteration, decisions, actor, weights, adam: optimiser, heads })
     }
 
     /// Iterates until done or until `stop` is set, which is looked at between iterations. `observe` is called after each
@@ -187,15 +197,16 @@ impl Trainer {
     }
 
     fn update(&mut self, rollout: &Rollout, learning_rate: f64, entropy_coef: f64) -> Result<Losses, AgentError> {
-        let Trainer { config, plan, weights, adam, heads, .. } = self;
+        let Trainer { tensors, config, plan, weights, adam, heads, .. } = self;
+        let tensors = *tensors;
         // libtorch keeps this per thread.
-        rayon::broadcast(|_| tch::set_num_threads(config.num_threads as i32));
+        rayon::broadcast(|_| tensors.set_num_threads(config.num_threads));
 
         // Log-probabilities and values of the rollout, by the network that is about to change: taken here rather than
         // while acting, so that the ratio starts at one to the last bits and the critic runs once, on everything.
-        let (log_probs, values) = gradient::evaluate(weights, heads, rollout);
+        let (log_probs, values) = gradient::evaluate(tensors, weights, heads, rollout);
         let values = Array2::from_shape_vec(rollout.rewards.dim(), values).expect("one per row");
-        let bootstrap = gradient::values(weights, &rollout.bootstrap_observations);
+        let bootstrap = gradient::values(tensors, weights, &rollout.bootstrap_observations);
         let advantages = gae::advantages(
             &Trajectory {
                 rewards: rollout.rewards.view(),
@@ -228,7 +239,7 @@ impl Trainer {
             for (minibatch, rows) in order.chunks_exact(plan.minibatch).enumerate() {
                 let advantages = standardised(advantages, rows); // 7.
                 let Gradient { values: mut gradient, means } =
-                    gradient::gradient(weights, &samples, (rows, &advantages), &objective); // 8., 9., 10., 13., 15.
+                    gradient::gradient(tensors, weights, &samples, (rows, &advantages), &objective); // 8., 9., 10., 13., 15.
                 let grad_norm = clip_norm(&mut gradient, config.max_grad_norm); // 11.
                 let loss = means.policy_loss - entropy_coef * means.entropy + config.value_coef * means.value_loss;
                 for (what, value) in [("the loss", loss), ("the norm of the gradient", grad_norm)] {

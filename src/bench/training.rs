@@ -7,7 +7,7 @@ use kvtide_envs::env::{Batch, EnvError, VecEnv, VectorEnv};
 use kvtide_envs::sched::EngineKind;
 
 use super::{Figure, environment, seconds};
-use crate::agent::{AgentError, PpoConfig, Prior, Trainer};
+use crate::agent::{AgentError, PpoConfig, Prior, Tensors, Trainer};
 
 /// Environments stepped together.
 const NUM_ENVS: usize = 64;
@@ -29,12 +29,16 @@ pub enum TrainingError {
 ///
 /// # Errors
 /// [`TrainingError`].
-pub fn training(repeats: usize, each: &mut dyn FnMut(Figure)) -> Result<(), TrainingError> {
+pub fn training(
+    tensors: &'static dyn Tensors,
+    repeats: usize,
+    each: &mut dyn FnMut(Figure),
+) -> Result<(), TrainingError> {
     let spent = Arc::new(AtomicU64::new(0));
     let inner = VecEnv::new(&Arc::new(environment::config(EngineKind::V1, "chat:rate=6,duration=5m")), NUM_ENVS)?;
     let prior = Prior { choices: EngineKind::V1.default_action().indices().to_vec(), probability: 0.8 };
     let config = PpoConfig { total_decisions: u64::MAX, prior: Some(prior), ..PpoConfig::default() };
-    let mut trainer = Trainer::new(config, Box::new(Timed { inner, spent: Arc::clone(&spent) }))?;
+    let mut trainer = Trainer::new(config, Box::new(Timed { inner, spent: Arc::clone(&spent) }), tensors)?;
     trainer.iterate()?;
 
     let mut parts: [Vec<f64>; 4] = Default::default();

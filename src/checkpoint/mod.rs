@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::normalise::Normalisers;
-use crate::agent::{Architecture, Trainer, TrainerState, Weights};
+use crate::agent::{Architecture, Tensors, Trainer, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
@@ -134,13 +134,17 @@ pub fn load_policy(path: &Path) -> Result<NetworkPolicy, CheckpointError> {
         .map_err(|source| CheckpointError::Agent { path, source })
 }
 
-/// Reads a checkpoint and goes on from it in `env`, made as the one it was saved from.
+/// Reads a checkpoint and goes on from it in `env`, made as the one it was saved from, with the networks multiplied by `tensors`.
 ///
 /// # Errors
 /// As [`load`], and [`CheckpointError::Agent`] if `env` is another.
-pub fn load_trainer(path: &Path, env: Box<dyn VectorEnv>) -> Result<(Trainer, Manifest), CheckpointError> {
+pub fn load_trainer(
+    path: &Path,
+    env: Box<dyn VectorEnv>,
+    tensors: &'static dyn Tensors,
+) -> Result<(Trainer, Manifest), CheckpointError> {
     let Checkpoint { path, manifest, state } = load(path)?;
-    let trainer = Trainer::resume(state, env).map_err(|source| CheckpointError::Agent { path, source })?;
+    let trainer = Trainer::resume(state, env, tensors).map_err(|source| CheckpointError::Agent { path, source })?;
     Ok((trainer, manifest))
 }
 

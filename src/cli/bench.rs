@@ -7,7 +7,8 @@ use clap::Args;
 use kvtide_envs::workload::Workload;
 
 use super::output::Output;
-use super::{Exit, stop};
+use super::{Exit, handover, stop};
+use crate::agent::Tensors;
 use crate::bench::{self, Figure};
 use crate::world::WorldSpec;
 
@@ -30,7 +31,10 @@ pub(super) struct BenchArgs {
 /// What is served without a trace.
 const GENERATED: &str = "agentic:rate=0.2,duration=30m";
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+    if tensors.is_none() && handover::is_possible() {
+        handover::hand_over()?;
+    }
     let repeats = args.repeats as usize;
     let stopped = stop::on_interrupt();
     let mut output = Output::new();
@@ -58,7 +62,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
     if stopped.load(Ordering::Relaxed) {
         return written.map(|()| Exit::Interrupted);
     }
-    bench::training(repeats, &mut each)?;
+    match tensors {
+        Some(tensors) => bench::training(tensors, repeats, &mut each)?,
+        None => eprintln!("training by PPO is not measured: {} is not there", handover::PROGRAM),
+    }
     written.map(|()| Exit::Done)
 }
 

@@ -17,8 +17,8 @@ use kvtide_runtime::{ActionProfile, Observer, Policy, Table};
 use super::output::Output;
 use super::progress::Runs;
 use super::train::{policy_of, train};
-use super::{Exit, export, prior, stop};
-use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule};
+use super::{Exit, export, handover, prior, stop};
+use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule, Tensors};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Comparison, Matrix, PolicySpec, Subject, compare, knee, render, run_matrix};
 use crate::experiment::{Episodes, Experiment, Method, Validation};
@@ -63,7 +63,10 @@ const MARK_TEXT: &str = "Results of kvtide demo; the next one replaces them.\n";
 /// Shortest traffic: both parts must show something.
 const LEAST_S: f64 = 60.0;
 
-pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+    if tensors.is_none() {
+        handover::hand_over()?;
+    }
     let stop = stop::on_interrupt();
     let mut spec = args.world.clone();
     if spec.trace.is_none() && spec.workload.is_none() {
@@ -91,7 +94,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
     eprintln!("2. training on {fit} at loads {:.2} to {:.2}", experiment.episodes.load.0, experiment.episodes.load.1);
     let Some(experiment) = prior::resolve(experiment, &world, stop)? else { return Ok(Exit::Interrupted) };
-    if train(&experiment, &world, &args.out, false, u64::MAX, stop)? == Outcome::Interrupted {
+    if train(&experiment, &world, &args.out, false, u64::MAX, tensors, stop)? == Outcome::Interrupted {
         return Ok(Exit::Interrupted);
     }
     let checkpoint = policy_of(&args.out);

@@ -8,6 +8,7 @@ mod evaluate;
 mod explain;
 mod export;
 mod frontier;
+mod handover;
 mod inspect;
 mod keep;
 mod output;
@@ -25,6 +26,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::agent::Tensors;
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
@@ -71,21 +74,22 @@ enum Exit {
     Interrupted,
 }
 
-/// Runs the command line of this process.
-pub fn run() -> ExitCode {
+/// Runs the command line of this process. Training by PPO multiplies with `tensors`; without it, it is handed over to
+/// `kvtide-train`, which is this tool with it.
+pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => demo::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Train(args) => train::run(&args),
+        Command::Train(args) => train::run(&args, tensors),
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(&args, tensors),
     };
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,

@@ -10,8 +10,8 @@ use clap::Args;
 use kvtide_envs::env::{EnvError, VecEnv};
 
 use super::keep::Keeper;
-use super::{Exit, prior, search, stop};
-use crate::agent::{AgentError, Outcome, Trainer};
+use super::{Exit, handover, prior, search, stop};
+use crate::agent::{AgentError, Outcome, Tensors, Trainer};
 use crate::checkpoint::{self, Provenance};
 use crate::distil::DistilError;
 use crate::experiment::{Experiment, ExperimentError, Method};
@@ -54,7 +54,7 @@ pub(super) fn policy_of(out: &Path) -> PathBuf {
     out.join("policy")
 }
 
-pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
     let folder = checkpoint_of(&args.out);
     let given = args.experiment.as_deref().map(Experiment::load).transpose()?;
     let experiment = if args.resume {
@@ -83,6 +83,9 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
         }
         experiment
     };
+    if experiment.method == Method::Ppo && tensors.is_none() {
+        handover::hand_over()?;
+    }
     let mut spec = experiment.world.clone();
     spec.trace = args.trace.clone().or(spec.trace);
     let world = spec.world()?;
@@ -95,7 +98,8 @@ pub(super) fn run(args: &TrainArgs) -> anyhow::Result<Exit> {
         };
         experiment
     };
-    let outcome = train(&experiment, &world, &args.out, args.resume, args.checkpoint_every, stop::on_interrupt())?;
+    let outcome =
+        train(&experiment, &world, &args.out, args.resume, args.checkpoint_every, tensors, stop::on_interrupt())?;
     match outcome {
         Outcome::Finished => {
             eprintln!("trained: {}; to decide with: {}", folder.display(), policy_of(&args.out).display());
@@ -124,17 +128,22 @@ pub(super) fn train(
     out: &Path,
     resume: bool,
     checkpoint_every: u64,
+    tensors: Option<&'static dyn Tensors>,
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     experiment.validate()?;
     if experiment.method == Method::CrossEntropy {
         return search::train(experiment, world, out, resume, checkpoint_every, stop);
     }
+    let tensors = tensors.context("training by PPO needs a tensor library")?;
     let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let folder = checkpoint_of(out);
-    let mut trainer =
-        if resume { checkpoint::load_trainer(&folder, env)?.0 } else { Trainer::new(experiment.ppo.clone(), env)? };
+    let mut trainer = if resume {
+        checkpoint::load_trainer(&folder, env, tensors)?.0
+    } else {
+        Trainer::new(experiment.ppo.clone(), env, tensors)?
+    };
     let provenance = provenance(experiment, world)?;
     let plan = trainer.plan();
     let total = plan.iterations * plan.batch as u64;

@@ -10,6 +10,7 @@ use kvtide::agent::inference::Inference;
 use kvtide::agent::{Architecture, NetworkPolicy, PpoConfig, Trainer, Weights};
 use kvtide_envs::seed;
 use kvtide_runtime::{ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Observation, Policy, Table};
+use kvtide_torch::Torch;
 use rand::RngExt;
 use tch::{Tensor, no_grad};
 use toys::{Serving, Toys};
@@ -63,7 +64,7 @@ fn decide(criterion: &mut Criterion) {
     group.bench_function("network", |bencher| {
         bencher.iter(|| policy.decide(black_box(&Observation::ZERO), black_box(ActionMask::ALL)));
     });
-    let table = Table::parse(include_bytes!("../checkpoints/reasoning/policy.kvt")).expect("a table of this build");
+    let table = Table::parse(include_bytes!("../../checkpoints/reasoning/policy.kvt")).expect("a table of this build");
     // Observations drawn over the trained range, so that the way is not always the same.
     let mut stream = seed::stream(1, "bench", 0);
     let mut observation = || {
@@ -90,7 +91,7 @@ fn iterate(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(64 * 128));
     for num_epochs in [1, 4] {
         let config = PpoConfig { total_decisions: 1 << 40, num_epochs, ..PpoConfig::default() };
-        let trainer = || Trainer::new(config.clone(), Toys::<Serving>::boxed(64)).expect("sound settings");
+        let trainer = || Trainer::new(config.clone(), Toys::<Serving>::boxed(64), &Torch).expect("sound settings");
         group.bench_function(BenchmarkId::new("epochs", num_epochs), |bencher| {
             bencher.iter_batched_ref(trainer, Trainer::iterate, BatchSize::PerIteration);
         });

@@ -7,18 +7,26 @@ use tch::kind::Element;
 ///
 /// # Panics
 /// If `shape` is not that of as many values.
-pub(crate) fn of<T: Element>(values: &[T], shape: &[usize]) -> Tensor {
+pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Tensor {
     assert_eq!(values.len(), shape.iter().product::<usize>(), "shape {shape:?}");
     let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
     Tensor::from_slice(values).view(shape.as_slice())
 }
 
 /// The tensor's values, row-major.
-pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
+pub fn values(tensor: &Tensor) -> Vec<f32> {
     let tensor = tensor.detach().contiguous();
     let mut values = vec![0.0_f32; tensor.numel()];
     tensor.copy_data(&mut values, tensor.numel());
     values
+}
+
+/// A tensor `[rows, width]` of `values`.
+///
+/// # Panics
+/// If there is a part of a row.
+pub fn rows_of(values: &[f32], width: usize) -> Tensor {
+    of(values, &[values.len() / width, width])
 }
 
 #[cfg(test)]

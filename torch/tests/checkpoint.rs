@@ -8,6 +8,7 @@ use crate::toys::{Bandit, CartPole, Serving, Toy, Toys};
 use kvtide::agent::{NetworkPolicy, PpoConfig, Trainer};
 use kvtide::checkpoint::{self, CheckpointError, Provenance};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, Observation, Policy};
+use kvtide_torch::Torch;
 use tempfile::TempDir;
 
 const FILES: [&str; 6] =
@@ -27,7 +28,7 @@ fn provenance() -> Provenance {
 }
 
 fn trained<T: Toy + 'static>(iterations: usize) -> Trainer {
-    let mut trainer = Trainer::new(config(), Toys::<T>::boxed(4)).unwrap();
+    let mut trainer = Trainer::new(config(), Toys::<T>::boxed(4), &Torch).unwrap();
     for _ in 0..iterations {
         trainer.iterate().unwrap();
     }
@@ -75,7 +76,7 @@ fn a_resumed_run_is_byte_for_byte_the_one_that_never_stopped() {
     }
     checkpoint::save(&whole, &uninterrupted.state(), &provenance()).unwrap();
 
-    let (mut resumed, manifest) = checkpoint::load_trainer(&half, Toys::<CartPole>::boxed(4)).unwrap();
+    let (mut resumed, manifest) = checkpoint::load_trainer(&half, Toys::<CartPole>::boxed(4), &Torch).unwrap();
     assert_eq!((manifest.iteration, manifest.decisions, manifest.seed), (3, 3 * 64, 1));
     for _ in 0..3 {
         resumed.iterate().unwrap();
@@ -246,7 +247,7 @@ fn a_checkpoint_to_decide_with_decides_and_cannot_be_resumed() {
 fn another_environment_is_refused() {
     let (_folder, path) = saved::<CartPole>(1);
     for env in [Toys::<Bandit>::boxed(4), Toys::<CartPole>::boxed(8)] {
-        let error = checkpoint::load_trainer(&path, env).err().unwrap();
+        let error = checkpoint::load_trainer(&path, env, &Torch).err().unwrap();
         assert!(matches!(error, CheckpointError::Agent { .. }), "{error}");
     }
     let error = checkpoint::load_policy(&path).unwrap_err();

@@ -13,6 +13,7 @@ use kvtide::agent::{PpoConfig, Schedule, Trainer, TrainerState, Weights};
 use kvtide::checkpoint::{self, Provenance};
 use kvtide_envs::env::Episode;
 use kvtide_runtime::ActionProfile;
+use kvtide_torch::Torch;
 
 /// What a problem came to.
 struct Verdict {
@@ -152,7 +153,7 @@ fn entropy(seed: u64) -> Verdict {
 
 /// A choice that is never allowed has no gradient: of its logit's weights and bias not a bit changes.
 fn forbidden(seed: u64) -> Verdict {
-    let before = Trainer::new(quick(seed), Toys::<Bandit>::boxed(8)).unwrap().weights();
+    let before = Trainer::new(quick(seed), Toys::<Bandit>::boxed(8), &Torch).unwrap().weights();
     let (state, _) = train(quick(seed), Toys::<Bandit>::boxed(8));
     let of_arm = |weights: &Weights, arm: usize| -> Vec<u32> {
         let (weight, bias) = weights.actor().last().unwrap();
@@ -218,12 +219,12 @@ fn resumed<T: Toy + 'static>(seed: u64) -> Verdict {
     let (state, _) = train(config(), Toys::<T>::boxed(8));
     checkpoint::save(&whole, &state, &provenance).unwrap();
 
-    let mut trainer = Trainer::new(config(), Toys::<T>::boxed(8)).unwrap();
+    let mut trainer = Trainer::new(config(), Toys::<T>::boxed(8), &Torch).unwrap();
     while !trainer.is_finished() {
         trainer.iterate().unwrap();
         if [5, 6, 30, 48].contains(&trainer.iteration()) {
             checkpoint::save(&cut, &trainer.state(), &provenance).unwrap();
-            (trainer, _) = checkpoint::load_trainer(&cut, Toys::<T>::boxed(8)).unwrap();
+            (trainer, _) = checkpoint::load_trainer(&cut, Toys::<T>::boxed(8), &Torch).unwrap();
         }
     }
     let mut names: Vec<_> = fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -7,6 +7,7 @@ use crate::toys::{cartpole, greedy, last, logits, train, value};
 use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Schedule, Trainer, Weights};
 use kvtide_envs::env::VectorEnv;
 use kvtide_envs::seed;
+use kvtide_torch::Torch;
 use serde::Deserialize;
 
 fn quick() -> PpoConfig {
@@ -56,7 +57,7 @@ fn what_is_paid_late_reaches_back_to_the_choice() {
 
 #[test]
 fn a_forbidden_arm_is_never_touched() {
-    let mut trainer = Trainer::new(quick(), Toys::<Bandit>::boxed(8)).unwrap();
+    let mut trainer = Trainer::new(quick(), Toys::<Bandit>::boxed(8), &Torch).unwrap();
     let arm = |trainer: &Trainer, arm: usize| {
         let weights = trainer.weights();
         let (weight, bias) = weights.actor().last().unwrap();
@@ -118,7 +119,7 @@ fn the_bonus_keeps_entropy() {
 #[test]
 fn a_tiny_limit_on_the_gradient_stands_still() {
     let config = PpoConfig { max_grad_norm: 1e-12, total_decisions: 8 * 32, ..quick() };
-    let mut trainer = Trainer::new(config, Toys::<Identity<false>>::boxed(8)).unwrap();
+    let mut trainer = Trainer::new(config, Toys::<Identity<false>>::boxed(8), &Torch).unwrap();
     let before = trainer.weights();
     let report = trainer.iterate().unwrap();
     assert!(report.losses.grad_norm > 1e-3, "{:?}", report.losses);
@@ -207,7 +208,7 @@ fn the_number_of_threads_changes_no_bit() {
 #[test]
 fn a_run_stops_between_iterations() {
     let stop = AtomicBool::new(false);
-    let mut trainer = Trainer::new(quick(), Toys::<Bandit>::boxed(8)).unwrap();
+    let mut trainer = Trainer::new(quick(), Toys::<Bandit>::boxed(8), &Torch).unwrap();
     let outcome = trainer.run(&stop, |trainer, _| {
         stop.store(trainer.iteration() == 3, Ordering::Relaxed);
         Ok::<(), AgentError>(())
@@ -218,7 +219,7 @@ fn a_run_stops_between_iterations() {
 
 #[test]
 fn what_nobody_can_learn_from_is_named() {
-    let first = |env: Box<dyn VectorEnv>| Trainer::new(quick(), env).unwrap().iterate().unwrap_err();
+    let first = |env: Box<dyn VectorEnv>| Trainer::new(quick(), env, &Torch).unwrap().iterate().unwrap_err();
     let text = first(Toys::<Broken<0>>::boxed(4)).to_string();
     assert_eq!(text, "iteration 1: the reward of environment 0 is NaN");
     let text = first(Toys::<Broken<1>>::boxed(4)).to_string();
@@ -229,7 +230,7 @@ fn what_nobody_can_learn_from_is_named() {
 
 #[test]
 fn divergence_is_an_error_and_leaves_the_weights_finite() {
-    let mut trainer = Trainer::new(quick(), Toys::<Broken<3>>::boxed(4)).unwrap();
+    let mut trainer = Trainer::new(quick(), Toys::<Broken<3>>::boxed(4), &Torch).unwrap();
     let before = trainer.weights();
     let error = trainer.iterate().unwrap_err();
     assert!(matches!(error, AgentError::NonFinite { iteration: 1, epoch: 1, .. }), "{error}");
@@ -240,7 +241,8 @@ fn divergence_is_an_error_and_leaves_the_weights_finite() {
 
 #[test]
 fn settings_are_checked_against_the_environment() {
-    let error = Trainer::new(PpoConfig { num_minibatches: 7, ..quick() }, Toys::<Bandit>::boxed(8)).err().unwrap();
+    let error =
+        Trainer::new(PpoConfig { num_minibatches: 7, ..quick() }, Toys::<Bandit>::boxed(8), &Torch).err().unwrap();
     assert!(error.to_string().starts_with("ppo.num_minibatches = 7 with 32 steps of 8 environments"), "{error}");
 }
 

@@ -7,6 +7,7 @@ use kvtide::agent::inference::Inference;
 use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Trainer, TrainerState};
 use kvtide_envs::env::{Batch, Episode, VectorEnv};
 use kvtide_envs::seed;
+use kvtide_torch::Torch;
 
 use super::{Toy, Toys};
 
@@ -32,7 +33,7 @@ pub fn cartpole(seed: u64, total_decisions: u64) -> PpoConfig {
 
 /// Trains to the end.
 pub fn train(config: PpoConfig, env: Box<dyn VectorEnv>) -> (TrainerState, Vec<IterationReport>) {
-    let mut trainer = Trainer::new(config, env).unwrap();
+    let mut trainer = Trainer::new(config, env, &Torch).unwrap();
     let mut reports = Vec::new();
     let outcome = trainer.run(&AtomicBool::new(false), |_, report| {
         reports.push(report.clone());

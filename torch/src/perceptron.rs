@@ -1,45 +1,47 @@
 //! A network as libtorch multiplies it, many rows at a time, and its derivative written out: for a multilayer perceptron that is
 //! a few products, and nothing has to be recorded.
 
+use kvtide::agent::Network;
 use tch::{Kind, Tensor};
 
-use super::tensor;
+use crate::tensor;
 
 /// A multilayer perceptron with tanh between layers.
-pub(crate) struct Network {
+pub(crate) struct Perceptron {
     /// Weights `[outputs, inputs]` and biases `[outputs]`.
     layers: Vec<(Tensor, Tensor)>,
+    /// What the last forward pass left for the way back: the inputs of every layer, `[rows, inputs]` each.
+    pass: Vec<Tensor>,
 }
 
-/// What a forward pass leaves for the way back: the inputs of every layer, `[rows, inputs]` each.
-pub(crate) struct Pass(Vec<Tensor>);
-
-impl Network {
+impl Perceptron {
     /// From weights `[outputs, inputs]`, row-major, and biases of each layer.
-    pub(crate) fn new<'a>(layers: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> Network {
+    pub(crate) fn new<'a>(layers: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> Perceptron {
         let layer = |(weight, bias): (&[f32], &[f32])| {
             let outputs = bias.len();
             (tensor::of(weight, &[outputs, weight.len() / outputs]), tensor::of(bias, &[outputs]))
         };
-        Network { layers: layers.map(layer).collect() }
+        Perceptron { layers: layers.map(layer).collect(), pass: Vec::new() }
     }
+}
 
-    /// Outputs `[rows, outputs]` for `inputs` `[rows, inputs]`.
-    pub(crate) fn forward(&self, inputs: &Tensor) -> (Tensor, Pass) {
-        let mut pass = vec![inputs.shallow_clone()];
+impl Network for Perceptron {
+    fn forward(&mut self, inputs: &[f32]) -> Vec<f32> {
+        let width = self.layers.first().map_or(1, |(weight, _)| weight.size()[1] as usize);
+        self.pass = vec![tensor::rows_of(inputs, width)];
         let mut outputs = None;
         for (weight, bias) in &self.layers {
-            pass.extend(outputs.take().map(tanh));
-            outputs = pass.last().map(|inputs| inputs.linear(weight, Some(bias)));
+            self.pass.extend(outputs.take().map(tanh));
+            outputs = self.pass.last().map(|inputs| inputs.linear(weight, Some(bias)));
         }
-        (outputs.expect("a network has a layer"), Pass(pass))
+        tensor::values(&outputs.expect("a network has a layer"))
     }
 
-    /// The derivative of a loss by every weight and bias, in the order of [`Network::new`], from that by the outputs
-    /// `[rows, outputs]` of `pass`.
-    pub(crate) fn backward(&self, Pass(inputs): &Pass, mut gradient: Tensor) -> Vec<Vec<f32>> {
+    fn backward(&self, gradient: &[f32]) -> Vec<Vec<f32>> {
+        let outputs = self.layers.last().map_or(1, |(_, bias)| bias.numel());
+        let mut gradient = tensor::rows_of(gradient, outputs);
         let mut gradients = Vec::with_capacity(2 * self.layers.len());
-        for (index, ((weight, _), inputs)) in self.layers.iter().zip(inputs).enumerate().rev() {
+        for (index, ((weight, _), inputs)) in self.layers.iter().zip(&self.pass).enumerate().rev() {
             gradients.push(tensor::values(&gradient.sum_dim_intlist(0, false, Kind::Float)));
             gradients.push(tensor::values(&gradient.tr().mm(inputs)));
             if index > 0 {
