@@ -3,7 +3,9 @@
 PYTHON ?= python3
 CARGO ?= cargo
 
-.PHONY: help setup demo test python-test vllm-check vllm-check-quick adapter-cost learn-check device-binaries device-check lint bench clean
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help setup demo test python-test vllm-check vllm-check-quick adapter-cost learn-check dist device-binaries device-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
@@ -13,6 +15,7 @@ help:
 	@echo "make vllm-check   every shipped table on vLLM's own scheduler (fetches about 3 GB, once; not part of the tests)"
 	@echo "make vllm-check-quick  the same of less, in five minutes; make adapter-cost: what kvtide costs that scheduler"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
+	@echo "make dist         a folder with the tool, libtorch and the tables that runs wherever it is copied: target/dist/kvtide"
 	@echo "make device-check everything about this machine's GPU: kernels, blocks, speeds, a profile; skipped without one"
 	@echo "make device-binaries  what device-check needs on a machine without Rust, into target/device-binaries"
 	@echo "make lint         formatting, clippy and documentation, warnings are errors"
@@ -24,7 +27,8 @@ setup:
 	@$(PYTHON) scripts/setup.py
 
 demo: setup
-	$(CARGO) run --release --locked --bin kvtide -- demo $(if $(TRACE),--trace "$(TRACE)") $(DEMO_ARGS)
+	$(CARGO) build --release --locked
+	"$(TARGET)/release/kvtide" demo $(if $(TRACE),--trace "$(TRACE)") $(DEMO_ARGS)
 
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
@@ -48,10 +52,14 @@ adapter-cost:
 
 # One ignored test, which prints a table; its short forms are in `make test`.
 learn-check: setup
-	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked --test all learn_check -- --ignored --nocapture
+	LEARN_SEEDS="$(LEARN_SEEDS)" $(CARGO) test --release --locked -p kvtide-torch --test all learn_check -- --ignored --nocapture
+
+# A folder that runs wherever it is copied.
+dist: setup
+	$(CARGO) build --release --locked
+	scripts/dist.sh "$(TARGET)/release" "$(TARGET)/dist/kvtide"
 
 # Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
-TARGET = $(or $(CARGO_TARGET_DIR),target)
 device-binaries:
 	$(CARGO) build --release --locked -p kvtide-envs --bin kvtide-device
 	$(CARGO) test --release --locked --no-run -p kvtide-envs --test gpu --message-format=json > "$(TARGET)/gpu-tests.json"
@@ -63,7 +71,6 @@ device-binaries:
 device-check: device-binaries
 	scripts/device-check.sh target/device-report
 
-# RUSTDOCFLAGS replaces the rpath of .cargo/config.toml, which only documentation tests need.
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings

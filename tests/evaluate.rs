@@ -230,6 +230,7 @@ fn a_learned_policy_is_explained() {
 name = "small"
 profile = "core"
 num_envs = 4
+method = "cross-entropy"
 [world]
 workload = "chat:rate=3,duration=300,seed=2"
 set = ["num_gpu_blocks=1500"]
@@ -237,11 +238,11 @@ set = ["num_gpu_blocks=1500"]
 fit = 0.7
 length_s = 60.0
 load = [0.8, 1.2]
-[ppo]
-total_decisions = 1536
-num_steps = 32
-num_minibatches = 2
-hidden = [16]
+[cross_entropy]
+generations = 3
+population = 8
+elite = 0.25
+episodes = 2
 "#;
     fs::write(path.join("small.toml"), experiment).unwrap();
     done(path, &["train", "--experiment", "small.toml", "--out", "run"]);

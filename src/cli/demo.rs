@@ -64,9 +64,6 @@ const MARK_TEXT: &str = "Results of kvtide demo; the next one replaces them.\n";
 const LEAST_S: f64 = 60.0;
 
 pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
-    if tensors.is_none() {
-        handover::hand_over()?;
-    }
     let stop = stop::on_interrupt();
     let mut spec = args.world.clone();
     if spec.trace.is_none() && spec.workload.is_none() {
@@ -78,6 +75,9 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     let fewest = (NUM_ENVS * NUM_STEPS) as u64;
     ensure!(args.decisions >= fewest, "--decisions {}: expected at least {fewest}", args.decisions);
     make_folder(&args.out)?;
+    if tensors.is_none() {
+        handover::hand_over()?;
+    }
     eprintln!(
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
         world.trace,

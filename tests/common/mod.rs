@@ -3,6 +3,12 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// The program under test: `kvtide`, or `kvtide-train` where that is the one whose tests these are.
+pub const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_kvtide"), option_env!("CARGO_BIN_EXE_kvtide-train")) {
+    (Some(program), _) | (None, Some(program)) => program,
+    (None, None) => panic!("cargo names the programs of a package to its tests"),
+};
+
 /// What a run of the binary came to.
 pub struct Run {
     pub code: i32,
@@ -12,8 +18,7 @@ pub struct Run {
 
 /// Runs `kvtide` with `arguments` in `folder`.
 pub fn kvtide(folder: &Path, arguments: &[&str]) -> Run {
-    let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_kvtide")).args(arguments).current_dir(folder).output().unwrap();
+    let Output { status, stdout, stderr } = Command::new(PROGRAM).args(arguments).current_dir(folder).output().unwrap();
     Run {
         code: status.code().unwrap_or(-1),
         stdout: String::from_utf8(stdout).unwrap(),

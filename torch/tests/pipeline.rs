@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{done, kvtide, lines, refused};
+use crate::common::{PROGRAM, done, kvtide, lines, refused};
 use tempfile::tempdir;
 
 /// Twelve iterations of 128 decisions.
@@ -60,7 +60,7 @@ fn assert_same(whole: &[(String, Vec<u8>)], cut: &[(String, Vec<u8>)]) {
 /// Trains into `cut` and interrupts it at whatever moment the signal meets it; at the latest it has finished, which must
 /// also resume.
 fn interrupt(folder: &Path, experiment: &str) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kvtide"))
+    let mut child = Command::new(PROGRAM)
         .args(["train", "--experiment", experiment, "--out", "cut", "--checkpoint-every", "1"])
         .current_dir(folder)
         .stderr(Stdio::null())
