@@ -6,6 +6,7 @@ mod commands;
 mod common;
 mod cross_entropy;
 mod evaluate;
+mod floors;
 mod hosts;
 mod learn_check;
 mod learning;

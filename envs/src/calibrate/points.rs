@@ -3,13 +3,14 @@
 //! A device runs the forward pass of a step without a scheduler above it: matrix products of the layers, attention over
 //! paged keys and values, and the head for one token of each sequence. What the host does for each step in an engine
 //! is not part of it. The order is: a [`Schedule`] says what, a [`Timed`] device how long, and
-//! [`fit`](super::fit()) which [`Hardware`](super::Hardware) that is.
+//! [`fit`](super::fit()) which [`Hardware`](crate::deploy::Hardware) that is.
 
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chunk, Schedule, StepLoad};
+use super::Schedule;
+use crate::cost::{Chunk, StepLoad};
 use crate::percentile::percentile;
 
 /// A step to be timed.

@@ -4,6 +4,7 @@
 //! no more than that. [`Setup::serve`] serves the same requests with the simulator's own node, scheduler and prefix
 //! cache; only the constants of the cost model, and the time of the first step, are free. [`Errors`] compare.
 
+mod account;
 mod compare;
 mod engine;
 mod error;
@@ -15,11 +16,12 @@ mod nelder_mead;
 mod picture;
 mod report;
 mod seen;
-mod served;
+mod serve;
+mod text;
 
-use kvtide_envs::cost::Deployment;
-use kvtide_envs::sched::{DeadEnds, EngineKind, Setting};
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Setting};
 
+pub use account::RunAccount;
 pub use compare::{Curves, Errors, Pair, Part, Percentiles, Stalls};
 pub use engine::MeasuredEngine;
 pub use error::{CalibrateError, Fault, MeasuredError};
@@ -28,7 +30,7 @@ pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 pub use picture::picture;
 pub use report::{Constant, FitRange, Report, Verdict};
 pub use seen::{Clock, Seen, Stamps, Tick};
-pub use served::{Constants, Served, Setup};
+pub use serve::{Constants, Served, Setup};
 
 /// A fit and what came of it.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,23 @@
+//! From a device's timings to the numbers a step is priced by: measure, keep, go on, fit, report.
+//!
+//! [`Schedule`] says what has to be timed, [`Timed`] is a device that can be, [`measure`] times it, [`Kept`] does so with
+//! a file that has what was timed so far; [`fit()`] finds the constants of [`cost`](crate::cost) from the points that
+//! are not held out, and tells the errors on those that are; [`render`] writes them down. Whoever has a device stands on
+//! this: nothing here needs one.
+
+mod errors;
+mod fit;
+mod fit_steps;
+mod kept;
+mod least_squares;
+mod points;
+mod schedule;
+
+pub use errors::{Errors, Kind, KindErrors, Miss, render};
+pub use fit::{FitError, Fitted, fit};
+pub use kept::{Kept, KeptError};
+pub use points::{
+    DeviceAbout, Direction, MeasureError, Measured, Overlap, OverlapPoint, Point, Role, StepShape, Timed, Timing,
+    TransferPoint, measure,
+};
+pub use schedule::Schedule;
