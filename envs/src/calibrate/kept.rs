@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::{MeasureError, Measured, Schedule, Timed};
+use super::{DeviceAbout, MeasureError, Measured, Schedule, Timed};
 
 /// Measurements after which the file is written again.
 const KEEP_EVERY: usize = 10;
@@ -31,17 +31,14 @@ pub enum KeptError {
         reason: String,
     },
     /// Timings of something else, which cannot be gone on with.
-    #[error(
-        "{} has timings of {} on {:?} in blocks of {}, and this is {} on {:?} in blocks of {}",
-        path.display(), kept.0, kept.1, kept.2, this.0, this.1, this.2
-    )]
+    #[error("{} has timings of {kept}, and this is {this}", path.display())]
     Other {
         /// The file.
         path: PathBuf,
         /// Model, device and block size there.
-        kept: (String, String, u32),
+        kept: String,
         /// Model, device and block size here.
-        this: (String, String, u32),
+        this: String,
     },
     /// The device failed.
     #[error(transparent)]
@@ -51,6 +48,47 @@ pub enum KeptError {
 impl KeptError {
     fn file(path: &Path, what: &str, why: impl std::fmt::Display) -> KeptError {
         KeptError::File { path: path.to_owned(), reason: format!("{what}: {why}") }
+    }
+}
+
+impl Measured {
+    /// Whether these are measurements of what `device` has on it, in blocks of `schedule`'s size, so that they can be
+    /// completed there.
+    pub fn is_of(&self, device: &dyn Timed, schedule: &Schedule) -> bool {
+        let about = device.about();
+        (&self.about.name, &self.about.model, self.block_size) == (&about.name, &about.model, schedule.block_size)
+    }
+
+    /// As [`complete`](Self::complete), and `keep` is given what is there after every so many measurements and at the end,
+    /// whatever that is: what was measured is not lost with the process.
+    ///
+    /// # Errors
+    /// The first measurement that fails, after what is there was kept; or that it could not be kept.
+    pub fn complete_keeping<E: From<MeasureError>>(
+        &mut self,
+        schedule: &Schedule,
+        device: &mut dyn Timed,
+        every: usize,
+        watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
+        keep: &mut dyn FnMut(&Measured) -> Result<(), E>,
+    ) -> Result<ControlFlow<()>, E> {
+        loop {
+            let (before, mut is_stopped) = (self.len(), false);
+            let mut until = |done: usize| {
+                if done >= before + every.max(1) {
+                    return ControlFlow::Break(());
+                }
+                let flow = watch(done);
+                is_stopped = flow.is_break();
+                flow
+            };
+            let ended = self.complete(schedule, device, &mut until);
+            keep(self)?;
+            let ended = ended?;
+            if ended.is_continue() || is_stopped {
+                return Ok(ended);
+            }
+        }
     }
 }
 
@@ -129,10 +167,11 @@ impl Kept {
 }
 
 fn other(path: Option<&Path>, kept: &Measured, device: &dyn Timed, schedule: &Schedule) -> KeptError {
-    let about = device.about();
+    let of =
+        |about: &DeviceAbout, block_size: u32| format!("{} on {:?} in blocks of {block_size}", about.model, about.name);
     KeptError::Other {
         path: path.unwrap_or(Path::new("")).to_owned(),
-        kept: (kept.about.model.clone(), kept.about.name.clone(), kept.block_size),
-        this: (about.model, about.name, schedule.block_size),
+        kept: of(&kept.about, kept.block_size),
+        this: of(&device.about(), schedule.block_size),
     }
 }

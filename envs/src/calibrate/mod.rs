@@ -10,14 +10,13 @@ mod fit;
 mod fit_steps;
 mod kept;
 mod least_squares;
+mod measure;
 mod points;
 mod schedule;
 
 pub use errors::{Errors, Kind, KindErrors, Miss, render};
 pub use fit::{FitError, Fitted, fit};
 pub use kept::{Kept, KeptError};
-pub use points::{
-    DeviceAbout, Direction, MeasureError, Measured, Overlap, OverlapPoint, Point, Role, StepShape, Timed, Timing,
-    TransferPoint, measure,
-};
+pub use measure::{DeviceAbout, MeasureError, Measured, Timed, measure};
+pub use points::{Direction, Overlap, OverlapPoint, Point, Role, StepShape, Timing, TransferPoint};
 pub use schedule::Schedule;

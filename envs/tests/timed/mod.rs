@@ -1,5 +1,6 @@
 //! Devices of known truth are timed, fitted and predicted.
 
+mod kept;
 mod prices;
 mod profile;
 mod synthetic;
