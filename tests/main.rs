@@ -6,6 +6,7 @@ mod common;
 mod cross_entropy;
 mod evaluate;
 mod handover;
+mod floors;
 mod hosts;
 mod memory;
 mod programs;

@@ -3,10 +3,10 @@
 use std::fs;
 
 use crate::common::{done, lines, refused};
-use kvtide_envs::cost::{
-    CostModel, Deployment, DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, measure,
-};
-use kvtide_envs::sched::{BlockCopy, EngineConfig, EngineKind, StepPlan};
+use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, measure};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
+use kvtide_envs::sched::{BlockCopy, StepPlan};
 use tempfile::tempdir;
 
 /// A device that takes what the data sheet's roofline says.

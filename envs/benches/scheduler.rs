@@ -6,10 +6,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingEnv, WorldDraw};
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Pricing, Slo, StepPlan, V0};
+use kvtide_envs::sched::{Outcome, Pricing, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Host};

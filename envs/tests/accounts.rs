@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use crate::common::sim::any_controls;
 use crate::common::{controls, engine, node_config};
-use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
-use kvtide_envs::sched::{
-    EngineConfig, EngineKind, Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan,
-};
+use kvtide_envs::sched::{Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use crate::common::engine;
 use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{DeadEnds, EngineConfig};
 use kvtide_envs::env::{
     Arena, EnvConfig, EnvError, Episode, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingArena,
     ServingEnv, WorldDraw,
 };
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, Host};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::common::{chunked, engine, node_config};
 use kvtide_envs::baseline::{Oracle, PastFuture, Prediction};
+use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Controller, EngineDefault, Node, run};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

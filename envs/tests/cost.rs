@@ -1,6 +1,7 @@
 //! What holds of the price of every step: more of anything never costs less, and nothing is free.
 
-use kvtide_envs::cost::{CostModel, Deployment, Hardware};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, Hardware};
 use kvtide_envs::kv::BlockId;
 use kvtide_envs::sched::{BlockCopy, Prefill, RequestId, Source, StepPlan};
 use kvtide_envs::time::Micros;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::common::node_config;
+use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{
     EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, WorldDraw, check_env,
 };
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{ActionMask, ActionProfile};

@@ -2,7 +2,8 @@
 
 use crate::common::story::{ask, check, tell};
 use crate::common::{chunked, controls, engine, faithful};
-use kvtide_envs::sched::{ConfigError, DeadEnds, EngineConfig, V0};
+use kvtide_envs::deploy::{ConfigError, DeadEnds, EngineConfig};
+use kvtide_envs::sched::V0;
 use kvtide_runtime::{Controls, Preemption};
 
 fn swap(watermark: f64) -> Controls {

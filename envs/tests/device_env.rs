@@ -5,12 +5,13 @@ use std::sync::Arc;
 use crate::common::defective::{Copies, Defect, Defective};
 use crate::common::engine;
 use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::env::{
     Arena, Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, ServingArena, VecEnv, VectorEnv,
     WorldDraw,
 };
 use kvtide_envs::memory::{Contents, KvShape};
-use kvtide_envs::sched::{EngineConfig, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use crate::common::{controls, engine, faithful, node_config};
 use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{ConfigError, EngineConfig};
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
     ServingEnv, VecEnv, VectorEnv, WorldDraw, check_env, mask, snapshot,
 };
 use kvtide_envs::memory::MemorySource;
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{ConfigError, EngineConfig, Phase, Slo};
+use kvtide_envs::sched::{Phase, Slo};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use crate::common::line::{Line, decodes};
 use crate::common::{chunked, controls, faithful};
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::golden::{self, Divergence, GoldenError, RunReport};
-use kvtide_envs::sched::{BlockCopy, EngineConfig, Outcome, Slo, StepPlan, V0};
+use kvtide_envs::sched::{BlockCopy, Outcome, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Controls, Preemption};
 use serde_json::{Value, json};

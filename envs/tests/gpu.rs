@@ -4,12 +4,13 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use kvtide_envs::device::check_schedules;
 use kvtide_envs::env::{Node, NodeConfig, run};
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource, cuda};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::{Action, Host, Preemption};

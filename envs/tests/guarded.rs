@@ -1,9 +1,10 @@
 //! A table behind its guard, in the loop: what is measured is what a node does.
 
 use crate::common::{engine, node_config};
+use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Controller, Guarded, Node, NodeConfig, PolicyController, run};
 use kvtide_envs::metrics::{Collector, GuardReport, Summary};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::workload::SyntheticSpec;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::{

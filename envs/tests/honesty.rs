@@ -3,9 +3,10 @@
 
 use crate::common::sim::any_controls;
 use crate::common::{chunked, engine, node_config};
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::env::{Node, Progress, mask, snapshot};
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{EngineConfig, Phase, RequestId, Slo};
+use kvtide_envs::sched::{Phase, RequestId, Slo};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

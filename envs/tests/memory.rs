@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::common::defective::{Defect, Defective};
 use crate::common::node_config;
+use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Node, NodeConfig, NodeError, RunError, run};
 use kvtide_envs::memory::{Contents, KvShape, MemoryError, MemorySource, Span, Tier};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::Action;

@@ -336,16 +336,16 @@ fn the_published_days_can_be_drawn_from() {
         let statistics = open(&path).unwrap();
         assert_eq!(statistics.clients().len(), clients, "{file}");
         let span = Window { start: Micros::ZERO, end: statistics.span() };
-        let mean_rps = statistics.expected_requests(span) / span.end.as_secs_f64();
+        let mean_rps = statistics.expected_requests(span.start..span.end) / span.end.as_secs_f64();
         assert!((mean_rps / rate - 1.0).abs() < 0.01, "{file}: {mean_rps}");
         // An hour of an evening at a tenth of the rate.
         let hour = Window { start: Micros(64_800_000_000), end: Micros(68_400_000_000) };
         let workload = statistics.draw(&Replay { load: 0.1, window: Some(hour), ..Replay::default() }).unwrap();
-        let expected = statistics.expected_requests(hour) * 0.1;
+        let expected = statistics.expected_requests(hour.start..hour.end) * 0.1;
         let share = workload.requests().len() as f64 / expected;
         assert!((0.5..1.5).contains(&share), "{file}: {share} of {expected} requests");
         let mean = workload.requests().iter().map(|request| f64::from(request.output_tokens)).sum::<f64>()
             / workload.requests().len() as f64;
-        assert!((mean / statistics.mean_output(hour) - 1.0).abs() < 0.3, "{file}: {mean}");
+        assert!((mean / statistics.mean_output(hour.start..hour.end) - 1.0).abs() < 0.3, "{file}: {mean}");
     }
 }

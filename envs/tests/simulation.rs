@@ -5,7 +5,8 @@
 
 use crate::common::sim::World;
 use crate::common::{chunked, engine};
-use kvtide_envs::sched::{EngineConfig, Slo};
+use kvtide_envs::deploy::EngineConfig;
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use rayon::prelude::*;
 

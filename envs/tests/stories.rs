@@ -6,7 +6,7 @@
 
 use crate::common::story::{ask, check, tell};
 use crate::common::{chunked, controls, engine, faithful};
-use kvtide_envs::sched::EngineConfig;
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_runtime::{Controls, Preemption};
 
 fn swap() -> Controls {

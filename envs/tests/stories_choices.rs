@@ -2,7 +2,8 @@
 
 use crate::common::story::{Ask, STEP, ask, check};
 use crate::common::{controls, engine, faithful};
-use kvtide_envs::sched::{EngineConfig, Pricing, Slo};
+use kvtide_envs::deploy::EngineConfig;
+use kvtide_envs::sched::{Pricing, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim};
 

@@ -2,7 +2,7 @@
 
 use crate::common::story::{Ask, ask, check};
 use crate::common::{chunked, controls, engine};
-use kvtide_envs::sched::EngineConfig;
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_runtime::{Controls, Preemption};
 
 fn swap() -> Controls {

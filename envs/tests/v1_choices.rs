@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::common::node_config;
 use crate::common::sim::any_controls;
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{ConfigError, DeadEnds, Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
 use kvtide_envs::kv::{Content, Eviction};
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{
-    ConfigError, DeadEnds, EngineConfig, EngineKind, Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1,
-};
+use kvtide_envs::sched::{Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::seed;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;

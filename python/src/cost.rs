@@ -1,7 +1,7 @@
 //! What a step takes, as the simulator prices it: for checks that play an engine and must not price it otherwise.
 
-use kvtide_envs::cost::{Chunk, CostModel, Deployment, StepLoad};
-use kvtide_envs::sched::{EngineConfig, EngineKind};
+use kvtide_envs::cost::{Chunk, CostModel, StepLoad};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::time::Micros;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineKind};
 use kvtide_envs::env::{
     Batch, EnvConfig, EnvError, EpisodeSource, NodeConfig, RewardWeights, VecEnv, VectorEnv, WorldDraw,
 };
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{ActionMask, ActionProfile, Host};

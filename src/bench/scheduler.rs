@@ -1,6 +1,7 @@
 //! Scheduler steps in steady decode: nothing is admitted, nobody finishes, blocks are taken as sequences grow.
 
-use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Scheduler, Slo, StepPlan};
+use kvtide_envs::deploy::{DeadEnds, EngineConfig, EngineKind};
+use kvtide_envs::sched::{Outcome, Scheduler, Slo, StepPlan};
 use kvtide_envs::time::Micros;
 
 use super::{Figure, seconds};

@@ -1,8 +1,8 @@
 //! Whole workloads served to their end under the engine's default.
 
+use kvtide_envs::deploy::{ConfigError, EngineKind};
 use kvtide_envs::env::{EngineDefault, Node, NodeConfig, run};
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{ConfigError, EngineKind};
 use kvtide_envs::workload::Workload;
 
 use super::{Figure, seconds};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvtide_envs::deploy::EngineKind;
 use kvtide_envs::env::{Batch, EnvError, VecEnv, VectorEnv};
-use kvtide_envs::sched::EngineKind;
 
 use super::{Figure, environment, seconds};
 use crate::agent::{AgentError, PpoConfig, Prior, Tensors, Trainer};

@@ -1,107 +1,43 @@
-//! Fits the cost model to a measured run of a real server, and says how well it then forecasts the rest of the run.
+//! Fits the cost model to what was measured: to a run that a server recorded ([`served`]), or to the timings of a device
+//! ([`device`]).
 //!
-//! [`MeasuredRun`] is what the server recorded. [`Seen`] is what it had recorded by a moment; [`fit`](fit::fit) is given
-//! no more than that. [`Setup::serve`] serves the same requests with the simulator's own node, scheduler and prefix
-//! cache; only the constants of the cost model, and the time of the first step, are free. [`Errors`] compare.
+//! Both go the same way, and end in an [`Account`] that one command writes down: a profile, a picture, a text. What of it a
+//! machine with a GPU needs by itself (which steps are timed, how timings are kept and gone on with, the fit, its errors)
+//! is [`kvtide_envs::calibrate`]: the small program for such machines links no more than that. Here is what only the
+//! tool has: runs as servers record them, pictures, the day.
 
-mod compare;
-mod engine;
-mod error;
-mod files;
-mod fit;
-mod load;
-mod measured;
-mod nelder_mead;
-mod picture;
-mod report;
-mod seen;
-mod served;
+pub mod device;
+pub mod served;
 
-use kvtide_envs::cost::Deployment;
-use kvtide_envs::sched::{DeadEnds, EngineKind, Setting};
+use std::path::Path;
 
-pub use compare::{Curves, Errors, Pair, Part, Percentiles, Stalls};
-pub use engine::MeasuredEngine;
-pub use error::{CalibrateError, Fault, MeasuredError};
-pub use fit::{Fit, PARAMETERS, Parameter, fit};
-pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
-pub use picture::picture;
-pub use report::{Constant, FitRange, Report, Verdict};
-pub use seen::{Clock, Seen, Stamps, Tick};
-pub use served::{Constants, Served, Setup};
+use kvtide_envs::deploy::Profile;
+use serde::Serialize;
 
-/// A fit and what came of it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Calibration {
-    /// What was simulated, before the fit.
-    pub setup: Setup,
-    /// Share of the run's time that was fitted.
-    pub fraction: f64,
-    /// The same in seconds.
-    pub until_s: f64,
-    /// The fit.
-    pub fit: Fit,
-    /// The whole run, on the clock of the part that was fitted.
-    pub whole: Seen,
-    /// The whole run as the fitted simulator serves it.
-    pub fitted: Served,
-    /// The whole run as the simulator serves it without a fit.
-    pub unfitted: Served,
-}
+use crate::plot::Figure;
 
-impl Setup {
-    /// The engine of `run` on `env`, or on what the run itself names, with `overrides` of engine and hardware.
-    ///
-    /// # Errors
-    /// The model or hardware is not known, or a setting is out of range.
-    pub fn of(run: &MeasuredRun, env: Option<&str>, overrides: &[Setting]) -> Result<Setup, CalibrateError> {
-        let env = match env {
-            Some(env) => env.to_owned(),
-            None => run.engine.env().ok_or_else(|| CalibrateError::NoEnv {
-                model: run.engine.model.clone(),
-                device: run.engine.device.clone(),
-            })?,
-        };
-        let deployment = Deployment::load(&env)?.with(overrides)?;
-        let engine = run.engine.config(&deployment).with(overrides)?;
-        // Whatever is measured is served to its end, which is promised only here.
-        if engine.engine != EngineKind::V1 || engine.dead_ends != DeadEnds::Safe {
-            return Err(CalibrateError::Engine);
-        }
-        Ok(Setup { deployment, engine })
-    }
-}
+/// What there is to tell of a calibration, whatever it was fitted to.
+pub trait Account {
+    /// The type of its JSON line.
+    const KIND: &'static str;
+    /// What that line has.
+    type Data: Serialize;
 
-/// Fits `setup` to the first `fraction` of `run`'s time, and serves the whole run with and without the fit. `watch` is
-/// called once a simulation.
-///
-/// # Errors
-/// The fraction is out of range, too little was recorded in it, or the run has a prompt the engine refuses.
-pub fn calibrate(
-    run: &MeasuredRun,
-    setup: &Setup,
-    fraction: f64,
-    watch: &mut dyn FnMut(),
-) -> Result<Calibration, CalibrateError> {
-    if !(fraction > 0.0 && fraction <= 1.0) {
-        return Err(CalibrateError::Fraction(fraction));
-    }
-    let max_model_len = setup.engine.max_model_len;
-    if let Some(index) = run.requests.iter().position(|request| request.prompt_tokens >= max_model_len) {
-        let prompt_tokens = run.requests[index].prompt_tokens;
-        return Err(CalibrateError::Prompt { index, prompt_tokens, max_model_len });
-    }
-    let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
-    let seen = Seen::until(run, until);
-    let fit = fit(setup, &seen, watch)?;
-    let whole = Seen::whole(run, seen.clock);
-    Ok(Calibration {
-        fraction,
-        until_s: seen.until_s,
-        fitted: setup.serve(&fit.constants, &whole)?,
-        unfitted: setup.serve(&Constants::of(&setup.deployment.hardware), &whole)?,
-        setup: setup.clone(),
-        fit,
-        whole,
-    })
+    /// It in numbers.
+    fn data(&self) -> &Self::Data;
+
+    /// It as text for people: constants or what was timed, and errors, those on what was held out first.
+    fn text(&self) -> String;
+
+    /// Measured beside fitted, where there is something to draw.
+    fn picture(&self) -> Option<Figure>;
+
+    /// Where not to trust it.
+    fn warnings(&self) -> &[String];
+
+    /// The fitted hardware as the profile in the file `path`.
+    fn profile(&self, path: &Path) -> Profile;
+
+    /// The model it was fitted with, under our name.
+    fn model(&self) -> &str;
 }

@@ -18,7 +18,6 @@ mod replay;
 mod search;
 mod simulate;
 mod stop;
-mod timings;
 mod trace;
 mod train;
 

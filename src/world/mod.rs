@@ -5,11 +5,11 @@ mod spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtide_envs::cost::{Deployment, DeploymentError};
+use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{SettingError, SloError};
+use kvtide_envs::sched::SloError;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
 use kvtide_envs::workload::{

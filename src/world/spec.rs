@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineKind, Setting, SettingError};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::kv::Eviction;
 use kvtide_envs::memory::{MemoryKind, MemorySource};
-use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
 use kvtide_runtime::Host;

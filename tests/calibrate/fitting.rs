@@ -1,6 +1,6 @@
 //! Fitting: constants that are known are found, and nothing of the future is seen.
 
-use kvtide::calibrate::{Fit, MeasuredRun, Seen, Setup, calibrate, fit};
+use kvtide::calibrate::served::{Fit, MeasuredRun, Seen, Setup, calibrate, fit};
 
 use super::made_up::{CLOCKS, TRUTH, simulated_run};
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use kvtide::calibrate::{Constants, MeasuredEngine, MeasuredRequest, MeasuredRun, MeasuredTick, Seen, Setup, Tick};
+use kvtide::calibrate::served::{
+    Constants, MeasuredEngine, MeasuredRequest, MeasuredRun, MeasuredTick, Seen, Setup, Tick,
+};
 use serde_json::json;
 
 /// What the made-up server's clocks show at its first arrival: the client's, the engine's, the recorder's.

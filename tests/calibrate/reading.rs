@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 
-use kvtide::calibrate::{Fault, MeasuredEngine, MeasuredRun, Setup};
+use kvtide::calibrate::served::{Fault, MeasuredEngine, MeasuredRun, Setup};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 

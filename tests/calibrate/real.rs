@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use kvtide::calibrate::{MeasuredRun, Setup, calibrate};
-use kvtide_envs::cost::{Hardware, Profile};
+use kvtide::calibrate::served::{MeasuredRun, Setup, calibrate};
+use kvtide_envs::deploy::{Hardware, Profile};
 use serde_json::Value;
 use tempfile::tempdir;
 

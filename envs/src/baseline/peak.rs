@@ -7,9 +7,10 @@
 
 use kvtide_runtime::Admission;
 
+use crate::deploy::EngineKind;
 use crate::env::Node;
 use crate::kv::blocks_for;
-use crate::sched::{EngineKind, RequestId, RequestView, Scheduler};
+use crate::sched::{RequestId, RequestView, Scheduler};
 
 /// What a request holds and will hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

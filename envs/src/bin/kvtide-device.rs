@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-use kvtide_envs::cost::{
-    CostModel, Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render as render_fit,
-};
+use kvtide_envs::calibrate::{Fitted, Measured, Schedule, fit, render as render_fit};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Profile, Provenance, Setting, SettingError};
 use kvtide_envs::device::{
     Comparison, Report, ScheduleReport, Section, check_schedules, compare, render, speed_line, traffic,
 };
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::workload::SyntheticSpec;
 use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;

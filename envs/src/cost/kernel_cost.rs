@@ -1,7 +1,7 @@
 //! Measured kernels, ready to price steps of one deployment. The formulas stand at the head of `roofline.rs`.
 
-use super::kernels::between;
-use super::{Chunk, Deployment, Kernels, StepLoad};
+use super::{Chunk, StepLoad};
+use crate::deploy::{Deployment, Kernels, between};
 
 /// All constants are seconds per unit, over all devices of the deployment.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +14,7 @@ pub(super) struct KernelCost {
     context_token: f64,
     sequence: f64,
     /// A pair of a token and one it attends to, in a chunk.
-    pub(super) attention_pair: f64,
+    attention_pair: f64,
     chunk_tile: u32,
     fixed: f64,
     launch: f64,
@@ -32,12 +32,12 @@ impl KernelCost {
         assert!(!kernels.tokens.is_empty(), "a curve without knots");
         KernelCost {
             knots: kernels.tokens.iter().copied().map(f64::from).collect(),
-            weight: kernels.ps_per_weight.iter().map(|ps| ps * 1e-12 / devices).collect(),
+            weight: kernels.weight_seconds(deployment.devices).collect(),
             layer_params: model.layer_params,
             head_params: model.head_params,
             context_token: model.kv_bytes_per_token() / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
             sequence: layers * kernels.decode_sequence,
-            attention_pair: model.attention_flops_per_pair() / (hardware.peak_flops * kernels.chunk_compute * devices),
+            attention_pair: kernels.attention_pair(deployment),
             chunk_tile: kernels.chunk_tile,
             fixed: layers * kernels.attention_fixed,
             launch: kernels.launch,
@@ -67,12 +67,6 @@ impl KernelCost {
     /// Attention of a chunk: its tokens, in whole tiles, attend to as many others as they do on average.
     fn chunk(&self, chunk: Chunk) -> f64 {
         (chunk.tiled_pairs(self.chunk_tile) * self.attention_pair).max(chunk.end() * self.context_token)
-    }
-
-    /// Time of a token in the layers' matrix products of the largest batch measured.
-    pub(super) fn seconds_per_token(&self) -> f64 {
-        let last = self.knots.len() - 1;
-        self.layer_params * self.weight[last] / self.knots[last]
     }
 
     fn per_weight(&self, tokens: f64) -> f64 {

@@ -23,7 +23,7 @@ impl Chunk {
 
     /// Pairs where tokens are computed `tile` at a time, each attending to as many as the chunk's do on average; 0 for a
     /// chunk without tokens.
-    pub(super) fn tiled_pairs(self, tile: u32) -> f64 {
+    pub(crate) fn tiled_pairs(self, tile: u32) -> f64 {
         let tiles = i64::from(self.tokens.div_ceil(tile)) * i64::from(tile);
         tiles as f64 * (f64::from(self.context) + f64::midpoint(f64::from(self.tokens), 1.0))
     }
@@ -34,7 +34,7 @@ impl Chunk {
     }
 }
 
-/// The load of one step. A [`StepPlan`] and a [`StepShape`](super::StepShape) both make one, so that what is scheduled
+/// The load of one step. A [`StepPlan`] and a [`StepShape`](crate::calibrate::StepShape) both make one, so that what is scheduled
 /// and what is timed is priced by the same code.
 #[derive(Debug, Clone)]
 pub struct StepLoad<C> {

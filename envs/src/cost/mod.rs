@@ -5,7 +5,7 @@
 //! Performance Model"); how much of both a transformer needs is counted as in Pope et al. 2022, "Efficiently Scaling
 //! Transformer Inference", section 2 and appendix. With `F` and `B` the peaks times the shares reached, times `d`:
 //!
-//! | | by two shares of the peaks | by measured [`Kernels`] |
+//! | | by two shares of the peaks | by measured [`Kernels`](crate::deploy::Kernels) |
 //! |---|---|---|
 //! | layers | `max(2 · n · layer_params / F, layer_params · weight_bytes / B)` | `layer_params · w(n) / d` |
 //! | head | the same of `s` and `head_params` | `head_params · w(s) / d` |
@@ -18,36 +18,12 @@
 //! | host | `step_overhead + s · sequence_overhead` | the same |
 //!
 //! `w` is the time of a matrix product for each of its weights, a curve over the tokens multiplied at once. It is what two
-//! shares cannot say: efficiency that rises with the batch, and steps where tiles fill. [`Schedule`] says what has to be
-//! timed to know it, [`Timed`] is a device that can be, [`measure`] times it, [`fit()`] finds the constants from the points
-//! that are not held out, and tells the errors on those that are; [`render`] writes them down.
+//! shares cannot say: efficiency that rises with the batch, and steps where tiles fill. What finds it from a device's timings
+//! is [`calibrate`](crate::calibrate).
 
-mod deployment;
-mod errors;
-mod fit;
-mod fit_steps;
-mod hardware;
 mod kernel_cost;
-mod kernels;
-mod least_squares;
 mod load;
-mod model;
-mod points;
-mod profile;
 mod roofline;
-mod schedule;
 
-pub use deployment::{Deployment, DeploymentError};
-pub use errors::{Errors, Kind, KindErrors, Miss, render};
-pub use fit::{FitError, Fitted, fit};
-pub use hardware::Hardware;
-pub use kernels::Kernels;
 pub use load::{Chunk, StepLoad};
-pub use model::Model;
-pub use points::{
-    DeviceAbout, Direction, MeasureError, Measured, Overlap, OverlapPoint, Point, Role, StepShape, Timed, Timing,
-    TransferPoint, measure,
-};
-pub use profile::{DeviceTimings, Profile, ProfileError, Provenance, ServedRun};
 pub use roofline::CostModel;
-pub use schedule::Schedule;

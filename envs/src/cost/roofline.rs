@@ -15,7 +15,7 @@
 //! time per sequence, and swaps: `blocks · block_bytes / PCIe`, not overlapped with compute, as in vLLM's V0. The
 //! arithmetic is that of Pope et al. 2022, "Efficiently Scaling Transformer Inference", section 2 and appendix.
 //!
-//! Where the hardware has measured [`Kernels`](super::Kernels), they replace the two shares:
+//! Where the hardware has measured [`Kernels`](crate::deploy::Kernels), they replace the two shares:
 //!
 //! - layers and head: `layer_params · w(n) / d + head_params · w(s) / d`, with `w` the measured time per weight
 //! - attention of decodes: `kv_bytes · context / (share · peak_bandwidth · d)`, and `layers · decode_sequence` for each
@@ -26,7 +26,8 @@
 //! - swaps: with `C` the time of all this, all-reduces included, and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
 
 use super::kernel_cost::KernelCost;
-use super::{Chunk, Deployment, StepLoad};
+use super::{Chunk, StepLoad};
+use crate::deploy::{Deployment, Rates};
 use crate::sched::{Pricing, StepPlan};
 use crate::time::Micros;
 
@@ -46,6 +47,7 @@ pub struct CostModel {
     sequence_fixed: f64,
     /// Boxed, so that a model without kernels stays as small as it is.
     kernels: Option<Box<KernelCost>>,
+    pricing: Pricing,
 }
 
 impl CostModel {
@@ -56,25 +58,22 @@ impl CostModel {
         let flops = hardware.peak_flops * hardware.compute_efficiency * devices;
         let bandwidth = hardware.peak_bandwidth * hardware.bandwidth_efficiency * devices;
         let kv_bytes = model.kv_bytes_per_token();
-        let reduce_bytes = 2.0
-            * f64::from(model.num_layers)
-            * 2.0
-            * ((devices - 1.0) / devices)
-            * f64::from(model.hidden_size)
-            * model.weight_bytes;
+        let Rates { layers_per_token, attention_pair, reduce_per_token, swap_per_block } =
+            Rates::of(deployment, block_size);
         CostModel {
-            layers_per_token: 2.0 * model.layer_params / flops,
+            layers_per_token,
             layers_at_least: model.layer_params * model.weight_bytes / bandwidth,
             head_per_sample: 2.0 * model.head_params / flops,
             head_at_least: model.head_params * model.weight_bytes / bandwidth,
             context_token: kv_bytes / bandwidth,
-            attention_pair: model.attention_flops_per_pair() / flops,
-            reduce_per_token: reduce_bytes / hardware.link_bandwidth,
-            swap_per_block: kv_bytes * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
+            attention_pair,
+            reduce_per_token,
+            swap_per_block,
             swap_fixed: hardware.swap_overhead,
             step_fixed: hardware.step_overhead,
             sequence_fixed: hardware.sequence_overhead,
             kernels: hardware.kernels.as_ref().map(|kernels| Box::new(KernelCost::new(kernels, deployment))),
+            pricing: deployment.pricing(block_size),
         }
     }
 
@@ -96,7 +95,7 @@ impl CostModel {
         self.step_fixed + compute + self.swap(load.blocks)
     }
 
-    /// The same without the host's time, which is what a [`Timed`](super::Timed) device measures. Seconds.
+    /// The same without the host's time, which is what a [`Timed`](crate::calibrate::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
             None if load.sequences() == 0 => self.swap(load.blocks),
@@ -147,18 +146,9 @@ impl CostModel {
         (chunk.pairs() * self.attention_pair).max(chunk.end() * self.context_token)
     }
 
-    /// The price list a scheduler compares preemptions by. Of measured kernels the price of a token is that of the largest
-    /// batch measured, where recomputing ends up.
+    /// The price list a scheduler compares preemptions by: its [deployment's](Deployment::pricing).
     pub fn pricing(&self) -> Pricing {
-        let (per_token, pair) = match &self.kernels {
-            Some(kernels) => (kernels.seconds_per_token(), kernels.attention_pair),
-            None => (self.layers_per_token, self.attention_pair),
-        };
-        Pricing {
-            swap_ns_per_block: self.swap_per_block * 1e9,
-            prefill_ns_per_token: (per_token + self.reduce_per_token) * 1e9,
-            attention_ns_per_token_pair: pair * 1e9,
-        }
+        self.pricing
     }
 
     /// Decode throughput with `sequences` requests of `context` tokens each, tokens/s: the yardstick of rewards.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compare;
 use super::{Comparison, ScheduleReport};
-use crate::cost::{self, Fitted};
+use crate::calibrate::{self, Fitted};
 use crate::memory::cuda::{KernelCheck, Speed};
 
 /// One part of a report, or why it is missing.
@@ -128,7 +128,7 @@ pub fn render(report: &Report) -> String {
     report.kernels.render(&mut text, "Kernels against their references", |checks| kernels(checks));
     report.device_schedules.render(&mut text, "Random schedules on the device", schedules);
     report.speeds.render(&mut text, "Speeds", |speeds| lines(speeds.iter().map(speed_line)));
-    report.fitted.render(&mut text, "Calibration, errors on points held out", cost::render);
+    report.fitted.render(&mut text, "Calibration, errors on points held out", calibrate::render);
     report.comparisons.render(&mut text, "Traffic on the device and in the fitted model", |all| {
         all.iter().map(compare::render).collect()
     });

@@ -8,11 +8,12 @@ use kvtide_runtime::{Admission, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use crate::cost::{CostModel, Deployment};
+use crate::cost::CostModel;
+use crate::deploy::{Deployment, EngineConfig, EngineKind};
 use crate::env::{Node, NodeConfig, NodeError, Progress};
 use crate::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
 use crate::metrics::Collector;
-use crate::sched::{EngineConfig, EngineKind, Slo};
+use crate::sched::Slo;
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::Request;

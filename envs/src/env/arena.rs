@@ -8,8 +8,8 @@ use kvtide_runtime::{Action, ActionMask, Observation};
 use super::Episode;
 use super::episode::ResetOptions;
 use super::serving::{EnvConfig, EnvError, ServingEnv};
+use crate::deploy::DeadEnds;
 use crate::memory::MemorySource;
-use crate::sched::DeadEnds;
 
 /// Somewhere episodes are played. An episode depends on its seed and the decisions alone, not on the thread or on what was
 /// played before.

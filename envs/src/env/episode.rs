@@ -127,7 +127,9 @@ impl EpisodeSource {
             WorkloadSource::Replay { trace, replay } => {
                 Ok(mean(&trace.window(self.range)?.with_lengths(replay.lengths)))
             }
-            WorkloadSource::Clients { clients, replay } => Ok(clients.mean_output(self.range) * replay.lengths.output),
+            WorkloadSource::Clients { clients, replay } => {
+                Ok(clients.mean_output(self.range.start..self.range.end) * replay.lengths.output)
+            }
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

@@ -6,11 +6,12 @@ use kvtide_rules::Cadence;
 use kvtide_runtime::{Controls, Host};
 
 use crate::cost::CostModel;
+use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{Content, shared_prefixes};
 use crate::memory::{Memory, MemoryError, MemoryReport};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
+use crate::sched::{Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
 use crate::time::Micros;
 use crate::trace::Request;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cost::CostModel;
+use crate::deploy::EngineConfig;
 use crate::metrics::Collector;
-use crate::sched::EngineConfig;
 
 /// Weights of the terms, each a share of the tokens the hardware could have delivered in a nominal interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

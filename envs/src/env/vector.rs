@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::episode::ResetOptions;
 use super::serving::{EnvConfig, EnvError, ServingEnv};
 use super::{Batch, Episode, VectorEnv};
+use crate::deploy::DeadEnds;
 use crate::memory::MemoryError;
-use crate::sched::DeadEnds;
 use crate::seed;
 
 /// Serving environments as one [`VectorEnv`].

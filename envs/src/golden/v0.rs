@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Divergence, crc, first_difference, object};
+use crate::deploy::{DeadEnds, EngineConfig};
 use crate::kv::BlockId;
 use crate::sched::v0::EngineError;
 use crate::sched::{
-    Admittance, BlockCopy, DeadEnds, EngineConfig, Outcome, PreemptedAs, Pricing, Refusal, RequestId, Slo, Source,
-    StepPlan, V0,
+    Admittance, BlockCopy, Outcome, PreemptedAs, Pricing, Refusal, RequestId, Slo, Source, StepPlan, V0,
 };
 use crate::time::Micros;
 

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Divergence, crc, first_difference, object};
+use crate::deploy::{DeadEnds, EngineConfig, EngineKind};
 use crate::kv::{Content, Segment};
-use crate::sched::{DeadEnds, EngineConfig, EngineKind, Outcome, Refusal, RequestId, Slo, Source, StepPlan, Test, V1};
+use crate::sched::{Outcome, Refusal, RequestId, Slo, Source, StepPlan, Test, V1};
 use crate::time::Micros;
 
 /// A decision log.

@@ -1,7 +1,7 @@
 //! How the keys and values of a block lie in memory.
 
 use super::MemoryError;
-use crate::cost::Model;
+use crate::deploy::Model;
 
 /// Shape of a block: `[layers, 2 (keys, values), kv_heads, block_size, head_dim]` elements of two bytes, contiguous.
 ///

@@ -6,8 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::cuda;
 use super::{Contents, Filled, HostMemory, KvShape, Memory, MemoryBackend, MemoryError, Tier, Work};
-use crate::cost::Deployment;
-use crate::sched::EngineConfig;
+use crate::deploy::{Deployment, EngineConfig};
 use crate::time::Micros;
 
 /// What kind of memory, as in `--memory host`.

@@ -5,22 +5,18 @@
 //! [`complete`](V0::complete) looks at, as the sampler of a real engine does.
 
 mod cohort;
-mod config;
 mod plan;
 mod request;
 mod scheduler;
-mod settings;
 pub mod v0;
 pub mod v1;
 
-pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
     Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Scheduled, Source, StepPlan, Test,
 };
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;
-pub use settings::{Setting, SettingError};
 pub use v0::V0;
 pub use v1::V1;
 

@@ -4,9 +4,8 @@ use kvtide_rules::windows;
 use kvtide_runtime::{Admission, Controls, Snapshot};
 
 use super::v0::EngineError;
-use super::{
-    ConfigError, EngineConfig, EngineKind, Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1,
-};
+use super::{Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1};
+use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{BlockId, Content};
 use crate::time::Micros;
 
@@ -60,7 +59,7 @@ impl Scheduler {
     /// Plans one step.
     ///
     /// # Errors
-    /// [`EngineError`] under [`DeadEnds::Faithful`](super::DeadEnds::Faithful), V0 only.
+    /// [`EngineError`] under [`DeadEnds::Faithful`](crate::deploy::DeadEnds::Faithful), V0 only.
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) -> Result<(), EngineError> {
         match self {
             Scheduler::V0(v0) => v0.schedule(now, controls, plan),

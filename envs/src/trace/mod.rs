@@ -72,6 +72,9 @@ pub const MAX_HASH_IDS: usize = 1 << 16;
 /// Longest session, tenant, SLO class or cache salt, bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 
+/// Highest rate of arrivals accepted where there is one, requests per second.
+pub const MAX_RATE_RPS: f64 = 1e5;
+
 /// Longest trace accepted: ten years. Longer means that a clock was misread.
 pub const MAX_SPAN: Micros = Micros(3_653 * 24 * 3_600 * 1_000_000);
 

@@ -15,6 +15,8 @@
 //! of a longer one, and only the window asked for costs anything; and with one seed, the requests of two loads are the same,
 //! sooner or later. A load scales rates and leaves each client's burstiness: fewer or more of its users, as bursty as all.
 
+use std::ops::Range;
+
 use rand::RngExt;
 use rand_distr::{Distribution, Gamma};
 
@@ -77,34 +79,9 @@ impl ServeGen {
         Ok(window)
     }
 
-    /// Mean number of requests that arrive in a window at load 1.
-    pub fn expected_requests(&self, window: Window) -> f64 {
-        self.parts(window).map(|(_, rate, share_s)| rate.rate_rps * share_s).sum()
-    }
-
-    /// Mean answer of the requests of a window, tokens; 0 where none arrive.
-    pub fn mean_output(&self, window: Window) -> f64 {
-        let tokens = self
-            .parts(window)
-            .map(|(client, rate, share_s)| rate.rate_rps * share_s * client.periods[rate.period].output.mean());
-        tokens.sum::<f64>() / self.expected_requests(window).max(f64::MIN_POSITIVE)
-    }
-
-    /// Each client's ten minutes that a window has a part of, and how many seconds of them.
-    pub fn parts(&self, window: Window) -> impl Iterator<Item = (&Client, &Rate, f64)> {
-        self.clients().iter().flat_map(move |client| {
-            let first = client.rates.partition_point(|rate| rate.start + ROW <= window.start);
-            let rates = client.rates[first..].iter().take_while(move |rate| rate.start < window.end);
-            rates.map(move |rate| {
-                let part = (rate.start + ROW).min(window.end).since(rate.start.max(window.start));
-                (client, rate, part.as_secs_f64())
-            })
-        })
-    }
-
     fn requests(&self, window: Window, load: f64, seed: u64) -> Result<Vec<Request>, WorkloadError> {
         let mut requests = Vec::new();
-        for (client, rate, _) in self.parts(window) {
+        for (client, rate, _) in self.parts(window.start..window.end) {
             let mut minutes = TenMinutes::new(client, rate, load, seed);
             while let Some(arrival) = minutes.next_arrival().filter(|arrival| *arrival < window.end) {
                 let lengths = minutes.lengths();
@@ -127,9 +104,8 @@ impl ServeGen {
 }
 
 /// The ten minutes that a window has a part of, whole: what is drawn to know what arrives in it.
-fn whole_rows(window: Window) -> Window {
-    let start = Micros(window.start.0 - window.start.0 % ROW.0);
-    Window { start, end: Micros(window.end.0.next_multiple_of(ROW.0)) }
+fn whole_rows(window: Window) -> Range<Micros> {
+    Micros(window.start.0 - window.start.0 % ROW.0)..Micros(window.end.0.next_multiple_of(ROW.0))
 }
 
 /// Ten minutes of one client.

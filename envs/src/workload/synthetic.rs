@@ -21,13 +21,13 @@ use super::profile::{MIXED, Profile};
 use super::{LengthScale, LogNormal, MAX_P95_OVER_MEAN, Workload, WorkloadError, agentic};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
-use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN, Request};
+use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_RATE_RPS, MAX_SPAN, Request};
 
 /// Most requests of a workload that is generated or scaled: 1 to 2 GB.
 pub const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Rates accepted, requests per second.
-pub const RATE_RPS: std::ops::RangeInclusive<f64> = 1e-4..=1e5;
+pub const RATE_RPS: std::ops::RangeInclusive<f64> = 1e-4..=MAX_RATE_RPS;
 
 /// Largest coefficient of variation of the time between arrivals.
 pub const MAX_CV: f64 = 20.0;

@@ -1,10 +1,11 @@
 //! Memory that goes wrong, and memory whose contents are computed rather than drawn.
 
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::kv::BlockId;
 use kvtide_envs::memory::{
     Contents, Filled, HostMemory, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Tier, Work,
 };
-use kvtide_envs::sched::{BlockCopy, EngineConfig};
+use kvtide_envs::sched::BlockCopy;
 use kvtide_envs::time::Micros;
 
 /// What a defective backend does with the work it is given.

@@ -9,15 +9,17 @@ pub mod record_v1;
 pub mod reference;
 pub mod reference_pool;
 pub mod reference_v1;
+pub mod rooms;
 pub mod rules;
 pub mod sim;
 pub mod story;
 pub mod traffic;
 pub mod world_v1;
 
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineConfig};
 use kvtide_envs::env::NodeConfig;
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Pricing, Slo};
+use kvtide_envs::sched::{Pricing, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Action, Controls, Host};
 

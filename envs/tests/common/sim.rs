@@ -1,8 +1,9 @@
 //! A scheduler run drawn from a seed: pool, settings, workload and the controls of every step.
 
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineConfig};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{DeadEnds, EngineConfig, Outcome, Phase, Pricing, RequestId, Scheduler, Slo, StepPlan, V0};
+use kvtide_envs::sched::{Outcome, Phase, Pricing, RequestId, Scheduler, Slo, StepPlan, V0};
 use kvtide_envs::seed::{self, RunHash, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};

@@ -1,6 +1,7 @@
 //! A scheduler run told line by line, compared with what it should have been.
 
-use kvtide_envs::sched::{BlockCopy, EngineConfig, Outcome, Phase, Slo, StepPlan, V0};
+use kvtide_envs::deploy::EngineConfig;
+use kvtide_envs::sched::{BlockCopy, Outcome, Phase, Slo, StepPlan, V0};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::Controls;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::deploy::{DeadEnds, EngineConfig, EngineKind};
 use kvtide_envs::kv::{Content, Segment};
-use kvtide_envs::sched::{DeadEnds, EngineConfig, EngineKind};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use rand::RngExt;

@@ -1,16 +1,18 @@
 //! Devices of known truth are timed, fitted and predicted.
 
+mod kept;
 mod prices;
 mod profile;
 mod synthetic;
 
 use std::ops::ControlFlow;
 
-use kvtide_envs::cost::{
-    Chunk, CostModel, Deployment, DeviceAbout, Direction, FitError, Fitted, Kernels, MeasureError, Measured, Overlap,
-    Point, Role, Schedule, StepShape, Timed, Timing, fit, measure, render,
+use kvtide_envs::calibrate::{
+    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, Overlap, Point, Role, Schedule, StepShape, Timed,
+    Timing, fit, measure, render,
 };
-use kvtide_envs::sched::EngineKind;
+use kvtide_envs::cost::{Chunk, CostModel};
+use kvtide_envs::deploy::{Deployment, EngineKind, Kernels};
 use synthetic::Synthetic;
 
 fn measured(device: &mut Synthetic, budget: u32) -> Measured {

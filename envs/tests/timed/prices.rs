@@ -1,6 +1,8 @@
 //! What holds of every price made from measured kernels.
 
-use kvtide_envs::cost::{Chunk, CostModel, Deployment, Kernels, StepLoad, StepShape};
+use kvtide_envs::calibrate::StepShape;
+use kvtide_envs::cost::{Chunk, CostModel, StepLoad};
+use kvtide_envs::deploy::{Deployment, Kernels};
 use proptest::prelude::*;
 
 fn kernels() -> impl Strategy<Value = Kernels> {

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use kvtide_envs::cost::{Hardware, Profile, Provenance};
-use kvtide_envs::sched::Setting;
+use kvtide_envs::deploy::{Hardware, Profile, Provenance, Setting};
 
 use super::{fitted, tiles};
 
@@ -24,7 +23,7 @@ fn a_fit_is_written_and_read_again() {
     let json = serde_json::to_string(&profile).unwrap();
     assert_eq!(serde_json::from_str::<Profile>(&json).unwrap(), profile);
     // What there was before reads as it did, and is written as it was.
-    let committed = include_str!("../../src/cost/profiles/rtx-4090-measured.toml");
+    let committed = include_str!("../../src/deploy/profiles/rtx-4090-measured.toml");
     let served = Profile::parse(committed).unwrap();
     assert!(matches!(served.provenance, Some(Provenance::Run(_))) && served.hardware.kernels.is_none());
     let values = |text: &str| {
@@ -91,7 +90,7 @@ fn hostile_profiles_are_refused_with_line_and_value() {
     assert!(Profile::read(&path).unwrap_err().to_string().ends_with("many.toml: longer than 1048576 bytes"));
     assert!(Profile::read(Path::new("nowhere.toml")).is_err());
 
-    let run = include_str!("../../src/cost/profiles/rtx-4090-measured.toml");
+    let run = include_str!("../../src/deploy/profiles/rtx-4090-measured.toml");
     let both = format!("{good}\n{}", &run[run.find("[provenance]").unwrap()..]);
     assert!(Profile::parse(&both).unwrap_err().1.starts_with("both [provenance] and [timings]"));
     let (line, reason) = Profile::parse(&good.replace("driver = ", "drivers = ")).unwrap_err();

@@ -1,8 +1,8 @@
 //! Devices whose truth is known: formulas with the ways in which real kernels leave a roofline, and noise.
 
-use kvtide_envs::cost::{
-    Chunk, Deployment, DeviceAbout, Direction, Hardware, Model, Overlap, StepShape, Timed, Timing,
-};
+use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
+use kvtide_envs::cost::Chunk;
+use kvtide_envs::deploy::{Deployment, Hardware, Model};
 use kvtide_envs::seed::{Stream, stream};
 use rand_distr::{Distribution, StandardNormal};
 

@@ -6,10 +6,11 @@ mod whole;
 
 use std::sync::Arc;
 
-use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineKind};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, RewardWeights, WorldDraw};
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{EngineKind, Slo};
+use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::action::NUM_CHOICES;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kvtide_envs::sched::DeadEnds;
+use kvtide_envs::deploy::DeadEnds;
 use kvtide_runtime::action::NUM_CHOICES;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, FEATURES, Head, Observation, Policy};
 use rayon::ThreadPoolBuilder;

@@ -1,9 +1,9 @@
 //! Without the feature `cuda`: nothing to open.
 
 use super::{KernelCheck, Speed};
-use crate::cost::{Deployment, DeviceAbout, Timed};
+use crate::calibrate::{DeviceAbout, Timed};
+use crate::deploy::{Deployment, EngineConfig};
 use crate::memory::{KvShape, MemoryBackend, MemoryError};
-use crate::sched::EngineConfig;
 
 fn refused() -> MemoryError {
     MemoryError::Unavailable("this kvtide was built without the feature cuda".to_owned())

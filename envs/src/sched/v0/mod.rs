@@ -25,10 +25,8 @@ use std::collections::VecDeque;
 use kvtide_runtime::{Admission, Controls};
 
 use super::cohort::{Cohort, Turn};
-use super::{
-    ConfigError, DeadEnds, EngineConfig, Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan,
-    WaitingQueue,
-};
+use super::{Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan, WaitingQueue};
+use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool};
 use crate::time::Micros;
 

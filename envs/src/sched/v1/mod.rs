@@ -32,9 +32,8 @@ use kvtide_runtime::{Admission, Controls};
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, Turn};
-use super::{
-    ConfigError, DeadEnds, EngineConfig, Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue,
-};
+use super::{Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
+use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::time::Micros;
 

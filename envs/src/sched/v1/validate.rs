@@ -1,8 +1,9 @@
 //! A slow recount of everything, for tests.
 
-use super::super::{DeadEnds, Phase, RequestId};
+use super::super::{Phase, RequestId};
 use super::sequence::Sequence;
 use super::{Turn, V1};
+use crate::deploy::DeadEnds;
 use crate::kv::BlockId;
 
 impl V1 {

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::super::error::{Fault, excerpt, excerpt_of_end};
-use super::super::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN};
+use super::super::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_RATE_RPS, MAX_SPAN};
 use super::lengths::{Lengths, MAX_PARTS, Part};
 use super::{Client, PERIOD, Period, ROW, Rate};
 use crate::time::Micros;
-use crate::workload::synthetic::RATE_RPS;
 
 /// Columns of a row.
 const COLUMNS: usize = 6;
@@ -71,7 +70,7 @@ fn row(line: &str) -> Result<Row, Fault> {
     };
     let start_s = number("start of a row, s,", 0, MAX_SPAN.as_secs_f64())?;
     let start = Micros::from_secs_f64(start_s);
-    let (rate_rps, cv) = (number("rate", 1, *RATE_RPS.end())?, number("cv", 2, f64::MAX)?);
+    let (rate_rps, cv) = (number("rate", 1, MAX_RATE_RPS)?, number("cv", 2, f64::MAX)?);
     Ok(Row { start, rate_rps, cv })
 }
 

@@ -19,6 +19,7 @@
 mod chunk;
 mod files;
 mod lengths;
+mod parts;
 mod stats;
 
 use std::path::{Path, PathBuf};

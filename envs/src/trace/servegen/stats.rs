@@ -12,7 +12,6 @@ use super::{LeftOut, Period, ROW, ServeGen};
 use crate::percentile::percentile;
 use crate::seed;
 use crate::time::Micros;
-use crate::workload::Window;
 
 /// Requests that percentiles of lengths are those of.
 const DRAWS: usize = 100_000;
@@ -93,8 +92,7 @@ pub struct LengthStats {
 impl ServeGenStats {
     /// Describes statistics.
     pub fn of(statistics: &ServeGen) -> ServeGenStats {
-        let whole = Window { start: Micros::ZERO, end: statistics.span() };
-        let requests = statistics.expected_requests(whole);
+        let requests = statistics.expected_requests(Micros::ZERO..statistics.span());
         let LeftOut { clients: left_out_clients, requests: left_out_requests } = statistics.left_out();
         let (prompts, outputs) = drawn(statistics);
         ServeGenStats {
@@ -102,7 +100,7 @@ impl ServeGenStats {
             format: Format::ServeGen,
             compression: statistics.compression(),
             clients: statistics.clients().len(),
-            span_s: whole.end.as_secs_f64(),
+            span_s: statistics.span().as_secs_f64(),
             requests,
             rate_rps: rates(statistics),
             cv: burstiness(statistics),

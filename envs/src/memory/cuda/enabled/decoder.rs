@@ -15,7 +15,7 @@ use super::device::{Arg, Device};
 use super::driver::Buffer;
 use super::step::{Inputs, List};
 use super::weights::{Layer, Weights, Widths};
-use crate::cost::Model;
+use crate::deploy::Model;
 use crate::memory::{KvShape, MemoryError};
 
 /// Base of the rotary positions, Llama 3's; a constant of the arithmetic, which takes the same time for any.

@@ -11,7 +11,7 @@ use kvtide_kernels::launch::Geometry;
 
 use super::compile::{load_nvrtc, machine_code};
 use super::driver::{Context, Event, Stream, failed};
-use crate::cost::DeviceAbout;
+use crate::calibrate::DeviceAbout;
 use crate::memory::MemoryError;
 
 /// An open device: what it is, its kernels, and its two streams.

@@ -32,9 +32,9 @@ use self::step::{Builder, Inputs, Layout, Steps};
 use self::timer::Timer;
 use self::weights::Widths;
 use super::{KernelCheck, Speed};
-use crate::cost::{Deployment, DeviceAbout, Direction, Model, Timed};
+use crate::calibrate::{DeviceAbout, Direction, Timed};
+use crate::deploy::{Deployment, EngineConfig, Model};
 use crate::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work};
-use crate::sched::EngineConfig;
 use crate::time::Micros;
 
 /// Real blocks on a device, and a decoder over them.

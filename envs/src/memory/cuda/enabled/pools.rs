@@ -6,7 +6,7 @@ use kvtide_kernels::launch;
 
 use super::device::{Arg, Device};
 use super::driver::{Buffer, Event, Pinned, copy};
-use crate::cost::Direction;
+use crate::calibrate::Direction;
 use crate::kv::BlockId;
 use crate::memory::{Filled, KvShape, MemoryError, Tier};
 use crate::sched::BlockCopy;

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use super::device::{Arg, Device};
 use super::driver::{Buffer, Event, Pinned, Stream, copy};
 use super::pools::{CopyMethod, Pools};
-use crate::cost::{Direction, Timing};
+use crate::calibrate::{Direction, Timing};
 use crate::kv::BlockId;
 use crate::memory::cuda::{Ceiling, Speed};
 use crate::memory::{Filled, KvShape, MemoryError};

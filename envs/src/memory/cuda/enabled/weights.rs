@@ -7,7 +7,7 @@ use rand::Rng;
 use super::Element;
 use super::device::Device;
 use super::driver::{Buffer, copy};
-use crate::cost::Model;
+use crate::deploy::Model;
 use crate::memory::MemoryError;
 use crate::seed;
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use kvtide_runtime::{Action, Host, Preemption, Victim};
 
 use super::emulated_or_skip;
-use crate::cost::{CostModel, Deployment};
+use crate::cost::CostModel;
+use crate::deploy::{Deployment, EngineConfig, EngineKind};
 use crate::env::{Node, NodeConfig, RunError, run};
 use crate::memory::cuda::open_drawn;
 use crate::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
 use crate::metrics::{Collector, Summary};
-use crate::sched::{EngineConfig, EngineKind, Slo};
+use crate::sched::Slo;
 use crate::time::Micros;
 use crate::trace::Request;
 

@@ -6,12 +6,12 @@ use kvtide_kernels::launch::{PrefillChunk, decode_items, prefill_items};
 
 use super::backend::serve;
 use super::emulated_or_skip;
-use crate::cost::{Deployment, Hardware, Model};
+use crate::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use crate::kv::{BlockId, blocks_for};
 use crate::memory::cuda::enabled::{CudaMemory, Device, Element, Writer};
 use crate::memory::cuda::open;
 use crate::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
-use crate::sched::{EngineConfig, EngineKind, RequestId};
+use crate::sched::RequestId;
 use crate::seed;
 
 /// Two layers, four heads of 64 over two key/value heads.

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::decoder::{deployment, model};
 use super::emulated_or_skip;
-use crate::cost::{
-    Chunk, CostModel, Deployment, DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure,
-};
+use crate::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure};
+use crate::cost::{Chunk, CostModel};
+use crate::deploy::{Deployment, EngineConfig, EngineKind};
 use crate::device::{check_schedules, compare, traffic};
 use crate::env::NodeConfig;
 use crate::memory::cuda::enabled::Device;
 use crate::memory::cuda::enabled::speed::{self, Sizes};
 use crate::memory::cuda::{check_kernels, devices, open, open_drawn, timer};
 use crate::memory::{KvShape, MemorySource};
-use crate::sched::{EngineConfig, EngineKind, Slo};
+use crate::sched::Slo;
 use kvtide_runtime::Host;
 
 #[test]
@@ -31,7 +31,7 @@ fn every_kernel_passes_its_checks_through_the_driver() {
 fn a_device_that_is_not_there_is_named() {
     let _emulated = emulated_or_skip!();
     let deployment: Deployment = "llama-3-8b@h200".parse().unwrap();
-    let engine = deployment.engine(crate::sched::EngineKind::V1);
+    let engine = deployment.engine(crate::deploy::EngineKind::V1);
     let error = crate::memory::cuda::open(3, &deployment, &engine).unwrap_err().to_string();
     assert!(error.starts_with("no CUDA device 3: "), "{error}");
 }
@@ -131,7 +131,7 @@ fn a_profile_fitted_to_the_device_foretells_it() {
     assert!(last.0 + 1 >= last.1 && last.1 > 30, "{last:?}");
     assert!(measured.transfers.len() >= 8 && !fitted.by_kind.is_empty());
     // A clock without noise: what is left is what the form of the model cannot say of the emulated device.
-    assert!(fitted.held_out.median < 0.06, "{}", crate::cost::render(&fitted));
+    assert!(fitted.held_out.median < 0.06, "{}", crate::calibrate::render(&fitted));
     drop(timer);
 
     let fitted = Deployment { hardware: fitted.hardware, ..deployment };

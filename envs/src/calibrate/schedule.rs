@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chunk, Direction, Role, StepShape};
-use crate::sched::EngineConfig;
+use super::{Direction, Role, StepShape};
+use crate::cost::Chunk;
+use crate::deploy::EngineConfig;
 
 /// Most sequences and most tokens of a timed step, and most blocks of a timed copy.
 const MAX_SEQS: u32 = 1024;
@@ -284,8 +285,7 @@ fn extent(shape: &StepShape) -> [u64; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Deployment;
-    use crate::sched::EngineKind;
+    use crate::deploy::{Deployment, EngineKind};
 
     fn schedule(deployment: &str, engine: EngineKind, budget: u32) -> (Schedule, EngineConfig) {
         let engine = deployment.parse::<Deployment>().unwrap().engine(engine);

@@ -1,6 +1,8 @@
 //! What a calibration has to say: constants, the range they were seen in, errors, and where not to trust them.
 
-use kvtide_envs::cost::{Hardware, Profile, Provenance, ServedRun};
+use std::path::Path;
+
+use kvtide_envs::deploy::{Profile, Provenance, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
@@ -145,27 +147,25 @@ impl Calibration {
         report
     }
 
-    /// The fitted accelerator as a profile called `name`, written by `command`.
-    pub fn profile(&self, run: &MeasuredRun, name: &str, command: &str) -> Profile {
+    /// The fitted accelerator as the profile in the file `path`, written by `command`.
+    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> Profile {
         let range = self.fit_range();
         let hardware = self.fit.constants.apply(&self.setup.deployment.hardware);
-        Profile {
-            hardware: Hardware { name: name.to_owned(), ..hardware },
-            provenance: Some(Provenance::Run(ServedRun {
-                command: command.to_owned(),
-                version: format!("kvtide {}", env!("CARGO_PKG_VERSION")),
-                data: run.name.clone(),
-                recorded: run.engine.recorded.clone(),
-                engine: run.engine.version.clone(),
-                env: self.setup.deployment.name(),
-                fit_fraction: self.fraction,
-                fit_until_s: self.until_s,
-                requests: range.requests as u64,
-                running: range.running,
-                kv_usage: range.kv_usage,
-                cold_start_s: self.fit.constants.cold_start,
-            })),
-        }
+        let provenance = ServedRun {
+            command: command.to_owned(),
+            version: format!("kvtide {}", env!("CARGO_PKG_VERSION")),
+            data: run.name.clone(),
+            recorded: run.engine.recorded.clone(),
+            engine: run.engine.version.clone(),
+            env: self.setup.deployment.name(),
+            fit_fraction: self.fraction,
+            fit_until_s: self.until_s,
+            requests: range.requests as u64,
+            running: range.running,
+            kv_usage: range.kv_usage,
+            cold_start_s: self.fit.constants.cold_start,
+        };
+        Profile::fitted(path, hardware, Provenance::Run(provenance))
     }
 
     fn constants(&self) -> Vec<Constant> {

@@ -147,6 +147,12 @@ impl Profile {
         Profile::parse(&text).map_err(|(line, reason)| error(line, reason))
     }
 
+    /// `hardware`, fitted to something, as the profile in the file `path`: it bears the file's name.
+    pub fn fitted(path: &Path, hardware: Hardware, provenance: Provenance) -> Profile {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Profile { hardware: Hardware { name, ..hardware }, provenance: Some(provenance) }
+    }
+
     /// Reads a profile as [`to_toml`](Self::to_toml) writes it, and checks its ranges.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use kvtide_envs::trace::Request;
 use serde::Serialize;
 
 use super::seen::{Seen, Stamps, Tick};
-use super::served::Served;
+use super::serve::Served;
 
 /// A measured number and the simulated one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,6 +1,6 @@
 //! The curve of matrix products and the constants of attention, from timed steps.
 //!
-//! Once it is known on which side of each `max` a point lies, the price of a step (told in [`cost`](super)) is linear in
+//! Once it is known on which side of each `max` a point lies, the price of a step (told in [`cost`](crate::cost)) is linear in
 //! what is sought: the heights of the curve's knots and four constants. So the fit is least squares, with
 //! coefficients that are not negative, repeated until sides and weights settle. Residuals are relative, since a
 //! decode of 4 ms matters as much as a prompt of 400 ms, and weighted by Huber, so that a disturbed measurement is one
@@ -8,9 +8,9 @@
 
 use super::errors::Kind;
 use super::fit::LEAST;
-use super::kernels::between;
 use super::least_squares::{forgiving, nearest_to_one, residuals};
-use super::{Deployment, FitError, Kernels, Point};
+use super::{FitError, Point};
+use crate::deploy::{Deployment, Kernels, between};
 
 /// Rounds of least squares.
 pub(super) const ROUNDS: usize = 40;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sched::SettingError;
+use super::SettingError;
 
 /// Least and most knots of a [`Kernels`] curve.
 const KNOTS: std::ops::RangeInclusive<usize> = 2..=64;
@@ -88,7 +88,7 @@ impl Kernels {
     }
 
     /// Most knots a curve may have.
-    pub(super) const fn max_knots() -> usize {
+    pub(crate) const fn max_knots() -> usize {
         *KNOTS.end()
     }
 }
@@ -97,7 +97,7 @@ impl Kernels {
 ///
 /// # Panics
 /// If there are no knots.
-pub(super) fn between(knots: &[f64], tokens: f64) -> [(usize, f64); 2] {
+pub(crate) fn between(knots: &[f64], tokens: f64) -> [(usize, f64); 2] {
     let above = knots.partition_point(|knot| *knot <= tokens);
     if above == 0 {
         return [(0, 1.0), (0, 0.0)];

@@ -6,7 +6,7 @@
 //! tick before; a prompt counts as a whole at its first token), `running`, `waiting`, `kv_cache_pct`. Other fields are
 //! passed over. `meta.json` is read by [`MeasuredEngine`]. This is how the `LLMServingSim` bench records vLLM.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvtide_envs::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS};
 use serde::Deserialize;
@@ -97,6 +97,18 @@ impl MeasuredRun {
         let ticks = parse_ticks(&files.series)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(MeasuredRun { name, engine, requests, ticks })
+    }
+
+    /// Reads a folder or an archive, and the load of a file beside it that names as many prompts of the same lengths, if there
+    /// is one: which, is told.
+    ///
+    /// # Errors
+    /// A file of the run is missing or damaged, or a row makes no sense.
+    pub fn read_with_load_beside(path: &Path) -> Result<(MeasuredRun, Option<PathBuf>), MeasuredError> {
+        let run = MeasuredRun::read(path, None)?;
+        // Any other file is refused, most at their first line.
+        let with = |load: PathBuf| Some((MeasuredRun::read(path, Some(&load)).ok()?, Some(load)));
+        Ok(load::beside(path).into_iter().find_map(with).unwrap_or((run, None)))
     }
 
     /// When the first request was queued, on the engine's clock.

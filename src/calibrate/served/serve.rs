@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::cost::{CostModel, Deployment, Hardware};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::Collector;
-use kvtide_envs::sched::{EngineConfig, Phase, RequestId, Slo};
+use kvtide_envs::sched::{Phase, RequestId, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::Host;

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{ConfigError, DeadEnds, EngineConfig};
-use crate::cost::Hardware;
+use super::{ConfigError, DeadEnds, EngineConfig, Hardware};
 use crate::kv::{Eviction, Sharing};
 use crate::time::Micros;
 
@@ -44,12 +43,12 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    pub(crate) fn value(key: &str, value: &str, expected: &'static str) -> SettingError {
+    pub(super) fn value(key: &str, value: &str, expected: &'static str) -> SettingError {
         SettingError::Value { key: key.to_owned(), value: value.to_owned(), expected }
     }
 
     /// Whether the value of `key` is what is wrong.
-    pub(crate) fn is_about(&self, key: &str) -> bool {
+    pub(super) fn is_about(&self, key: &str) -> bool {
         matches!(self, SettingError::Value { key: wrong, .. } if wrong == key)
     }
 }
@@ -184,7 +183,7 @@ impl Setting {
         self.value.parse().map_err(|_| self.wrong("a whole number"))
     }
 
-    pub(crate) fn wrong(&self, expected: &'static str) -> SettingError {
+    pub(super) fn wrong(&self, expected: &'static str) -> SettingError {
         SettingError::value(&self.key, &self.value, expected)
     }
 }
@@ -192,8 +191,7 @@ impl Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Deployment;
-    use crate::sched::EngineKind;
+    use crate::deploy::{Deployment, EngineKind};
 
     fn engine(settings: &[&str]) -> Result<EngineConfig, SettingError> {
         let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();

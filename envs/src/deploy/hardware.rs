@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kernels, Profile};
-use crate::sched::{Setting, SettingError};
+use super::{Kernels, Profile, Setting, SettingError};
 
 /// One accelerator.
 ///

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use kvtide_envs::cost::DeploymentError;
-use kvtide_envs::sched::{ConfigError, SettingError};
+use kvtide_envs::deploy::{ConfigError, DeploymentError, SettingError};
 use thiserror::Error;
 
 /// A measured run that cannot be used, and where it went wrong.

@@ -15,11 +15,11 @@
 use super::error::CalibrateError;
 use super::nelder_mead::{Limits, minimise};
 use super::seen::Seen;
-use super::served::{Constants, Served, Setup};
+use super::serve::{Constants, Served, Setup};
 
 /// A constant that is fitted.
 pub struct Parameter {
-    /// Its name, as in [`Hardware`](kvtide_envs::cost::Hardware).
+    /// Its name, as in [`Hardware`](kvtide_envs::deploy::Hardware).
     pub name: &'static str,
     /// Its unit, empty for a share.
     pub unit: &'static str,

@@ -111,7 +111,7 @@ pub struct EngineConfig {
 }
 
 /// A small V0 engine, for tests and as the rest of a literal. What a deployment starts with is
-/// [`Deployment::engine`](crate::cost::Deployment::engine).
+/// [`Deployment::engine`](super::Deployment::engine).
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
@@ -236,7 +236,7 @@ impl EngineConfig {
     }
 
     /// How long admission may let somebody be overtaken.
-    pub(super) fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> Patience {
         Patience { max_wait: self.max_wait, factor: self.patience }
     }
 

@@ -1,7 +1,6 @@
 //! What was measured: the engine's settings, model and accelerator, out of `meta.json`.
 
-use kvtide_envs::cost::Deployment;
-use kvtide_envs::sched::{EngineConfig, EngineKind};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use serde_json::Value;
 
 use super::error::{Fault, MeasuredError};

@@ -2,16 +2,17 @@
 //!
 //! Nothing of a held-out point is read before the constants stand.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::errors::{Errors, Kind, KindErrors, Miss};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
-use super::profile::DeviceTimings;
-use super::{
-    CostModel, Deployment, DeviceAbout, Hardware, Measured, Overlap, OverlapPoint, Point, Role, StepLoad, TransferPoint,
-};
+use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Point, Role, TransferPoint};
+use crate::cost::{CostModel, StepLoad};
+use crate::deploy::{Deployment, DeviceTimings, Hardware, Profile, Provenance};
 
 /// Fewest points of each kind that must be there.
 pub(super) const LEAST: usize = 4;
@@ -112,6 +113,11 @@ pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitEr
 }
 
 impl Fitted {
+    /// The profile in the file `path`; `date` is the day of the measurement.
+    pub fn profile(&self, path: &Path, date: &str) -> Profile {
+        Profile::fitted(path, self.hardware.clone(), Provenance::Timings(self.provenance(date)))
+    }
+
     /// What a profile says of its origin; `date` is the day of the measurement.
     pub fn provenance(&self, date: &str) -> DeviceTimings {
         DeviceTimings {

@@ -6,8 +6,7 @@ use std::str::FromStr;
 use kvtide_rules::Patience;
 use serde::{Deserialize, Serialize};
 
-use super::{CostModel, Hardware, Model, Profile, ProfileError};
-use crate::sched::{EngineConfig, EngineKind, Setting, SettingError};
+use super::{EngineConfig, EngineKind, Hardware, Model, Profile, ProfileError, Setting, SettingError};
 
 /// Tokens per block, vLLM's default.
 const BLOCK_SIZE: u32 = 16;
@@ -93,7 +92,7 @@ impl Deployment {
         f64::from(self.devices) * (self.hardware.memory_bytes * MEMORY_UTILIZATION - ACTIVATION_BYTES)
     }
 
-    /// The settings vLLM would start with here, under [`DeadEnds::Safe`](crate::sched::DeadEnds::Safe).
+    /// The settings vLLM would start with here, under [`DeadEnds::Safe`](super::DeadEnds::Safe).
     ///
     /// The longest sequence is the model's, or what the pool holds if that is less.
     ///
@@ -113,7 +112,7 @@ impl Deployment {
             max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
             max_wait: patience.max_wait,
             patience: patience.factor,
-            pricing: CostModel::new(self, BLOCK_SIZE).pricing(),
+            pricing: self.pricing(BLOCK_SIZE),
             ..EngineConfig::default()
         };
         config.max_model_len = self.model.max_model_len.min(config.num_usable_blocks().saturating_mul(BLOCK_SIZE));

@@ -1,6 +1,7 @@
 //! The load of a measured run, where it was kept: which prompts begin with the same tokens.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -46,6 +47,25 @@ pub(super) fn identify(requests: &mut [MeasuredRequest], path: &Path, block_size
             Err(MeasuredError::line(&file.name, index + 1, fault))
         }
     }
+}
+
+/// Files beside a run that are looked at for its load, and how large they may be, in bytes.
+const MAX_CANDIDATES: usize = 64;
+const MAX_CANDIDATE_BYTES: u64 = 16 << 20;
+
+/// JSON Lines in the folder that a run lies in, by name.
+pub(super) fn beside(run: &Path) -> Vec<PathBuf> {
+    let folder = run.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_candidate = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_small = path.metadata().is_ok_and(|about| about.is_file() && about.len() <= MAX_CANDIDATE_BYTES);
+        is_small && [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|ending| name.ends_with(ending))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<PathBuf> = entries.filter(is_candidate).collect();
+    paths.sort();
+    paths.truncate(MAX_CANDIDATES);
+    paths
 }
 
 /// FNV-1a (Fowler, Noll, Vo) over the tokens from the first to the end of each full block.

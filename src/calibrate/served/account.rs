@@ -1,0 +1,55 @@
+//! What there is to tell of a calibration to a served run.
+
+use std::path::Path;
+
+use kvtide_envs::deploy::Profile;
+
+use super::{Calibration, MeasuredRun, Report, picture, text};
+use crate::calibrate::Account;
+use crate::plot::Figure;
+
+/// A calibration, the run it was fitted to, and the command that would do so again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunAccount {
+    run: MeasuredRun,
+    calibration: Calibration,
+    report: Report,
+    command: String,
+}
+
+impl RunAccount {
+    /// Of `calibration` to `run`, made by `command`.
+    pub fn new(run: MeasuredRun, calibration: Calibration, command: String) -> RunAccount {
+        let report = calibration.report(&run);
+        RunAccount { run, calibration, report, command }
+    }
+}
+
+impl Account for RunAccount {
+    const KIND: &'static str = "calibration";
+    type Data = Report;
+
+    fn data(&self) -> &Report {
+        &self.report
+    }
+
+    fn text(&self) -> String {
+        text::render(&self.report)
+    }
+
+    fn picture(&self) -> Option<Figure> {
+        Some(picture(&self.calibration, &self.report))
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.report.warnings
+    }
+
+    fn profile(&self, path: &Path) -> Profile {
+        self.calibration.profile(&self.run, path, &self.command)
+    }
+
+    fn model(&self) -> &str {
+        &self.calibration.setup.deployment.model.name
+    }
+}

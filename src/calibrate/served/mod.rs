@@ -1,0 +1,109 @@
+//! Fits the cost model to a measured run of a real server, and says how well it then forecasts the rest of the run.
+//!
+//! [`MeasuredRun`] is what the server recorded. [`Seen`] is what it had recorded by a moment; [`fit`](fit::fit) is given
+//! no more than that. [`Setup::serve`] serves the same requests with the simulator's own node, scheduler and prefix
+//! cache; only the constants of the cost model, and the time of the first step, are free. [`Errors`] compare.
+
+mod account;
+mod compare;
+mod engine;
+mod error;
+mod files;
+mod fit;
+mod load;
+mod measured;
+mod nelder_mead;
+mod picture;
+mod report;
+mod seen;
+mod serve;
+mod text;
+
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Setting};
+
+pub use account::RunAccount;
+pub use compare::{Curves, Errors, Pair, Part, Percentiles, Stalls};
+pub use engine::MeasuredEngine;
+pub use error::{CalibrateError, Fault, MeasuredError};
+pub use fit::{Fit, PARAMETERS, Parameter, fit};
+pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
+pub use picture::picture;
+pub use report::{Constant, FitRange, Report, Verdict};
+pub use seen::{Clock, Seen, Stamps, Tick};
+pub use serve::{Constants, Served, Setup};
+
+/// A fit and what came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// What was simulated, before the fit.
+    pub setup: Setup,
+    /// Share of the run's time that was fitted.
+    pub fraction: f64,
+    /// The same in seconds.
+    pub until_s: f64,
+    /// The fit.
+    pub fit: Fit,
+    /// The whole run, on the clock of the part that was fitted.
+    pub whole: Seen,
+    /// The whole run as the fitted simulator serves it.
+    pub fitted: Served,
+    /// The whole run as the simulator serves it without a fit.
+    pub unfitted: Served,
+}
+
+impl Setup {
+    /// The engine of `run` on `env`, or on what the run itself names, with `overrides` of engine and hardware.
+    ///
+    /// # Errors
+    /// The model or hardware is not known, or a setting is out of range.
+    pub fn of(run: &MeasuredRun, env: Option<&str>, overrides: &[Setting]) -> Result<Setup, CalibrateError> {
+        let env = match env {
+            Some(env) => env.to_owned(),
+            None => run.engine.env().ok_or_else(|| CalibrateError::NoEnv {
+                model: run.engine.model.clone(),
+                device: run.engine.device.clone(),
+            })?,
+        };
+        let deployment = Deployment::load(&env)?.with(overrides)?;
+        let engine = run.engine.config(&deployment).with(overrides)?;
+        // Whatever is measured is served to its end, which is promised only here.
+        if engine.engine != EngineKind::V1 || engine.dead_ends != DeadEnds::Safe {
+            return Err(CalibrateError::Engine);
+        }
+        Ok(Setup { deployment, engine })
+    }
+}
+
+/// Fits `setup` to the first `fraction` of `run`'s time, and serves the whole run with and without the fit. `watch` is
+/// called once a simulation.
+///
+/// # Errors
+/// The fraction is out of range, too little was recorded in it, or the run has a prompt the engine refuses.
+pub fn calibrate(
+    run: &MeasuredRun,
+    setup: &Setup,
+    fraction: f64,
+    watch: &mut dyn FnMut(),
+) -> Result<Calibration, CalibrateError> {
+    if !(fraction > 0.0 && fraction <= 1.0) {
+        return Err(CalibrateError::Fraction(fraction));
+    }
+    let max_model_len = setup.engine.max_model_len;
+    if let Some(index) = run.requests.iter().position(|request| request.prompt_tokens >= max_model_len) {
+        let prompt_tokens = run.requests[index].prompt_tokens;
+        return Err(CalibrateError::Prompt { index, prompt_tokens, max_model_len });
+    }
+    let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
+    let seen = Seen::until(run, until);
+    let fit = fit(setup, &seen, watch)?;
+    let whole = Seen::whole(run, seen.clock);
+    Ok(Calibration {
+        fraction,
+        until_s: seen.until_s,
+        fitted: setup.serve(&fit.constants, &whole)?,
+        unfitted: setup.serve(&Constants::of(&setup.deployment.hardware), &whole)?,
+        setup: setup.clone(),
+        fit,
+        whole,
+    })
+}

@@ -1,0 +1,118 @@
+//! A calibration to a served run as text: constants, errors of what was held out and of what was fitted, curves, stalls.
+
+use std::fmt::Write;
+
+use super::{Constant, Curves, Errors, Pair, Percentiles, Report};
+
+type Latency = fn(&Errors) -> Option<Percentiles>;
+
+/// A calibration for people.
+pub(super) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    let Report { run, engine, model, device, env, fit, .. } = report;
+    let _ = writeln!(text, "{run}: {} requests in {:.1} s", report.requests, report.makespan_s);
+    let _ = writeln!(text, "  {engine}, {model} on {device}, simulated as {env}");
+    let percent = |[low, high]: [f64; 2]| format!("{:.0} to {:.0} %", low * 100.0, high * 100.0);
+    let _ = writeln!(
+        text,
+        "  fitted to the first {:.1} s ({:.0} %): {} arrived, {} finished; {:.0} to {:.0} running, {:.0} to {:.0} \
+         waiting, KV usage {}",
+        fit.until_s,
+        fit.fraction * 100.0,
+        fit.requests,
+        fit.finished,
+        fit.running[0],
+        fit.running[1],
+        fit.waiting[0],
+        fit.waiting[1],
+        percent(fit.kv_usage),
+    );
+    let _ = writeln!(text, "\n{:22}{:>10}{:>10}", "constant", "fitted", "before");
+    for constant in &report.constants {
+        text.push_str(&render_constant(constant));
+    }
+    let part = if report.held_out.is_some() { format!("after {:.1} s", fit.until_s) } else { "all of it".to_owned() };
+    let _ = writeln!(
+        text,
+        "\n{part:16}{:>12}{:>12}{:>10}{:>14}{:>16}",
+        "measured", "simulated", "error", "without fit", "in fitted part"
+    );
+    render_errors(&mut text, report);
+    text
+}
+
+fn render_constant(constant: &Constant) -> String {
+    let Constant { name, value, default, unit, meaning } = constant;
+    let show = |value: f64| match *unit {
+        "s" if value > 0.0 && value < 1e-3 => format!("{:.1} us", value * 1e6),
+        "s" => format!("{:.2} ms", value * 1e3),
+        _ => format!("{value:.3}"),
+    };
+    format!("{name:22}{:>10}{:>10}  {meaning}\n", show(*value), show(*default))
+}
+
+fn render_errors(text: &mut String, report: &Report) {
+    let main = report.held_out.as_ref().unwrap_or(&report.fitted);
+    let mut row = |name: &str, of: &dyn Fn(&Errors) -> Option<Pair>| {
+        let Some(Pair { measured, simulated, error }) = of(main) else { return };
+        let other =
+            |errors: &Errors| of(errors).map_or_else(String::new, |pair| format!("{:+.2} %", pair.error * 100.0));
+        let _ = writeln!(
+            text,
+            "{name:16}{measured:>12.1}{simulated:>12.1}{:>10}{:>14}{:>16}",
+            format!("{:+.2} %", error * 100.0),
+            other(&report.uncalibrated),
+            other(&report.fitted)
+        );
+    };
+    row("output tokens/s", &|errors| errors.output_tok_s);
+    row("makespan s", &|errors| errors.makespan_s);
+    let latencies: [(&str, Latency); 3] =
+        [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
+    for (name, of) in latencies {
+        row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));
+        row(&format!("{name} p90 ms"), &|errors| Some(of(errors)?.p90));
+        row(&format!("{name} p99 ms"), &|errors| Some(of(errors)?.p99));
+    }
+    if let Some(curves) = main.curves {
+        render_curves(text, &curves);
+    }
+    if let Some(stalls) = main.stalls {
+        let _ = writeln!(
+            text,
+            "\nthe {} requests with the longest TPOT: {:.2} times the median, {:.2} simulated; {} of them preempted, the \
+             worst off by {:.1} %",
+            stalls.requests,
+            stalls.slowdown.measured,
+            stalls.slowdown.simulated,
+            stalls.preempted,
+            stalls.worst_error * 100.0
+        );
+    }
+    let missed = report.verdicts.iter().filter(|verdict| !verdict.met).count();
+    if !report.verdicts.is_empty() {
+        let met = if missed == 0 { "all met".to_owned() } else { format!("{missed} missed") };
+        let _ = writeln!(text, "targets (throughput 2 %, medians of TTFT and E2E 3 %, 99th percentiles 5 %): {met}");
+    }
+    let _ = writeln!(
+        text,
+        "simulated: {} preemptions, {} tokens dropped by them, {} found in the prefix cache",
+        report.preemptions, report.recomputed_tokens, report.prefix_hit_tokens
+    );
+}
+
+fn render_curves(text: &mut String, curves: &Curves) {
+    let _ = writeln!(
+        text,
+        "\ncurves, mean absolute error over {} ticks: running {:.2} (of {:.1}), waiting {:.2} (of {:.1}), KV usage {:.2} \
+         points (of {:.1} %), tokens so far {:.2} % of all",
+        curves.ticks,
+        curves.running_error,
+        curves.running_mean,
+        curves.waiting_error,
+        curves.waiting_mean,
+        curves.kv_usage_error * 100.0,
+        curves.kv_usage_mean * 100.0,
+        curves.output_tokens_error * 100.0
+    );
+}
