@@ -3,14 +3,13 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use kvtide_envs::env::{EngineDefault, Node, NodeConfig, RunError, run};
+use kvtide_envs::memory::MemorySource;
+use kvtide_envs::metrics::{Collector, Percentiles, Summary};
+use kvtide_envs::time::Micros;
+use kvtide_envs::trace::Request;
+use kvtide_envs::workload::{SyntheticSpec, WorkloadError};
 use serde::{Deserialize, Serialize};
-
-use crate::env::{EngineDefault, Node, NodeConfig, RunError, run};
-use crate::memory::MemorySource;
-use crate::metrics::{Collector, Percentiles, Summary};
-use crate::time::Micros;
-use crate::trace::Request;
-use crate::workload::{SyntheticSpec, WorkloadError};
 
 /// What arrives until then is served once before it counts.
 const WARM_UP: Micros = Micros::from_millis(2000);

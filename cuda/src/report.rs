@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
+use kvtide_envs::cost::{self, Fitted};
 use serde::{Deserialize, Serialize};
 
-use super::compare;
-use super::{Comparison, ScheduleReport};
-use crate::cost::{self, Fitted};
-use crate::memory::cuda::{KernelCheck, Speed};
+use crate::compare::{self, Comparison};
+use crate::schedules::ScheduleReport;
+use crate::{KernelCheck, Speed};
 
 /// One part of a report, or why it is missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

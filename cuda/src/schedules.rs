@@ -3,19 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::env::{Node, NodeConfig, NodeError, Progress};
+use kvtide_envs::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
+use kvtide_envs::metrics::Collector;
+use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::seed::{self, Stream};
+use kvtide_envs::time::Micros;
+use kvtide_envs::trace::Request;
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::{Admission, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
-
-use crate::cost::{CostModel, Deployment};
-use crate::env::{Node, NodeConfig, NodeError, Progress};
-use crate::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
-use crate::metrics::Collector;
-use crate::sched::{EngineConfig, EngineKind, Slo};
-use crate::seed::{self, Stream};
-use crate::time::Micros;
-use crate::trace::Request;
 
 /// What came of a number of schedules.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,11 +45,11 @@ pub struct ScheduleError {
     pub reason: String,
 }
 
-/// A node's memory: blocks of a shape for an engine.
-pub type Backend<'a> = dyn FnMut(KvShape, &EngineConfig) -> Result<MemorySource, MemoryError> + 'a;
+/// Who makes the memory of a schedule: blocks of a shape for an engine.
+pub type MemoryOf<'a> = dyn FnMut(KvShape, &EngineConfig) -> Result<MemorySource, MemoryError> + 'a;
 
-/// Runs the schedule of each seed on memory of `backend`: random pools, requests, and controls that change at random steps.
-/// All blocks in use are checked after every eighth step, besides what [`Memory`](crate::memory::Memory) looks at anyway. If
+/// Runs the schedule of each seed on what `memory` makes: random pools, requests, and controls that change at random steps.
+/// All blocks in use are checked after every eighth step, besides what [`Memory`](kvtide_envs::memory::Memory) looks at anyway. If
 /// the memory is a device's, the schedule is run on host memory too, and has to leave the same checksums. `watch` is called
 /// after each schedule.
 ///
@@ -58,7 +57,7 @@ pub type Backend<'a> = dyn FnMut(KvShape, &EngineConfig) -> Result<MemorySource,
 /// The first schedule that went wrong.
 pub fn check_schedules(
     seeds: Range<u64>,
-    backend: &mut Backend<'_>,
+    memory: &mut MemoryOf<'_>,
     watch: &mut dyn FnMut(),
 ) -> Result<ScheduleReport, ScheduleError> {
     let mut sum = ScheduleReport::default();
@@ -66,7 +65,7 @@ pub fn check_schedules(
         let failed = |reason: String| ScheduleError { seed, reason };
         let schedule = Schedule::draw(seed);
         let shape = schedule.shape;
-        let source = backend(shape, &schedule.node.engine).map_err(|error| failed(error.to_string()))?;
+        let source = memory(shape, &schedule.node.engine).map_err(|error| failed(error.to_string()))?;
         let report = schedule.run(&source).map_err(|error| failed(error.to_string()))?;
         if source.is_exclusive() {
             let token_bytes = (shape.block_bytes() / u64::from(shape.block_size)) as u32;

@@ -4,10 +4,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use kvtide_cuda::{check_kernels, check_schedules, devices, lend, lend_drawn, open_drawn};
 use kvtide_envs::cost::{CostModel, Deployment, Hardware, Model};
-use kvtide_envs::device::check_schedules;
 use kvtide_envs::env::{Node, NodeConfig, run};
-use kvtide_envs::memory::{KvShape, MemoryError, MemorySource, cuda};
+use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_envs::time::Micros;
@@ -16,9 +16,9 @@ use kvtide_runtime::{Action, Host, Preemption};
 
 /// Whether the first device can be used; says why not.
 fn has_device(test: &str) -> bool {
-    let why = match cuda::devices() {
+    let why = match devices() {
         0 => "no CUDA device".to_owned(),
-        _ => match cuda::open_drawn(0, KvShape::small(32, 16).unwrap(), &EngineConfig::default()) {
+        _ => match open_drawn(0, KvShape::small(32, 16).unwrap(), &EngineConfig::default()) {
             Ok(_) => return true,
             // The driver is there, and something beside it is not.
             Err(MemoryError::Unavailable(why)) => why,
@@ -86,7 +86,7 @@ fn kernels_do_what_their_references_do() {
         return;
     }
     let mut failed = Vec::new();
-    cuda::check_kernels(0, 0..40, &mut |check| {
+    check_kernels(0, 0..40, &mut |check| {
         failed.extend(check.failure.clone().map(|how| (check.name.clone(), how)));
     })
     .unwrap();
@@ -98,9 +98,7 @@ fn random_schedules_leave_what_they_leave_in_host_memory() {
     if !has_device("random schedules on the device") {
         return;
     }
-    let mut device = |shape: KvShape, engine: &EngineConfig| {
-        Ok(MemorySource::lend(cuda::open_drawn(0, shape, engine)?, shape, engine))
-    };
+    let mut device = |shape: KvShape, engine: &EngineConfig| lend_drawn(0, shape, engine);
     let report = check_schedules(0..40, &mut device, &mut || {}).unwrap();
     assert!(report.compared == 40 && report.round_trips_checked > 300, "{report:?}");
 }
@@ -113,8 +111,7 @@ fn a_decoder_keeps_its_blocks_through_swaps_and_takes_time() {
     let deployment = small();
     for kind in [EngineKind::V0, EngineKind::V1] {
         let engine = engine(kind);
-        let shape = KvShape::of(&deployment.model, 16).unwrap();
-        let memory = MemorySource::lend(cuda::open(0, &deployment, &engine).unwrap(), shape, &engine);
+        let memory = lend(0, &deployment, &engine).unwrap();
         let (first, second) = (serve(kind, &memory, &engine), serve(kind, &memory, &engine));
         let (first_report, second_report) = (first.memory.unwrap(), second.memory.unwrap());
         assert!(first_report.round_trips_checked > 20, "{first_report:?}");
@@ -130,6 +127,6 @@ fn what_does_not_fit_is_said() {
         return;
     }
     let engine = EngineConfig { num_gpu_blocks: 1 << 26, ..EngineConfig::default() };
-    let error = cuda::open_drawn(0, KvShape::small(1 << 16, 16).unwrap(), &engine).unwrap_err();
+    let error = open_drawn(0, KvShape::small(1 << 16, 16).unwrap(), &engine).unwrap_err();
     assert!(matches!(error, MemoryError::OutOfMemory { .. }), "{error}");
 }

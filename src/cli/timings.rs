@@ -10,12 +10,12 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtide_envs::cost::{Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render};
-use kvtide_envs::memory::cuda;
 use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError};
 
 use super::calibrate::{CalibrateArgs, write};
 use super::output::Output;
 use super::{Exit, stop};
+use crate::device;
 
 #[derive(Debug, Args)]
 pub(super) struct TimingsArgs {
@@ -77,7 +77,7 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
 
 /// Times the device, going on from what was kept; `None` if interrupted.
 fn measure(
-    device: u32,
+    number: u32,
     kept: Option<&Path>,
     deployment: &Deployment,
     engine: &EngineConfig,
@@ -85,8 +85,7 @@ fn measure(
 ) -> anyhow::Result<Option<Measured>> {
     let schedule = Schedule::new(engine, args.points, args.repeats);
     let before = kept.filter(|path| path.exists()).map(read).transpose()?;
-    let commit = option_env!("KVTIDE_COMMIT").unwrap_or("unknown");
-    let mut timer = cuda::timer(device, deployment, engine, commit)?;
+    let mut timer = device::timer(number, deployment, engine)?;
     let mut measured = match before {
         Some(before) => {
             ensure!(

@@ -1,7 +1,12 @@
-//! The kernels as C++ for the CPU: translation units, and a compiler that makes a shared library of them.
+//! A CUDA device on the CPU, for tests: the kernels as C++, a driver and a cuBLAS, and a compiler that makes shared libraries of
+//! them.
 //!
-//! The library exports `extern "C" void emulated_<entry>(const emulator::Launch*, void** arguments)` for each entry, and
-//! `const char* emulated_fault()`, which says what rule the last launch broke, or null. `emulator/device.h` has the
+//! [`compile`] builds kernels alone, a library of functions that run one launch each; [`libraries`] builds a `libcuda.so` and a
+//! `libcublas.so` around them, which [`Driver`] loads where a program will look for CUDA's own. README.md says what they do that
+//! a device does not: to run work late and out of order, to poison and guard memory, to fail.
+//!
+//! A library of kernels exports `extern "C" void emulated_<entry>(const emulator::Launch*, void** arguments)` for each entry, and
+//! `const char* emulated_fault()`, which says what rule the last launch broke, or null. `cpp/device.h` has the
 //! contract.
 
 use std::fmt::Write as _;
@@ -11,14 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod driver;
 mod libraries;
 
-pub use libraries::{Libraries, libraries};
+pub use driver::{Counters, Driver};
+pub use libraries::{Libraries, libraries, libraries_of};
 
-use crate::{ALL, Kernel};
+use kvtide_kernels::{ALL, Kernel};
 
-/// CUDA's language on the CPU; `compile` puts it beside the units as `device.h`.
-pub const DEVICE_HEADER: &str = include_str!("../emulator/device.h");
+/// CUDA's language on the CPU, which every unit includes: name and text.
+const LANGUAGE: (&str, &str) = ("device.h", include_str!("../cpp/device.h"));
 
 /// One translation unit of C++ for each kernel: file name and text.
 pub fn units() -> Vec<(String, String)> {
@@ -70,8 +77,8 @@ pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &st
     let compiler = compiler();
     let mut all = units.to_vec();
     all.push(fault_unit());
-    let mut words = vec![compiler.as_str(), output_name, DEVICE_HEADER];
-    words.extend(FLAGS);
+    let mut words = vec![compiler.as_str(), output_name, LANGUAGE.1];
+    words.extend(FLAGS.iter().chain(&OF_KERNELS));
     words.extend(all.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]));
     let folder = folder.join(format!("{:016x}", hash(&words)));
     let library = folder.join(output_name);
@@ -81,7 +88,7 @@ pub fn compile_units(folder: &Path, units: &[(String, String)], output_name: &st
     let scratch = folder.join(format!("build-{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed)));
     let said = |error: io::Error| format!("{}: {error}", scratch.display());
     fs::create_dir_all(&scratch).map_err(said)?;
-    fs::write(scratch.join("device.h"), DEVICE_HEADER).map_err(said)?;
+    fs::write(scratch.join(LANGUAGE.0), LANGUAGE.1).map_err(said)?;
     let built = build(&compiler, &scratch, &all, output_name)
         .and_then(|()| fs::rename(scratch.join(output_name), &library).map_err(said));
     // The sources stay only where something is wrong with them.
@@ -103,21 +110,31 @@ static BUILDS: AtomicU64 = AtomicU64::new(0);
 pub const MISSING_COMPILER: &str = "no C++ compiler";
 
 /// Fibers jump between stacks, which fortified `longjmp` takes for an error; kernels read memory as other types.
-const FLAGS: [&str; 8] =
-    ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-fwrapv", "-ffp-contract=off"];
+const FLAGS: [&str; 6] =
+    ["-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fwrapv", "-ffp-contract=off"];
+/// Kernels are CUDA's C++, of which a compiler for the CPU has opinions.
+const OF_KERNELS: [&str; 2] = ["-O1", "-w"];
+/// What is written for the CPU is held to its rules.
+const OF_THE_DEVICE: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
 
 fn build(compiler: &str, folder: &Path, units: &[(String, String)], output_name: &str) -> Result<(), String> {
-    let objects = objects(compiler, folder, units)?;
+    let objects = objects(compiler, folder, units, &OF_KERNELS)?;
     run(Command::new(compiler).current_dir(folder).arg("-shared").args(&objects).args(["-o", output_name]))
 }
 
 /// Compiles each unit in `folder`; the names of the object files.
-fn objects(compiler: &str, folder: &Path, units: &[(String, String)]) -> Result<Vec<String>, String> {
+fn objects(
+    compiler: &str,
+    folder: &Path,
+    units: &[(impl AsRef<str>, impl AsRef<str>)],
+    flags: &[&str],
+) -> Result<Vec<String>, String> {
     let mut objects = Vec::new();
     for (name, text) in units {
+        let (name, text) = (name.as_ref(), text.as_ref());
         fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))?;
         let object = format!("{name}.o");
-        run(Command::new(compiler).current_dir(folder).args(FLAGS).args(["-c", name, "-o", &object]))?;
+        run(Command::new(compiler).current_dir(folder).args(FLAGS).args(flags).args(["-c", name, "-o", &object]))?;
         objects.push(object);
     }
     Ok(objects)

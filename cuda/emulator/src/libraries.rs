@@ -1,35 +1,26 @@
-//! The emulated device as shared libraries: a CUDA driver with these kernels in it, and cuBLAS.
+//! The emulated device as shared libraries: a CUDA driver with kernels in it, and cuBLAS.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use super::{BUILDS, DEVICE_HEADER, FLAGS, compiler, fault_unit, hash, run, units};
 use std::sync::atomic::Ordering;
 
-/// Files of the driver: those that are compiled, then their headers.
-const DRIVER: [(&str, &str); 9] = [
-    ("allocations.cpp", include_str!("../../emulator/allocations.cpp")),
-    ("context.cpp", include_str!("../../emulator/context.cpp")),
-    ("copies.cpp", include_str!("../../emulator/copies.cpp")),
-    ("driver.cpp", include_str!("../../emulator/driver.cpp")),
-    ("image.cpp", include_str!("../../emulator/image.cpp")),
-    ("memory.cpp", include_str!("../../emulator/memory.cpp")),
-    ("modules.cpp", include_str!("../../emulator/modules.cpp")),
-    ("schedule.cpp", include_str!("../../emulator/schedule.cpp")),
-    ("streams.cpp", include_str!("../../emulator/streams.cpp")),
-];
-const HEADERS: [(&str, &str); 7] = [
-    ("cuda.h", include_str!("../../emulator/cuda.h")),
-    ("device.h", DEVICE_HEADER),
-    ("driver.h", include_str!("../../emulator/driver.h")),
-    ("image.h", include_str!("../../emulator/image.h")),
-    ("launch.h", include_str!("../../emulator/launch.h")),
-    ("limits.h", include_str!("../../emulator/limits.h")),
-    ("memory.h", include_str!("../../emulator/memory.h")),
-];
-const SCHEDULE: (&str, &str) = ("schedule.h", include_str!("../../emulator/schedule.h"));
-const BLAS: (&str, &str) = ("blas.cpp", include_str!("../../emulator/blas.cpp"));
+use super::{BUILDS, FLAGS, LANGUAGE, OF_KERNELS, OF_THE_DEVICE, compiler, fault_unit, hash, objects, run, units};
+
+/// Files of `cpp/` with their texts.
+macro_rules! files {
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../cpp/", $name)))),*] };
+}
+
+type Files = &'static [(&'static str, &'static str)];
+
+/// What the driver is compiled from.
+const DRIVER: Files = files!["allocations.cpp" "context.cpp" "copies.cpp" "driver.cpp" "image.cpp" "memory.cpp"
+    "modules.cpp" "schedule.cpp" "streams.cpp"];
+/// What cuBLAS is compiled from.
+const BLAS: Files = files!["blas.cpp"];
+/// What they include, but for the kernels' language.
+const HEADERS: Files = files!["cuda.h" "driver.h" "image.h" "launch.h" "limits.h" "memory.h" "schedule.h"];
 
 /// Where the emulated libraries are; both in one folder, which can be put into `LD_LIBRARY_PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,21 +31,40 @@ pub struct Libraries {
     pub blas: PathBuf,
 }
 
+impl Libraries {
+    /// The folder of both.
+    pub fn folder(&self) -> &Path {
+        self.driver.parent().unwrap_or(Path::new("."))
+    }
+}
+
 /// Builds the emulated device with every kernel in `folder/<hash>`, or finds it there.
 ///
 /// # Errors
 /// [`MISSING_COMPILER`](super::MISSING_COMPILER) at the start of the message if there is no compiler; otherwise what it
 /// said.
 pub fn libraries(folder: &Path) -> Result<Libraries, String> {
-    let mut sources = units();
-    sources.push(fault_unit());
-    sources.extend(DRIVER.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())));
-    let headers = HEADERS.iter().chain([&SCHEDULE]);
+    let mut kernels = units();
+    kernels.push(fault_unit());
+    build(folder, &kernels, &OF_KERNELS)
+}
+
+/// The same with other kernels: units that are written by hand, export `emulated_<entry>` for each and `emulated_fault`, and may
+/// include `launch.h`.
+///
+/// # Errors
+/// As [`libraries`].
+pub fn libraries_of(folder: &Path, kernels: &[(String, String)]) -> Result<Libraries, String> {
+    build(folder, kernels, &OF_THE_DEVICE)
+}
+
+fn build(folder: &Path, kernels: &[(String, String)], flags: &[&str]) -> Result<Libraries, String> {
     let compiler = compiler();
+    let headers = || HEADERS.iter().chain([&LANGUAGE]);
     let mut words: Vec<&str> = vec![&compiler, "libraries"];
-    words.extend(FLAGS);
-    words.extend(sources.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]));
-    words.extend(headers.clone().chain([&BLAS]).flat_map(|&(name, text)| [name, text]));
+    words.extend(FLAGS.iter().chain(flags).chain(&OF_THE_DEVICE));
+    words.extend(kernels.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]));
+    words.extend(DRIVER.iter().chain(BLAS).chain(headers()).flat_map(|&(name, text)| [name, text]));
     let folder = folder.join(format!("{:016x}", hash(&words)));
     let built = Libraries { driver: folder.join("libcuda.so"), blas: folder.join("libcublas.so") };
     if built.driver.is_file() && built.blas.is_file() {
@@ -63,18 +73,19 @@ pub fn libraries(folder: &Path) -> Result<Libraries, String> {
     let scratch = folder.join(format!("build-{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed)));
     let said = |error: std::io::Error| format!("{}: {error}", scratch.display());
     fs::create_dir_all(&scratch).map_err(said)?;
-    for (name, text) in headers.chain([&BLAS]) {
+    for (name, text) in headers() {
         fs::write(scratch.join(name), text).map_err(said)?;
     }
-    let objects = super::objects(&compiler, &scratch, &sources)?;
-    let here = || {
-        let mut command = Command::new(&compiler);
-        command.current_dir(&scratch).args(FLAGS).arg("-shared");
-        command
+    let link = |objects: &[String], options: &[&str]| {
+        run(Command::new(&compiler).current_dir(&scratch).arg("-shared").args(objects).args(options))
     };
-    run(here().args(&objects).args(["-Wl,-soname,libcuda.so", "-o", "libcuda.so", "-ldl", "-pthread"]))?;
-    let beside = ["-L.", "-l:libcuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,-soname,libcublas.so"];
-    run(here().args(["-O3", "blas.cpp", "-o", "libcublas.so"]).args(beside))?;
+    let mut of_driver = objects(&compiler, &scratch, kernels, flags)?;
+    of_driver.extend(objects(&compiler, &scratch, DRIVER, &OF_THE_DEVICE)?);
+    link(&of_driver, &["-Wl,-soname,libcuda.so", "-o", "libcuda.so", "-ldl", "-pthread"])?;
+    // The later of two optimisations counts: products take most of a test's time.
+    let of_blas = objects(&compiler, &scratch, BLAS, &[&OF_THE_DEVICE[..], &["-O3"]].concat())?;
+    let beside = ["-L.", "-l:libcuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,-soname,libcublas.so", "-o", "libcublas.so"];
+    link(&of_blas, &beside)?;
     // cuBLAS last: whoever finds both finds them whole.
     fs::rename(scratch.join("libcuda.so"), &built.driver).map_err(said)?;
     fs::rename(scratch.join("libcublas.so"), &built.blas).map_err(said)?;

@@ -1,10 +1,9 @@
 //! Every kernel computes what the reference says, on the CPU and in many orders of its threads.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use std::ops::Range;
 
 use crate::common::{Emulator, compiled, folder};
-use kvtide_kernels::{check, emulator};
+use kvtide_kernels::check;
 
 /// Seeds to run: `KVTIDE_KERNEL_SEEDS=7..8`, or a first few.
 fn seeds() -> Range<u64> {
@@ -15,14 +14,14 @@ fn seeds() -> Range<u64> {
 
 #[test]
 fn every_kernel_computes_what_the_reference_says() {
-    let Some(library) = compiled(emulator::compile(folder(), &[], "kernels.so")) else { return };
+    let Some(library) = compiled(kvtide_emulator::compile(folder(), &[], "kernels.so")) else { return };
     let mut device = Emulator::open(&library);
     for seed in seeds() {
         device.seed = seed;
         for (name, check) in check::all() {
             if let Err(message) = check(&mut device, seed) {
                 panic!(
-                    "{name}: {message}\nreplay: KVTIDE_KERNEL_SEEDS={seed}..{} cargo test -p kvtide-kernels --test all emulated::",
+                    "{name}: {message}\nreplay: KVTIDE_KERNEL_SEEDS={seed}..{} cargo test -p kvtide-emulator --test all emulated::",
                     seed + 1
                 );
             }

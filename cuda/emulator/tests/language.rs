@@ -1,9 +1,8 @@
-//! The emulator itself: its matrices follow the PTX ISA, and it notices kernels that break the language's rules.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
+//! CUDA's language on the CPU: its matrices follow the PTX ISA, and kernels that break its rules are noticed.
 
 use crate::common::{Emulator, compiled, folder};
+use kvtide_emulator::{compile_units, unit_of};
 use kvtide_kernels::check::{Arg, Launcher};
-use kvtide_kernels::emulator;
 use kvtide_kernels::launch::Geometry;
 
 /// Kernels that break a rule, and one that shows what a warp's fragments hold.
@@ -56,8 +55,8 @@ extern "C" __global__ void transposed(const unsigned* in, unsigned* out) {
 
 fn device() -> Option<Emulator> {
     let entries = ["lost_lane", "two_operations", "outside", "no_wait", "product", "transposed"];
-    let unit = emulator::unit_of("rules.cu", SOURCE, &entries);
-    Some(Emulator::open(&compiled(emulator::compile_units(folder(), &[unit], "rules.so"))?))
+    let unit = unit_of("rules.cu", SOURCE, &entries);
+    Some(Emulator::open(&compiled(compile_units(folder(), &[unit], "rules.so"))?))
 }
 
 fn warp() -> Geometry {

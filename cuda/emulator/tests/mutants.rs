@@ -1,10 +1,10 @@
 //! A kernel with a defect does not pass the checks: each is one that a change could bring, and that compiles.
-#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use crate::common::{Emulator, compiled, folder};
+use kvtide_emulator::{compile_units, unit, unit_of};
 use kvtide_kernels::{
     ARGMAX, BLOCK_CHECKSUM, BLOCK_COPY, EMBED, KV_FILL, KV_SCATTER, Kernel, PAGED_DECODE, PAGED_PREFILL, RMS_NORM,
-    ROPE, SILU_MUL, check, emulator,
+    ROPE, SILU_MUL, check,
 };
 
 /// What to replace, once, and by what.
@@ -110,10 +110,10 @@ const SEEDS: u64 = 60;
 fn survives(mutant: &Mutant) -> Option<bool> {
     let Kernel { name, source, entries } = mutant.kernel;
     assert_eq!(source.matches(mutant.from).count(), 1, "{name}: {:?} is not there once", mutant.from);
-    let mut units = vec![emulator::unit_of(name, &source.replace(mutant.from, mutant.to), entries)];
+    let mut units = vec![unit_of(name, &source.replace(mutant.from, mutant.to), entries)];
     // What the checks launch beside it.
-    units.extend((name == PAGED_PREFILL.name).then(|| emulator::unit(&PAGED_DECODE)));
-    let library = compiled(emulator::compile_units(folder(), &units, "mutant.so"))?;
+    units.extend((name == PAGED_PREFILL.name).then(|| unit(&PAGED_DECODE)));
+    let library = compiled(compile_units(folder(), &units, "mutant.so"))?;
     let mut device = Emulator::open(&library);
     let kernel = name.trim_end_matches(".cu");
     for seed in 0..SEEDS {

@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 
 use cudarc::cublas::{result, sys};
+use kvtide_envs::memory::MemoryError;
 
 use super::device::Device;
 use super::{Element, library};
-use crate::memory::MemoryError;
 
 /// cuBLAS on the compute stream of a device.
 #[derive(Debug)]

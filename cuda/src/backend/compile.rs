@@ -6,9 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
+use kvtide_envs::memory::MemoryError;
 use kvtide_kernels::Kernel;
-
-use crate::memory::MemoryError;
 
 /// Kept from one run to the next in this folder: `KVTIDE_CACHE`, or kvtide's in the user's cache folder; `None` if there is
 /// neither.

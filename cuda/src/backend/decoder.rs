@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::Model;
+use kvtide_envs::memory::{KvShape, MemoryError};
 use kvtide_kernels::launch::{self, Geometry};
 
 use super::Element;
@@ -15,8 +17,6 @@ use super::device::{Arg, Device};
 use super::driver::Buffer;
 use super::step::{Inputs, List};
 use super::weights::{Layer, Weights, Widths};
-use crate::cost::Model;
-use crate::memory::{KvShape, MemoryError};
 
 /// Base of the rotary positions, Llama 3's; a constant of the arithmetic, which takes the same time for any.
 const ROPE_THETA: f32 = 500_000.0;

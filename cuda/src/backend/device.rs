@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
+use kvtide_envs::cost::DeviceAbout;
+use kvtide_envs::memory::MemoryError;
 use kvtide_kernels::launch::Geometry;
 
 use super::compile::{load_nvrtc, machine_code};
 use super::driver::{Context, Event, Stream, failed};
-use crate::cost::DeviceAbout;
-use crate::memory::MemoryError;
 
 /// An open device: what it is, its kernels, and its two streams.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::memory::MemoryError;
 use kvtide_kernels::check::{Arg as CheckArg, Launcher, all};
 use kvtide_kernels::launch::Geometry;
 
 use super::device::{Arg, Device};
 use super::driver::Buffer;
-use crate::memory::MemoryError;
-use crate::memory::cuda::KernelCheck;
+use crate::KernelCheck;
 
 /// Runs every check of every kernel with each of `seeds`, and hands each over as it is done.
 ///
@@ -19,8 +19,7 @@ pub(super) fn check_kernels(
     seeds: std::ops::Range<u64>,
     report: &mut dyn FnMut(&KernelCheck),
 ) -> Result<(), MemoryError> {
-    device.enter()?;
-    let mut launcher = OnDevice { device: Arc::clone(device), lost: None };
+    let mut launcher = Checked { kernels: Kernels { device: Arc::clone(device) }, lost: None };
     for (name, check) in all() {
         let failed = seeds.clone().find_map(|seed| Some((seed, check(&mut launcher, seed).err()?)));
         if let Some(lost) = launcher.lost.take() {
@@ -32,15 +31,36 @@ pub(super) fn check_kernels(
     Ok(())
 }
 
-struct OnDevice {
+/// The kernels of a device, launched one at a time on bytes of the host.
+#[derive(Debug)]
+pub struct Kernels {
     device: Arc<Device>,
-    /// Why nothing can be launched any more.
-    lost: Option<MemoryError>,
 }
 
-impl OnDevice {
-    fn run(&mut self, entry: &str, geometry: Geometry, args: &mut [CheckArg<'_>]) -> Result<(), MemoryError> {
-        let device = Arc::clone(&self.device);
+impl Kernels {
+    /// Those of device `ordinal`, compiled for it.
+    ///
+    /// # Errors
+    /// There is no such device, or a kernel does not compile.
+    pub fn open(ordinal: u32) -> Result<Kernels, MemoryError> {
+        Ok(Kernels { device: Arc::new(Device::open(ordinal)?) })
+    }
+
+    /// Multiprocessors of the device.
+    pub fn multiprocessors(&self) -> u32 {
+        self.device.multiprocessors()
+    }
+
+    /// Uploads what `args` point to, runs `entry` to its end, and downloads what it may have written.
+    ///
+    /// # Errors
+    /// There is no such kernel, or it failed.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel, in order, and as large as it says; no number of them leads it elsewhere.
+    pub unsafe fn launch(&self, entry: &str, geometry: Geometry, args: &mut [CheckArg<'_>]) -> Result<(), MemoryError> {
+        let device = &self.device;
+        device.enter()?;
         let entry =
             device.entry(entry).ok_or_else(|| MemoryError::Unsupported(format!("there is no kernel {entry}")))?;
         let stream = &device.compute;
@@ -69,7 +89,7 @@ impl OnDevice {
                 _ => Arg::Long(0),
             })
             .collect();
-        // SAFETY: a check gives the kernel's own arguments; its buffers live until they are read below.
+        // SAFETY: the caller's; the buffers live until they are read below.
         unsafe { device.launch(entry, geometry, stream, &values)? };
         stream.synchronise()?;
         for (arg, buffer) in args.iter_mut().zip(&buffers) {
@@ -81,9 +101,18 @@ impl OnDevice {
     }
 }
 
-impl Launcher for OnDevice {
+/// Kernels under check.
+struct Checked {
+    kernels: Kernels,
+    /// Why nothing can be launched any more.
+    lost: Option<MemoryError>,
+}
+
+impl Launcher for Checked {
     fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [CheckArg<'_>]) -> Result<(), String> {
-        self.run(entry, *geometry, args).map_err(|error| {
+        // SAFETY: a check gives the kernel's own arguments.
+        let launched = unsafe { self.kernels.launch(entry, *geometry, args) };
+        launched.map_err(|error| {
             let text = error.to_string();
             if matches!(error, MemoryError::DeviceLost { .. }) {
                 self.lost.get_or_insert(error);
@@ -93,6 +122,6 @@ impl Launcher for OnDevice {
     }
 
     fn multiprocessors(&self) -> u32 {
-        self.device.multiprocessors()
+        self.kernels.multiprocessors()
     }
 }

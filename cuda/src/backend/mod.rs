@@ -1,4 +1,4 @@
-//! With the feature `cuda`.
+//! The device as the driver has it: pools, streams, kernels, and the backend over them.
 #![expect(unsafe_code, reason = "the CUDA driver is a C library: this is the one place that talks to it")]
 
 mod blas;
@@ -18,10 +18,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use kvtide_envs::cost::{Deployment, DeviceAbout, Direction, Model, Timed};
+use kvtide_envs::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, MemorySource, Tier, Work};
+use kvtide_envs::sched::EngineConfig;
+use kvtide_envs::time::Micros;
 use kvtide_kernels::launch;
+use kvtide_kernels::reference::Element;
 
 pub use device::devices;
-use kvtide_kernels::reference::Element;
+pub use launcher::Kernels;
 
 use self::decoder::{Decoder, Limits};
 use self::device::{Arg, Device};
@@ -31,11 +36,7 @@ use self::speed::Sizes;
 use self::step::{Builder, Inputs, Layout, Steps};
 use self::timer::Timer;
 use self::weights::Widths;
-use super::{KernelCheck, Speed};
-use crate::cost::{Deployment, DeviceAbout, Direction, Model, Timed};
-use crate::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work};
-use crate::sched::EngineConfig;
-use crate::time::Micros;
+use crate::{KernelCheck, Speed};
 
 /// Real blocks on a device, and a decoder over them.
 struct CudaMemory {
@@ -92,13 +93,30 @@ pub fn open(
     Ok(Box::new(CudaMemory::decoder(&device, &deployment.model, Element::Bf16, engine)?))
 }
 
-/// Device `ordinal` with blocks of `shape` whose contents are drawn, as those of [`HostMemory`](crate::memory::HostMemory)
+/// The same, lent to one node at a time.
+///
+/// # Errors
+/// As [`open`].
+pub fn lend(ordinal: u32, deployment: &Deployment, engine: &EngineConfig) -> Result<MemorySource, MemoryError> {
+    let shape = KvShape::of(&deployment.model, engine.block_size)?;
+    Ok(MemorySource::lend(open(ordinal, deployment, engine)?, shape, engine))
+}
+
+/// Device `ordinal` with blocks of `shape` whose contents are drawn, as those of [`HostMemory`](kvtide_envs::memory::HostMemory)
 /// are: every checksum is the same there.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_drawn(ordinal: u32, shape: KvShape, engine: &EngineConfig) -> Result<Box<dyn MemoryBackend>, MemoryError> {
     Ok(Box::new(CudaMemory::drawn(&Arc::new(Device::open(ordinal)?), shape, engine)?))
+}
+
+/// The same, lent to one node at a time.
+///
+/// # Errors
+/// As [`open`].
+pub fn lend_drawn(ordinal: u32, shape: KvShape, engine: &EngineConfig) -> Result<MemorySource, MemoryError> {
+    Ok(MemorySource::lend(open_drawn(ordinal, shape, engine)?, shape, engine))
 }
 
 /// Device `ordinal` with the model of `deployment` on it, to be timed step by step. `commit` is what this was built from.

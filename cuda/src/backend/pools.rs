@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::Direction;
+use kvtide_envs::kv::BlockId;
+use kvtide_envs::memory::{Filled, KvShape, MemoryError, Tier};
+use kvtide_envs::sched::BlockCopy;
 use kvtide_kernels::launch;
 
 use super::device::{Arg, Device};
 use super::driver::{Buffer, Event, Pinned, copy};
-use crate::cost::Direction;
-use crate::kv::BlockId;
-use crate::memory::{Filled, KvShape, MemoryError, Tier};
-use crate::sched::BlockCopy;
 
 /// How scattered blocks are copied between device and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::{Direction, Timing};
+use kvtide_envs::kv::BlockId;
+use kvtide_envs::memory::{Filled, KvShape, MemoryError};
+use kvtide_envs::sched::BlockCopy;
+use kvtide_envs::seed;
 use kvtide_kernels::launch::{self, DecodeItem, MergeItem, decode_items};
 use rand::seq::SliceRandom;
 
 use super::device::{Arg, Device};
 use super::driver::{Buffer, Event, Pinned, Stream, copy};
 use super::pools::{CopyMethod, Pools};
-use crate::cost::{Direction, Timing};
-use crate::kv::BlockId;
-use crate::memory::cuda::{Ceiling, Speed};
-use crate::memory::{Filled, KvShape, MemoryError};
-use crate::sched::BlockCopy;
-use crate::seed;
+use crate::{Ceiling, Speed};
 
 /// How often everything is done before it counts, so that clocks and caches settle.
 const WARM_UP: u32 = 3;

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kvtide_envs::memory::{KvShape, MemoryError, Span, Work};
 use kvtide_kernels::launch::{DecodeItem, MergeItem, PrefillChunk, PrefillItem, decode_items, prefill_items};
 
 use super::device::Device;
 use super::driver::{Buffer, Event, Pinned, copy};
 use super::pools::slot;
-use crate::memory::{KvShape, MemoryError, Span, Work};
 
 /// A list of a step's inputs: where it starts, in words, and how many entries it has.
 #[derive(Debug, Clone, Copy, Default)]

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::{Chunk, DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
+use kvtide_envs::kv::{BlockId, blocks_for};
+use kvtide_envs::memory::{MemoryBackend, MemoryError, Span, Work};
+use kvtide_envs::sched::{BlockCopy, RequestId};
+use kvtide_envs::seed;
 use kvtide_kernels::launch;
 use rand::seq::SliceRandom;
 
 use super::CudaMemory;
 use super::device::{Arg, Device};
 use super::driver::Event;
-use crate::cost::{Chunk, DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
-use crate::kv::{BlockId, blocks_for};
-use crate::memory::{MemoryBackend, MemoryError, Span, Work};
-use crate::sched::{BlockCopy, RequestId};
-use crate::seed;
 
 /// Runs before the first that counts: code is loaded, caches settle.
 const WARM_UP: u32 = 3;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::Model;
+use kvtide_envs::memory::MemoryError;
+use kvtide_envs::seed;
 use rand::Rng;
 
 use super::Element;
 use super::device::Device;
 use super::driver::{Buffer, copy};
-use crate::cost::Model;
-use crate::memory::MemoryError;
-use crate::seed;
 
 /// Widths of a dense decoder, as far as its matrices go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! The emulator: its shared library, and a launcher over it.
+#![expect(unsafe_code, reason = "runs compiled kernels")]
 
 use std::ffi::{CStr, c_char, c_void};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use kvtide_MISSING_COMPILER;
 use kvtide_kernels::check::{Arg, Launcher};
-use kvtide_kernels::emulator;
 use kvtide_kernels::launch::Geometry;
 use libloading::Library;
 
@@ -19,7 +20,7 @@ pub fn folder() -> &'static Path {
 pub fn compiled(library: Result<PathBuf, String>) -> Option<PathBuf> {
     match library {
         Ok(path) => Some(path),
-        Err(message) if message.starts_with(emulator::MISSING_COMPILER) => {
+        Err(message) if message.starts_with(MISSING_COMPILER) => {
             let _ = writeln!(io::stderr(), "skipped: kernels are not run: {message}");
             None
         }

@@ -71,7 +71,7 @@ fn modules_and_launches_are_checked() {
 
 /// A CUBIN of the source for this device, or none without NVRTC.
 fn compile_cubin(source: &CStr) -> Option<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/libtorch/nvidia/cu13/lib");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../third_party/libtorch/nvidia/cu13/lib");
     for name in ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"] {
         // SAFETY: NVIDIA's own libraries, verified by hash when they were fetched, and stay loaded for good.
         match unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_GLOBAL) } {

@@ -47,8 +47,7 @@ fn the_same_seed_runs_in_the_same_order() {
 fn eager_work_runs_without_anybody_waiting() {
     let device = device_or_skip!();
     let context = device.context(0);
-    // SAFETY: takes any number.
-    unsafe { (device.setters.set_eager)(100) };
+    device.set_eager(100);
     let stream = context.new_stream().unwrap();
     let memory = stream.alloc_zeros::<u8>(16).unwrap();
     assert!(device.counters().executed > 0);

@@ -1,5 +1,5 @@
 // Kernels for the tests of the emulated driver, written by hand.
-#include "../../emulator/launch.h"
+#include "launch.h"
 
 namespace {
 

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::{CostModel, Deployment};
+use kvtide_envs::env::{Node, NodeConfig, RunError, run};
+use kvtide_envs::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
+use kvtide_envs::metrics::{Collector, Summary};
+use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::time::Micros;
+use kvtide_envs::trace::Request;
 use kvtide_runtime::{Action, Host, Preemption, Victim};
 
 use super::emulated_or_skip;
-use crate::cost::{CostModel, Deployment};
-use crate::env::{Node, NodeConfig, RunError, run};
-use crate::memory::cuda::open_drawn;
-use crate::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
-use crate::metrics::{Collector, Summary};
-use crate::sched::{EngineConfig, EngineKind, Slo};
-use crate::time::Micros;
-use crate::trace::Request;
+use crate::lend_drawn;
 
 /// A node under so much pressure that it swaps all the time.
 pub(super) fn crowd(engine: EngineKind, block_size: u32) -> (NodeConfig, Arc<[Request]>) {
@@ -56,8 +56,7 @@ pub(super) fn serve(engine: EngineKind, block_size: u32, memory: &MemorySource) 
 fn drawn(engine: EngineKind, token_bytes: u32) -> Result<MemorySource, MemoryError> {
     let (config, _) = crowd(engine, 4);
     let shape = KvShape::small(token_bytes, 4).unwrap();
-    let backend = open_drawn(0, shape, &config.engine)?;
-    Ok(MemorySource::lend(backend, shape, &config.engine))
+    lend_drawn(0, shape, &config.engine)
 }
 
 /// What time has no part in.

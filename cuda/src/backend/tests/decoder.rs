@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use kvtide_envs::cost::{Deployment, Hardware, Model};
+use kvtide_envs::kv::{BlockId, blocks_for};
+use kvtide_envs::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
+use kvtide_envs::sched::{EngineConfig, EngineKind, RequestId};
+use kvtide_envs::seed;
 use kvtide_kernels::launch::{PrefillChunk, decode_items, prefill_items};
 
 use super::backend::serve;
 use super::emulated_or_skip;
-use crate::cost::{Deployment, Hardware, Model};
-use crate::kv::{BlockId, blocks_for};
-use crate::memory::cuda::enabled::{CudaMemory, Device, Element, Writer};
-use crate::memory::cuda::open;
-use crate::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
-use crate::sched::{EngineConfig, EngineKind, RequestId};
-use crate::seed;
+use crate::backend::{CudaMemory, Device, Element, Writer};
+use crate::open;
 
 /// Two layers, four heads of 64 over two key/value heads.
 pub(super) fn model(head_dim: u32) -> Model {

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use super::decoder::{deployment, model};
-use super::emulated_or_skip;
-use crate::cost::{
+use kvtide_envs::cost::{
     Chunk, CostModel, Deployment, DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure,
 };
-use crate::device::{check_schedules, compare, traffic};
-use crate::env::NodeConfig;
-use crate::memory::cuda::enabled::Device;
-use crate::memory::cuda::enabled::speed::{self, Sizes};
-use crate::memory::cuda::{check_kernels, devices, open, open_drawn, timer};
-use crate::memory::{KvShape, MemorySource};
-use crate::sched::{EngineConfig, EngineKind, Slo};
+use kvtide_envs::env::NodeConfig;
+use kvtide_envs::memory::KvShape;
+use kvtide_envs::sched::{EngineConfig, EngineKind, Slo};
 use kvtide_runtime::Host;
+
+use super::decoder::{deployment, model};
+use super::emulated_or_skip;
+use crate::backend::Device;
+use crate::backend::speed::{self, Sizes};
+use crate::{check_kernels, devices, lend, lend_drawn, timer};
+use crate::{check_schedules, compare, traffic};
 
 #[test]
 fn every_kernel_passes_its_checks_through_the_driver() {
@@ -31,17 +32,16 @@ fn every_kernel_passes_its_checks_through_the_driver() {
 fn a_device_that_is_not_there_is_named() {
     let _emulated = emulated_or_skip!();
     let deployment: Deployment = "llama-3-8b@h200".parse().unwrap();
-    let engine = deployment.engine(crate::sched::EngineKind::V1);
-    let error = crate::memory::cuda::open(3, &deployment, &engine).unwrap_err().to_string();
+    let engine = deployment.engine(kvtide_envs::sched::EngineKind::V1);
+    let error = crate::open(3, &deployment, &engine).unwrap_err().to_string();
     assert!(error.starts_with("no CUDA device 3: "), "{error}");
 }
 
 #[test]
 fn random_schedules_leave_the_same_blocks_on_the_device() {
     let _emulated = emulated_or_skip!();
-    let mut backend =
-        |shape: KvShape, engine: &EngineConfig| Ok(MemorySource::lend(open_drawn(0, shape, engine)?, shape, engine));
-    let report = check_schedules(0..25, &mut backend, &mut || {}).unwrap();
+    let mut drawn = |shape: KvShape, engine: &EngineConfig| lend_drawn(0, shape, engine);
+    let report = check_schedules(0..25, &mut drawn, &mut || {}).unwrap();
     assert_eq!((report.schedules, report.compared), (25, 25));
     assert!(report.swapped >= 15 && report.round_trips_checked > 200, "{report:?}");
 }
@@ -131,14 +131,13 @@ fn a_profile_fitted_to_the_device_foretells_it() {
     assert!(last.0 + 1 >= last.1 && last.1 > 30, "{last:?}");
     assert!(measured.transfers.len() >= 8 && !fitted.by_kind.is_empty());
     // A clock without noise: what is left is what the form of the model cannot say of the emulated device.
-    assert!(fitted.held_out.median < 0.06, "{}", crate::cost::render(&fitted));
+    assert!(fitted.held_out.median < 0.06, "{}", kvtide_envs::cost::render(&fitted));
     drop(timer);
 
     let fitted = Deployment { hardware: fitted.hardware, ..deployment };
     let cost = CostModel::new(&fitted, 16);
     let config = NodeConfig { cost, engine: engine.clone(), slo: Slo::default(), clients: None, host: Host::KVTIDE };
-    let shape = KvShape::of(&fitted.model, 16).unwrap();
-    let memory = MemorySource::lend(open(0, &fitted, &engine).unwrap(), shape, &engine);
+    let memory = lend(0, &fitted, &engine).unwrap();
     let requests = traffic(&"uniform:rate=4,n=6,in=90,out=12,seed=3".parse().unwrap()).unwrap();
     let comparison = compare("six requests", &config, &requests, &memory).unwrap();
     assert_eq!((comparison.device.completed, comparison.model.completed), (6, 6));

@@ -5,26 +5,26 @@ mod decoder;
 mod device;
 
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kvtide_kernels::emulator;
+use kvtide_emulator::{Driver, MISSING_COMPILER, libraries};
+use kvtide_envs::kv::BlockId;
 use kvtide_kernels::reference::Element;
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::kv::BlockId;
-
-/// The emulated device, for one test at a time, and what tests set about it (`kernels/emulator/launch.h`).
+/// The emulated device, for one test at a time.
 pub(super) struct Emulated {
-    setters: &'static Setters,
+    driver: &'static Driver,
     _turn: MutexGuard<'static, ()>,
 }
 
-struct Setters {
-    reset: unsafe extern "C" fn(u64) -> i32,
-    set_memory_bytes: unsafe extern "C" fn(u64),
-    set_fail_after: unsafe extern "C" fn(i64),
-    set_eager: unsafe extern "C" fn(u32),
+impl Deref for Emulated {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        self.driver
+    }
 }
 
 /// Device memory unless a test says otherwise, bytes.
@@ -34,16 +34,13 @@ impl Emulated {
     /// Waits for the device; `None`, with a word, where it cannot be built.
     pub(super) fn take() -> Option<Emulated> {
         static TURN: Mutex<()> = Mutex::new(());
-        static SETTERS: OnceLock<Option<Setters>> = OnceLock::new();
+        static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let setters = SETTERS.get_or_init(load).as_ref()?;
-        // SAFETY: setters take any number.
-        unsafe {
-            (setters.set_memory_bytes)(MEMORY_BYTES);
-            (setters.set_fail_after)(-1);
-            (setters.set_eager)(0);
-        }
-        let emulated = Emulated { setters, _turn: turn };
+        let driver = DRIVER.get_or_init(load).as_ref()?;
+        driver.set_memory_bytes(MEMORY_BYTES);
+        driver.set_fail_after(-1);
+        driver.set_eager(0);
+        let emulated = Emulated { driver, _turn: turn };
         emulated.reset(0);
         Some(emulated)
     }
@@ -51,24 +48,7 @@ impl Emulated {
     /// Work runs in another order from now on. Nothing may be in use.
     pub(super) fn reset(&self, seed: u64) {
         super::device::forget();
-        // SAFETY: takes any number.
-        unsafe { (self.setters.reset)(seed) };
-    }
-
-    pub(super) fn set_memory_bytes(&self, bytes: u64) {
-        // SAFETY: takes any number.
-        unsafe { (self.setters.set_memory_bytes)(bytes) };
-    }
-
-    pub(super) fn set_fail_after(&self, operations: i64) {
-        // SAFETY: takes any number.
-        unsafe { (self.setters.set_fail_after)(operations) };
-    }
-
-    /// How often, in percent, queued work runs at once.
-    pub(super) fn set_eager(&self, percent: u32) {
-        // SAFETY: takes any number.
-        unsafe { (self.setters.set_eager)(percent) };
+        self.driver.reset(seed);
     }
 }
 
@@ -83,7 +63,7 @@ impl Drop for Emulated {
 /// Returns from a test that cannot run here.
 macro_rules! emulated_or_skip {
     () => {
-        match $crate::memory::cuda::enabled::tests::Emulated::take() {
+        match $crate::backend::tests::Emulated::take() {
             Some(emulated) => emulated,
             None => return,
         }
@@ -91,34 +71,21 @@ macro_rules! emulated_or_skip {
 }
 pub(super) use emulated_or_skip;
 
-fn load() -> Option<Setters> {
-    let skip = |why: String| {
+fn load() -> Option<Driver> {
+    let skip = |why: &str| {
         let _ = writeln!(io::stderr(), "skipped: the emulated device: {why}");
         None
     };
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/emulated");
-    let libraries = match emulator::libraries(&target) {
+    let libraries = match libraries(&target) {
         Ok(libraries) => libraries,
-        Err(why) if why.starts_with(emulator::MISSING_COMPILER) => return skip(why),
+        Err(why) if why.starts_with(MISSING_COMPILER) => return skip(&why),
         Err(why) => panic!("{why}"),
     };
     if let Err(why) = super::compile::load_nvrtc() {
-        return skip(why.to_string());
+        return skip(&why.to_string());
     }
-    // SAFETY: built from this project's sources; they run nothing when loaded, and stay for good. The symbols have these types.
-    unsafe {
-        let open = |path| Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL).expect("what was built loads");
-        let driver = open(libraries.driver);
-        std::mem::forget(open(libraries.blas));
-        let setters = Setters {
-            reset: *driver.get(b"kvtide_emulated_reset").expect("exported"),
-            set_memory_bytes: *driver.get(b"kvtide_emulated_set_memory_bytes").expect("exported"),
-            set_fail_after: *driver.get(b"kvtide_emulated_set_fail_after").expect("exported"),
-            set_eager: *driver.get(b"kvtide_emulated_set_eager").expect("exported"),
-        };
-        std::mem::forget(driver);
-        Some(setters)
-    }
+    Some(Driver::load(&libraries))
 }
 
 impl super::Device {

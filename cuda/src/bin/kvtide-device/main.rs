@@ -2,99 +2,40 @@
 //!
 //! It is copied to a machine with a device and no Rust toolchain; `scripts/device-check.sh` runs it there.
 
+mod options;
+
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::{self, ExitCode};
 use std::{env, fs};
 
+use clap::{CommandFactory, Parser};
+use kvtide_cuda::{
+    Comparison, KernelCheck, Report, ScheduleReport, Section, Speed, about, check_kernels, check_schedules, compare,
+    devices, lend, lend_drawn, render, speed_line, timer, traffic,
+};
 use kvtide_envs::cost::{
     CostModel, Deployment, Fitted, Hardware, Measured, Profile, Provenance, Schedule, fit, render as render_fit,
 };
-use kvtide_envs::device::{
-    Comparison, Report, ScheduleReport, Section, check_schedules, compare, render, speed_line, traffic,
-};
 use kvtide_envs::env::NodeConfig;
-use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
-use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
-use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
-use kvtide_envs::workload::SyntheticSpec;
+use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
+use kvtide_envs::sched::{EngineConfig, Slo};
 use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;
 
-const USAGE: &str = "\
-usage: kvtide-device COMMAND [OPTION VALUE]...
+use self::options::{Cli, Command, Options};
 
-commands
-  info        the devices the driver knows
-  check       kernels against references, random schedules on real blocks; in host memory alone without a device
-  speed       speeds of block copies, checksums and attention, beside ceilings measured in the same call
-  calibrate   time steps and copies, fit a hardware profile, report errors on points held out
-  compare     serve traffic on the device and in the model
-  all         all of these into --out: report.md, report.json, profile.toml, timings.json; what cannot be done is skipped.
-              Each part in a process of its own, so that a device lost in one does not take the others along
-
-options
-  --device N        which device (0)
-  --env MODEL@HW    model and hardware; HW may be a profile FILE.toml (llama-3-8b@h200)
-  --engine v0|v1    whose scheduling is compared (v1)
-  --set KEY=VALUE   engine setting under vLLM's name, such as num_gpu_blocks=4000; repeatable
-  --seeds N         seeds of each kernel check (20)
-  --schedules N     random schedules in host memory (1000); a fifth of them on the device
-  --points N        points that are timed, at most (400)
-  --repeats N       repeats of each (5)
-  --workload SPEC   traffic that is compared, repeatable (chat:rate=12,duration=20s and reasoning:rate=3,duration=6s)
-  --date DAY        day that is written into reports and profiles
-  --commit ID       what this was built from
-  --out PATH        where reports and profiles go: a folder for all, a file for calibrate
-";
-
-/// Host blocks of an engine that is given fewer.
-const HOST_BLOCKS: u32 = 1024;
 /// Points after which what was timed is written down.
 const KEEP_EVERY: usize = 20;
 
-struct Options {
-    device: u32,
-    env: String,
-    engine: EngineKind,
-    settings: Vec<Setting>,
-    seeds: u64,
-    schedules: u64,
-    points: u32,
-    repeats: u32,
-    workloads: Vec<String>,
-    date: String,
-    commit: String,
-    out: Option<PathBuf>,
-    /// All of them as they were given, but --out.
-    args: Vec<String>,
-}
-
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let command = args.first().map_or("", String::as_str);
-    if matches!(command, "" | "help" | "--help" | "-h") {
-        print!("{USAGE}");
+    let Some(command) = Cli::parse().command else {
+        print!("{}", Cli::command().render_long_help());
         return ExitCode::SUCCESS;
-    }
-    // Undocumented: how `all` calls itself.
-    let (name, rest) = match (command, args.get(1)) {
-        ("part", Some(name)) => (name.as_str(), &args[2..]),
-        _ => ("", &args[1..]),
     };
-    let done = Options::parse(rest).and_then(|options| match command {
-        "part" => part(&options, name),
-        "info" => info(),
-        "check" => Ok(check(&options)),
-        "speed" => speed(&options),
-        "calibrate" => calibrate_alone(&options),
-        "compare" => compare_alone(&options),
-        "all" => all(&options),
-        other => Err(format!("unknown command {other:?}; kvtide-device help lists them")),
-    });
-    match done {
+    match run(&command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -104,99 +45,24 @@ fn main() -> ExitCode {
     }
 }
 
-impl Options {
-    fn parse(args: &[String]) -> Result<Options, String> {
-        let mut options = Options {
-            device: 0,
-            env: "llama-3-8b@h200".to_owned(),
-            engine: EngineKind::V1,
-            settings: Vec::new(),
-            seeds: 20,
-            schedules: 1000,
-            points: 400,
-            repeats: 5,
-            workloads: Vec::new(),
-            date: "unknown".to_owned(),
-            commit: "unknown".to_owned(),
-            out: None,
-            args: Vec::new(),
-        };
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
-            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
-            if name != "--out" {
-                options.args.extend([name.clone(), value.clone()]);
-            }
-            let wrong = |expected: &str| format!("{name} {value:?}: expected {expected}");
-            match name.as_str() {
-                "--device" => options.device = value.parse().map_err(|_| wrong("the number of a device"))?,
-                "--env" => options.env.clone_from(value),
-                "--engine" => options.engine = value.parse().map_err(|_| wrong("v0 or v1"))?,
-                "--set" => {
-                    let setting = value.parse().map_err(|error: SettingError| format!("--set: {error}"))?;
-                    options.settings.push(setting);
-                }
-                "--seeds" => options.seeds = at_least_one(value).ok_or_else(|| wrong("a number of seeds"))?,
-                "--schedules" => {
-                    options.schedules = at_least_one(value).ok_or_else(|| wrong("a number of schedules"))?;
-                }
-                "--points" => {
-                    let points = at_least_one(value).and_then(|points| u32::try_from(points).ok());
-                    options.points = points.filter(|points| *points >= 20).ok_or_else(|| wrong("20 points or more"))?;
-                }
-                "--repeats" => {
-                    let repeats = value.parse().ok().filter(|repeats| (1..=1000).contains(repeats));
-                    options.repeats = repeats.ok_or_else(|| wrong("a number from 1 to 1000"))?;
-                }
-                "--workload" => {
-                    value.parse::<SyntheticSpec>().map_err(|error| format!("--workload {value}: {error}"))?;
-                    options.workloads.push(value.clone());
-                }
-                "--date" => options.date.clone_from(value),
-                "--commit" => options.commit.clone_from(value),
-                "--out" => options.out = Some(PathBuf::from(value)),
-                _ => return Err(format!("unknown option {name:?}; kvtide-device help lists them")),
-            }
-        }
-        if options.workloads.is_empty() {
-            options.workloads =
-                ["chat:rate=12,duration=20s", "reasoning:rate=3,duration=6s"].map(str::to_owned).to_vec();
-        }
-        Ok(options)
+/// Whether everything that was looked at is as it should be.
+fn run(command: &Command) -> Result<bool, String> {
+    match command {
+        Command::Info(_) => info(),
+        Command::Check(options) => Ok(check(options)),
+        Command::Speed(options) => speed(options),
+        Command::Calibrate(options) => calibrate_alone(options),
+        Command::Compare(options) => compare_alone(options),
+        Command::All(options) => all(options),
+        Command::Part { name, options } => part(options, name),
     }
-
-    fn deployment(&self) -> Result<Deployment, String> {
-        let deployment = Deployment::load(&self.env).and_then(|deployment| deployment.with(&self.settings));
-        deployment.map_err(|error| error.to_string())
-    }
-
-    /// The engine vLLM would start there, with host blocks: V1 has no host tier of its own, and swaps are looked at all the
-    /// same.
-    fn engine(&self, deployment: &Deployment) -> Result<EngineConfig, String> {
-        let mut engine = deployment.engine(self.engine);
-        engine.num_cpu_blocks = engine.num_cpu_blocks.max(HOST_BLOCKS);
-        engine.with(&self.settings).map_err(|error| format!("--set: {error}"))
-    }
-
-    /// Why there is no device, or nothing.
-    fn no_device(&self) -> Option<String> {
-        let devices = cuda::devices();
-        (self.device >= devices).then(|| match devices {
-            0 => "no CUDA device: there is no driver, or it knows none".to_owned(),
-            devices => format!("no CUDA device {}: the driver knows {devices}", self.device),
-        })
-    }
-}
-
-fn at_least_one(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|count| *count >= 1)
 }
 
 fn info() -> Result<bool, String> {
-    let devices = cuda::devices();
+    let devices = devices();
     println!("{devices} CUDA devices");
     for ordinal in 0..devices {
-        let about = cuda::about(ordinal).map_err(|error| error.to_string())?;
+        let about = about(ordinal).map_err(|error| error.to_string())?;
         let gb = about.memory_bytes as f64 * 1e-9;
         println!("{ordinal}: {}, {gb:.1} GB, {} multiprocessors, {}", about.name, about.multiprocessors, about.driver);
     }
@@ -236,7 +102,7 @@ fn kernel_checks(options: &Options) -> Section<Vec<KernelCheck>> {
         return Section::Skipped(why);
     }
     let mut checks = Vec::new();
-    let checked = cuda::check_kernels(options.device, 0..options.seeds, &mut |check| {
+    let checked = check_kernels(options.device, 0..options.seeds, &mut |check| {
         progress(&format!("checked {}", check.name));
         checks.push(check.clone());
     });
@@ -248,10 +114,7 @@ fn device_schedules(options: &Options) -> Section<ScheduleReport> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let mut device = |shape: KvShape, engine: &EngineConfig| {
-        let backend = cuda::open_drawn(options.device, shape, engine)?;
-        Ok(MemorySource::lend(backend, shape, engine))
-    };
+    let mut device = |shape: KvShape, engine: &EngineConfig| lend_drawn(options.device, shape, engine);
     let all = options.schedules.div_ceil(5);
     let mut done = 0;
     let checked = check_schedules(0..all, &mut device, &mut || {
@@ -267,7 +130,7 @@ fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Spee
         return Section::Skipped(why);
     }
     let mut speeds = Vec::new();
-    let measured = cuda::speeds(options.device, deployment, &mut |speed| {
+    let measured = kvtide_cuda::speeds(options.device, deployment, &mut |speed| {
         each(speed);
         speeds.push(speed.clone());
     });
@@ -286,7 +149,7 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
 
 fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, Box<dyn Error>> {
     let engine = options.engine(deployment)?;
-    let mut timer = cuda::timer(options.device, deployment, &engine, &options.commit)?;
+    let mut timer = timer(options.device, deployment, &engine, &options.commit)?;
     let schedule = Schedule::new(&engine, options.points, options.repeats);
     let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
     let mut measured = match kept.filter(|kept| kept.is_of(timer.as_ref(), &schedule)) {
@@ -317,8 +180,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
         let engine = options.engine(deployment)?;
         let cost = CostModel::new(deployment, engine.block_size);
         let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None, host: Host::KVTIDE };
-        let kind = MemoryKind::Cuda { ordinal: options.device };
-        let memory = MemorySource::open(kind, deployment, &config.engine).map_err(|error| error.to_string())?;
+        let memory = lend(options.device, deployment, &config.engine).map_err(|error| error.to_string())?;
         let mut all = Vec::new();
         for workload in &options.workloads {
             progress(&format!("serving {workload}"));
@@ -402,8 +264,8 @@ fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, e
     let path = folder.join(format!("{name}.part"));
     let run = || -> Result<Section<T>, String> {
         let program = env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(program);
-        command.args(["part", name]).args(&options.args).arg("--out").arg(&path);
+        let mut command = process::Command::new(program);
+        command.args(["part", name]).args(options.args()).arg("--out").arg(&path);
         command.args(env.iter().flat_map(|env| ["--env", env]));
         let status = command.status().map_err(|error| error.to_string())?;
         if !status.success() {
@@ -463,7 +325,7 @@ fn profile(fitted: &Fitted, path: &Path, options: &Options) -> Profile {
 
 /// A report of nothing.
 fn empty(options: &Options) -> Report {
-    let about: Option<Result<_, MemoryError>> = options.no_device().is_none().then(|| cuda::about(options.device));
+    let about: Option<Result<_, MemoryError>> = options.no_device().is_none().then(|| about(options.device));
     let about = about.and_then(Result::ok);
     Report {
         device: about.as_ref().map(|about| about.name.clone()),
