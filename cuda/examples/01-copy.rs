@@ -12,7 +12,7 @@ use kvtide_envs::sched::{BlockCopy, EngineConfig, RequestId};
 /// Tokens of a block.
 const BLOCK_SIZE: u32 = 16;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     if devices() == 0 {
         eprintln!("skipped: 01-copy: no CUDA device");
         return Ok(());

@@ -29,7 +29,7 @@ impl<const N: usize> Aligned<N> {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     if devices() == 0 {
         eprintln!("skipped: 02-attention: no CUDA device");
         return Ok(());

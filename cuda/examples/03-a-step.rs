@@ -36,7 +36,7 @@ fn tiny() -> Result<Deployment, Box<dyn Error>> {
     Ok(Deployment { model, hardware: Hardware::named("h200").ok_or("a built-in profile")?, devices: 1 })
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     if devices() == 0 {
         eprintln!("skipped: 03-a-step: no CUDA device");
         return Ok(());

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use kvtide_MISSING_COMPILER;
+use kvtide_emulator::MISSING_COMPILER;
 use kvtide_kernels::check::{Arg, Launcher};
 use kvtide_kernels::launch::Geometry;
 use libloading::Library;
