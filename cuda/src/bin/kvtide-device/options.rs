@@ -171,7 +171,7 @@ mod tests {
             "--set",
             "max_num_seqs=8",
             "--workload",
-            "chat:rate=1",
+            "chat:rate=1,duration=1",
             "--seeds",
             "4",
             "--out",
