@@ -49,9 +49,9 @@ pub struct ScheduleError {
 pub type MemoryOf<'a> = dyn FnMut(KvShape, &EngineConfig) -> Result<MemorySource, MemoryError> + 'a;
 
 /// Runs the schedule of each seed on what `memory` makes: random pools, requests, and controls that change at random steps.
-/// All blocks in use are checked after every eighth step, besides what [`Memory`](kvtide_envs::memory::Memory) looks at anyway. If
-/// the memory is a device's, the schedule is run on host memory too, and has to leave the same checksums. `watch` is called
-/// after each schedule.
+/// All blocks in use are checked after every eighth step, besides what [`Memory`](kvtide_envs::memory::Memory) looks at
+/// anyway. If the memory is a device's, the schedule is run on host memory too, and has to leave the same checksums. `watch`
+/// is called after each schedule.
 ///
 /// # Errors
 /// The first schedule that went wrong.
