@@ -61,8 +61,8 @@ dist: setup
 
 # Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
 device-binaries:
-	$(CARGO) build --release --locked -p kvtide-envs --bin kvtide-device
-	$(CARGO) test --release --locked --no-run -p kvtide-envs --test gpu --message-format=json > "$(TARGET)/gpu-tests.json"
+	$(CARGO) build --release --locked -p kvtide-cuda --bin kvtide-device
+	$(CARGO) test --release --locked --no-run -p kvtide-cuda --test gpu --message-format=json > "$(TARGET)/gpu-tests.json"
 	mkdir -p target/device-binaries
 	install -s "$(TARGET)/release/kvtide-device" target/device-binaries/kvtide-device
 	install -s "$$(sed -n 's/.*"executable":"\([^"]*\/deps\/gpu-[^"\/]*\)".*/\1/p' "$(TARGET)/gpu-tests.json")" target/device-binaries/gpu-tests

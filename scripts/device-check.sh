@@ -9,7 +9,7 @@
 # Needs no Rust toolchain: with `kvtide-device` and the test program of the GPU beside it (`make device-binaries`), from
 #   KVTIDE_DEVICE_BINARIES   their folder (target/device-binaries)
 # NVRTC and cuBLAS are the machine's own: of PyTorch's wheels, of CUDA's toolkit, or where KVTIDE_CUDA_LIBRARIES says.
-#   KVTIDE_DEVICE_OPTIONS    more options, as `kvtide-device help` lists them
+#   KVTIDE_DEVICE_OPTIONS    more options, as `kvtide-device help all` lists them
 #   KVTIDE_DEVICE_SECONDS    limit of the report, beside that of the tests of 120 s (400)
 # Clocks are left alone, and the card is never reset.
 set -u

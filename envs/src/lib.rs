@@ -2,15 +2,16 @@
 //!
 //! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`kv`], blocks; [`deploy`], what serves on what; [`sched`], which request runs;
-//! [`cost`], how long a step takes; [`calibrate`], its constants from a device's timings; [`memory`], what blocks are made of; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over
-//! all of it; [`baseline`], what a policy is measured against; [`device`], what is found out about a GPU. [`golden`] replays
-//! decision logs of real engines. Nothing here ever sees a tensor.
+//! [`cost`], how long a step takes; [`calibrate`], its constants from a device's timings; [`memory`], what blocks are made of;
+//! [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a policy is measured
+//! against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor, or talks to a device: whoever does
+//! hands a [`memory::MemoryBackend`] in.
+#![forbid(unsafe_code)]
 
 pub mod baseline;
 pub mod calibrate;
 pub mod cost;
 pub mod deploy;
-pub mod device;
 pub mod env;
 pub mod golden;
 pub mod kv;

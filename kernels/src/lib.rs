@@ -2,15 +2,13 @@
 //!
 //! The sources are compiled by NVRTC at run time, for the device that is there; each uses built-in types only, so that it
 //! compiles without any header. This crate never runs anything on a device: backends that launch these kernels live in
-//! `kvtide-envs`. What it can say about them without one:
+//! `kvtide-cuda`, and `kvtide-emulator` compiles the sources for the CPU. What it can say about them without one:
 //! - [`launch`]: grids, blocks and shared memory from sizes, and how attention is split into items;
 //! - [`mod@reference`]: the same results from plain Rust, in `f64` where there is arithmetic;
-//! - [`check`]: properties that hold on anything that can launch a kernel;
-//! - [`emulator`]: a C++ compiler builds the sources for the CPU, so that the checks run without a GPU.
+//! - [`check`]: properties that hold on anything that can launch a kernel.
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod emulator;
 pub mod launch;
 pub mod reference;
 

@@ -1,8 +1,3 @@
-//! Kernels: that they compile, and what they compute.
+//! Kernels: that they compile. What they compute is looked at where something runs them, on the emulated device and on a real one.
 
-#[expect(unsafe_code, reason = "runs compiled kernels")]
-mod common;
 mod compile;
-mod emulated;
-mod emulator;
-mod mutants;

@@ -10,7 +10,6 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtide_envs::calibrate::{Kept, KeptError, Measured, Schedule};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
-use kvtide_envs::memory::cuda;
 
 use super::output::Output;
 use super::{Exit, stop};
@@ -184,8 +183,7 @@ impl TimingsArgs {
     fn measure(&self, device: u32, deployment: &Deployment, engine: &EngineConfig) -> anyhow::Result<Option<Measured>> {
         let schedule = Schedule::new(engine, self.points, self.repeats);
         let kept = Kept::open(self.timings.as_deref())?;
-        let commit = option_env!("KVTIDE_COMMIT").unwrap_or("unknown");
-        let mut timer = cuda::timer(device, deployment, engine, commit)?;
+        let mut timer = crate::device::timer(device, deployment, engine)?;
         let bar = ProgressBar::new(schedule.len() as u64);
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} points  {elapsed} elapsed, {eta} left");
         bar.set_style(style.expect("a constant template is valid"));

@@ -7,13 +7,14 @@ use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineKind, Setting, SettingError};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::kv::Eviction;
-use kvtide_envs::memory::{MemoryKind, MemorySource};
+use kvtide_envs::memory::MemoryKind;
 use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
 
 use super::{Traffic, World, WorldError};
+use crate::device;
 
 /// Traffic, node and targets.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -142,7 +143,7 @@ impl WorldSpec {
         let kind = self.memory.as_deref().map(str::parse::<MemoryKind>).transpose()?.unwrap_or_default();
         // The traffic first: it is what is wrong most often, and a device takes a while.
         let world = World::new(&self.traffic()?, deployment, node, self.interval)?;
-        let memory = MemorySource::open(kind, &world.deployment, &world.node.engine)?;
+        let memory = device::memory(kind, &world.deployment, &world.node.engine)?;
         Ok(World { memory, ..world })
     }
 

@@ -3,15 +3,14 @@
 //! A scheduler hands out block numbers; a simulation needs no more. With a [`MemoryBackend`] the blocks are real: each
 //! [`Work`] is one planned step, carried out in the order of a serving engine, copies out, copies in, then the keys and
 //! values of the tokens computed. [`HostMemory`] does it with ordinary memory, so that every promise about contents is
-//! tested on any machine; the [CUDA backend](cuda) does it on a GPU, and measures what the cost model otherwise says.
-//! Every backend is given the same copies in the same order; only the clock differs.
+//! tested on any machine; that of `kvtide-cuda` does it on a GPU, and measures what the cost model otherwise says. Whoever has
+//! such a backend hands it in with [`MemorySource::lend`]; nothing here knows where it comes from. Every backend is given the same copies in the same order; only the clock differs.
 //!
 //! [`Memory`] stands between a node and its backend. It knows what every live block has to hold, and compares checksums:
 //! of a request's blocks when they come back from the host and when it finishes, and of all live blocks when asked to.
 
 mod audit;
 mod checksum;
-pub mod cuda;
 mod error;
 mod host;
 mod node;

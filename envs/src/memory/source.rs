@@ -4,9 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::cuda;
 use super::{Contents, Filled, HostMemory, KvShape, Memory, MemoryBackend, MemoryError, Tier, Work};
-use crate::deploy::{Deployment, EngineConfig};
+use crate::deploy::EngineConfig;
 use crate::time::Micros;
 
 /// What kind of memory, as in `--memory host`.
@@ -78,11 +77,11 @@ pub enum MemorySource {
         /// Bytes of a token.
         token_bytes: u32,
     },
-    /// One device, lent to one node at a time.
-    Device(Arc<Lender>),
+    /// One backend, such as a device's, lent to one node at a time.
+    Lent(Arc<Lender>),
 }
 
-/// Whoever has the one backend of a device, and its shape.
+/// Whoever has the one backend, and its shape.
 #[derive(Debug)]
 pub struct Lender {
     backend: Mutex<Option<Box<dyn MemoryBackend>>>,
@@ -92,25 +91,9 @@ pub struct Lender {
 }
 
 impl MemorySource {
-    /// Memory of `kind` for nodes of `engine` on `deployment`. A device is set up now: its pools, and the weights.
-    ///
-    /// # Errors
-    /// No such device, or it has not that much memory.
-    pub fn open(kind: MemoryKind, deployment: &Deployment, engine: &EngineConfig) -> Result<MemorySource, MemoryError> {
-        match kind {
-            MemoryKind::Modelled => Ok(MemorySource::Modelled),
-            MemoryKind::Host { token_bytes } => Ok(MemorySource::Host { token_bytes }),
-            MemoryKind::Cuda { ordinal } => {
-                let shape = KvShape::of(&deployment.model, engine.block_size)?;
-                let backend = cuda::open(ordinal, deployment, engine)?;
-                Ok(MemorySource::lend(backend, shape, engine))
-            }
-        }
-    }
-
     /// A source that lends `backend`, with pools of `engine` and blocks of `shape`, to one node at a time.
     pub fn lend(backend: Box<dyn MemoryBackend>, shape: KvShape, engine: &EngineConfig) -> MemorySource {
-        MemorySource::Device(Arc::new(Lender {
+        MemorySource::Lent(Arc::new(Lender {
             backend: Mutex::new(Some(backend)),
             returned: Condvar::new(),
             shape,
@@ -120,13 +103,13 @@ impl MemorySource {
 
     /// Whether only one node at a time can have memory.
     pub fn is_exclusive(&self) -> bool {
-        matches!(self, MemorySource::Device(_))
+        matches!(self, MemorySource::Lent(_))
     }
 
-    /// Empty memory for a node of `engine`; `None` if blocks are only numbers. Of a device, waits until it is free.
+    /// Empty memory for a node of `engine`; `None` if blocks are only numbers. Of what is lent, waits until it is free.
     ///
     /// # Errors
-    /// The pools do not fit, or are larger than the device's.
+    /// The pools do not fit, or are larger than the backend's.
     pub fn memory(&self, engine: &EngineConfig) -> Result<Option<Memory>, MemoryError> {
         match self {
             MemorySource::Modelled => Ok(None),
@@ -137,7 +120,7 @@ impl MemorySource {
                 let backend = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks)?;
                 Ok(Some(Memory::new(Box::new(backend), shape)))
             }
-            MemorySource::Device(lender) => {
+            MemorySource::Lent(lender) => {
                 let (gpu, host) = lender.pools;
                 if engine.num_gpu_blocks > gpu
                     || engine.num_cpu_blocks > host
@@ -156,7 +139,7 @@ impl MemorySource {
     }
 }
 
-/// A device's backend while a node has it; it goes back when dropped.
+/// A lent backend while a node has it; it goes back when dropped.
 #[derive(Debug)]
 pub struct Lease {
     /// There until it is dropped.
