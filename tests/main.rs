@@ -12,5 +12,6 @@ mod learning;
 mod memory;
 mod pipeline;
 mod programs;
+mod snapshots;
 mod timings;
 mod toys;
