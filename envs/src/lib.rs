@@ -1,6 +1,6 @@
 //! The world kvtide learns in.
 //!
-//! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
+//! Floor by floor, each standing only on those before it: [`time`], [`seed`] and [`files`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`kv`], blocks; [`sched`], which request runs; [`cost`], how long a step
 //! takes; [`memory`], what blocks are made of; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over
 //! all of it; [`baseline`], what a policy is measured against; [`device`], what is found out about a GPU. [`golden`] replays
@@ -10,6 +10,7 @@ pub mod baseline;
 pub mod cost;
 pub mod device;
 pub mod env;
+pub mod files;
 pub mod golden;
 pub mod kv;
 pub mod memory;

@@ -16,6 +16,7 @@ use kvtide_envs::device::{
     Comparison, Report, ScheduleReport, Section, check_schedules, compare, render, speed_line, traffic,
 };
 use kvtide_envs::env::NodeConfig;
+use kvtide_envs::files;
 use kvtide_envs::memory::cuda::{self, KernelCheck, Speed};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineConfig, EngineKind, Setting, SettingError, Slo};
@@ -481,7 +482,5 @@ fn empty(options: &Options) -> Report {
 
 /// Written beside its place and renamed.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let beside = path.with_extension("tmp");
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| format!("{}: cannot write: {error}", path.display()))
+    files::replace(path, text.as_bytes()).map_err(|error| format!("{}: cannot write: {error}", path.display()))
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use cudarc::nvrtc::{result, sys};
 use kvtide_kernels::Kernel;
 
+use crate::files::NewFile;
 use crate::memory::MemoryError;
 
 /// Kept from one run to the next in this folder: `KVTIDE_CACHE`, or kvtide's in the user's cache folder; `None` if there is
@@ -54,12 +55,10 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = fs::File::create(&beside)?;
+    let mut file = NewFile::create(path)?;
     file.write_all(blake3::hash(code).as_bytes())?;
     file.write_all(code)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    file.finish()
 }
 
 fn compile(kernel: &Kernel, options: &[String]) -> Result<Vec<u8>, MemoryError> {
