@@ -10,4 +10,5 @@ mod handover;
 mod hosts;
 mod memory;
 mod programs;
+mod snapshots;
 mod timings;

@@ -1,6 +1,6 @@
 //! The world kvtide learns in.
 //!
-//! Floor by floor, each standing only on those before it: [`time`] and [`seed`]; [`trace`], what was recorded;
+//! Floor by floor, each standing only on those before it: [`time`], [`seed`] and [`files`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`kv`], blocks; [`deploy`], what serves on what; [`sched`], which request runs;
 //! [`cost`], how long a step takes; [`calibrate`], its constants from a device's timings; [`memory`], what blocks are made of;
 //! [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a policy is measured
@@ -13,6 +13,7 @@ pub mod calibrate;
 pub mod cost;
 pub mod deploy;
 pub mod env;
+pub mod files;
 pub mod golden;
 pub mod kv;
 pub mod memory;

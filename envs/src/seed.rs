@@ -19,9 +19,13 @@ pub fn derive(seed: u64, name: &str, index: u64) -> u64 {
     mix(named ^ mix(index))
 }
 
-/// The finaliser of `SplitMix64` (Steele, Lea, Flood 2014) on the next Weyl step.
+/// [`finalise`] of the next Weyl step.
 pub(crate) fn mix(state: u64) -> u64 {
-    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    finalise(state.wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+/// The finaliser of `SplitMix64` (Steele, Lea, Flood 2014).
+pub(crate) fn finalise(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     state ^ (state >> 31)

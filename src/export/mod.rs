@@ -14,11 +14,11 @@ mod rust;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use kvtide_envs::files;
 use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec, encoded_len};
 use kvtide_runtime::{ACTION_SET_HASH, FEATURES, SCHEMA_HASH, Table};
 use thiserror::Error;
@@ -153,20 +153,7 @@ fn importance(tree: &Tree) -> String {
 /// # Errors
 /// The folder does not exist or cannot be written to; `path` is then as it was.
 pub fn save(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
-    let mut beside = OsString::from(path);
-    beside.push(".tmp");
-    let beside = PathBuf::from(beside);
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().map_err(|source| {
-        // Best effort: the first error is the one to report.
-        let _ = fs::remove_file(&beside);
-        ExportError::Io { path: path.to_owned(), source }
-    })
+    files::replace(path, bytes).map_err(|source| ExportError::Io { path: path.to_owned(), source })
 }
 
 /// The bytes of a file, not more than a table can have and one.

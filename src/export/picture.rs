@@ -1,12 +1,12 @@
 //! A table's tree as a picture: an SVG that needs nothing else, root on the left, a row for each leaf.
 
-use std::fmt::Write;
-
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::TableFile;
 use kvtide_runtime::{Head, Node};
+use maud::{Markup, PreEscaped, html};
 
 use super::rules::{Names, leaves, short};
+use crate::plot::svg::{Anchor, path, text};
 
 /// Pixels.
 const ROW: usize = 24;
@@ -28,7 +28,7 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
         max_depth,
         rows: 0,
         width: 0,
-        body: String::new(),
+        parts: Vec::new(),
     };
     picture.node(0, 0);
     let names = picture.names;
@@ -39,22 +39,23 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
     let header = (subtitle.chars().count().max(title.chars().count() + 8) as f64 * CHARACTER) as usize;
     let width = picture.width.max(header) + 2 * MARGIN;
     let height = HEADER + picture.rows * ROW + MARGIN;
-    let mut out = String::new();
-    let mut write = || -> std::fmt::Result {
-        writeln!(
-            out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">"
-        )?;
-        writeln!(out, "<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>")?;
-        writeln!(out, "<text x=\"{MARGIN}\" y=\"24\" font-size=\"16\">{}</text>", escaped(title))?;
-        writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#555555\">{}</text>", escaped(&subtitle))?;
-        out.push_str(&picture.body);
-        writeln!(out, "</svg>")
+    let left = MARGIN as f64;
+    let svg = html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } {
+            style { (PreEscaped(STYLE)) }
+            rect class="paper" width=(width) height=(height) {}
+            (text("title", (left, 24.0), Anchor::Start, title))
+            (text("subtitle", (left, 44.0), Anchor::Start, &subtitle))
+            @for part in &picture.parts { "\n" (part) }
+            "\n"
+        }
     };
-    write().expect("a string takes everything");
-    out
+    svg.into_string() + "\n"
 }
+
+/// What its classes look like.
+const STYLE: &str = "text{font:11px sans-serif;fill:#1f1f1f}text.title{font-size:16px}text.subtitle,text.below{fill:#555555}\
+    text.word{font-size:9px;fill:#777777}.paper{fill:#ffffff}.node{stroke:#9a9a9a}.edge{fill:none;stroke:#9a9a9a}";
 
 /// Heads on which all leaves agree, with their choice, and the others.
 fn heads(nodes: &[Node], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
@@ -79,7 +80,7 @@ struct Picture<'a> {
     /// Rows used so far.
     rows: usize,
     width: usize,
-    body: String,
+    parts: Vec<Markup>,
 }
 
 impl Picture<'_> {
@@ -88,13 +89,13 @@ impl Picture<'_> {
         match self.nodes[node] {
             Node::Leaf { choices } => {
                 let y = self.row();
-                self.label(depth, y, &self.action(choices), shade(choices), "#1f1f1f");
+                self.label(depth, y, &self.action(choices), shade(choices), "leaf");
                 y
             }
             Node::Split { .. } if depth >= self.max_depth => {
                 let y = self.row();
                 let below = leaves(self.count(node));
-                self.label(depth, y, &format!("… {below}"), "#f2f2f2", "#555555");
+                self.label(depth, y, &format!("… {below}"), "#f2f2f2", "below");
                 y
             }
             Node::Split { feature, left, threshold } => {
@@ -105,7 +106,7 @@ impl Picture<'_> {
                     self.edge(depth, y, child, word);
                 }
                 let test = format!("{} ≤ {}", self.names.feature(feature), short(threshold));
-                self.label(depth, y, &test, "#ffffff", "#1f1f1f");
+                self.label(depth, y, &test, "#ffffff", "split");
                 y
             }
         }
@@ -133,34 +134,25 @@ impl Picture<'_> {
         if said.is_empty() { "always".to_owned() } else { said.join(", ") }
     }
 
-    fn label(&mut self, depth: usize, y: usize, text: &str, fill: &str, ink: &str) {
+    fn label(&mut self, depth: usize, y: usize, words: &str, fill: &str, class: &str) {
         let x = MARGIN + depth * COLUMN;
-        let width = (text.chars().count() as f64 * CHARACTER) as usize + 12;
+        let width = (words.chars().count() as f64 * CHARACTER) as usize + 12;
         self.width = self.width.max(x + width);
         let top = y - BOX_HEIGHT / 2;
-        let written = writeln!(
-            self.body,
-            "<rect x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{BOX_HEIGHT}\" rx=\"4\" fill=\"{fill}\" \
-             stroke=\"#9a9a9a\"/><text x=\"{}\" y=\"{}\" fill=\"{ink}\">{}</text>",
-            x + 6,
-            y + 4,
-            escaped(text)
-        );
-        written.expect("a string takes everything");
+        self.parts.push(html! {
+            rect class="node" x=(x) y=(top) width=(width) height=(BOX_HEIGHT) rx="4" fill=(fill) {}
+            (text(class, ((x + 6) as f64, (y + 4) as f64), Anchor::Start, words))
+        });
     }
 
     fn edge(&mut self, depth: usize, from: usize, to: usize, word: &str) {
         let child = MARGIN + (depth + 1) * COLUMN;
         let turn = child - 28;
         let start = MARGIN + depth * COLUMN + 20;
-        let written = writeln!(
-            self.body,
-            "<path d=\"M{start} {from} H{turn} V{to} H{child}\" fill=\"none\" stroke=\"#9a9a9a\"/>\
-             <text x=\"{}\" y=\"{}\" fill=\"#777777\" font-size=\"9\">{word}</text>",
-            turn + 4,
-            to - 3
-        );
-        written.expect("a string takes everything");
+        self.parts.push(html! {
+            (path("edge", &format!("M{start} {from} H{turn} V{to} H{child}")))
+            (text("word", ((turn + 4) as f64, to as f64 - 3.0), Anchor::Start, word))
+        });
     }
 }
 
@@ -168,17 +160,4 @@ impl Picture<'_> {
 fn shade(choices: [u8; NUM_HEADS]) -> &'static str {
     const SHADES: [&str; 6] = ["#e8f1fa", "#d3e4f3", "#b9d5ec", "#9cc4e3", "#80b3da", "#66a3d2"];
     SHADES[usize::from(choices[Head::Watermark as usize] / 2).min(SHADES.len() - 1)]
-}
-
-/// Text that cannot end an element; a file's strings come from anybody.
-fn escaped(text: &str) -> String {
-    let one = |c: char| match c {
-        '<' => "&lt;".to_owned(),
-        '>' => "&gt;".to_owned(),
-        '&' => "&amp;".to_owned(),
-        '\u{fffe}' | '\u{ffff}' => "\u{fffd}".to_owned(),
-        c if c.is_control() => "\u{fffd}".to_owned(),
-        c => c.to_string(),
-    };
-    text.chars().map(one).collect()
 }

@@ -1,8 +1,14 @@
-//! Charts as self-contained SVG: line panels in rows, one legend for all of them.
+//! Pictures as SVG.
 //!
-//! Says what is drawn; how it looks is the same for everything this crate draws (`draw.rs`).
+//! | file | draws |
+//! |---|---|
+//! | `mod.rs`, `draw.rs` | [`Figure`]: a file of its own, line panels in rows with one legend, by plotters |
+//! | `chart.rs` | a pair of axes within a page, which lends it its colours, light or dark, and shows names when pointed at |
+//! | `svg.rs` | the shapes charts and other pictures of ours are made of |
 
+pub(crate) mod chart;
 mod draw;
+pub(crate) mod svg;
 
 /// A page of panels.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,9 +1,10 @@
 //! The charts of a report: what is drawn.
 
 use super::Material;
-use super::chart::{Axis, Chart, Line, Pen, Unit, round};
 use super::close_up::{CloseUp, Moment, Served};
 use crate::evaluate::{CAPACITY_TARGET, Comparison};
+use crate::plot::chart::{Axis, Chart, Line, Pen, Unit};
+use crate::plot::svg::round;
 
 /// How policies look throughout a report, by their place: seven colours, and dashes where these come again.
 pub(super) fn pen(comparisons: &[Comparison], index: usize, learned: bool) -> Pen {

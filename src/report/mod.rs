@@ -5,26 +5,21 @@
 //! | `page.rs` | the page, from top to bottom |
 //! | `tables.rs` | its tables |
 //! | `figures.rs` | its charts: what is drawn |
-//! | `chart.rs` | a pair of axes with lines as inline SVG: how it is drawn |
 //! | `close_up.rs` | one draw served once more by every policy, watched closely |
 //! | `insight.rs` | what a learned policy decided, and which features it decided by |
-//! | `html.rs` | escaping; everything a user named goes through it |
 //!
-//! Unlike [`plot`](crate::plot), whose figures are files of their own, charts here take their colours from the page, light
-//! or dark.
+//! How charts are drawn is in [`plot`](crate::plot); they take their colours from the page, light or dark.
 
-mod chart;
 mod close_up;
 mod figures;
-mod html;
 mod insight;
 mod page;
 mod tables;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvtide_envs::env::RunError;
+use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
 use crate::evaluate::{Comparison, FoundLoad, Matrix, Row};
@@ -105,14 +100,7 @@ fn folder_of(path: &Path) -> &Path {
 /// A draw cannot be served again, or the file cannot be written.
 pub fn write(path: &Path, material: &Material<'_>) -> Result<(), ReportError> {
     let page = page(material)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".partial");
-    let partial = path.with_file_name(name);
-    let written = fs::write(&partial, page).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&partial);
-        ReportError::Write { path: path.to_owned(), source }
-    })
+    files::replace(path, page.as_bytes()).map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }
 
 /// The page.

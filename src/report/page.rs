@@ -3,74 +3,86 @@
 use std::fmt::Write;
 
 use kvtide_envs::seed::RunHash;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::Material;
-use super::chart::{Chart, Pen};
 use super::close_up::CloseUp;
 use super::figures;
-use super::html::escape;
 use super::tables;
 use crate::evaluate::{Comparison, Interval, evidence, percent, repeated_text};
+use crate::plot::chart::{Chart, Pen};
+use crate::plot::svg::Words;
 
 /// Features shown.
 const MAX_FEATURES: usize = 12;
 
+/// What stands above the first table.
+const ATTAINED: &str = "A request counts if it met its TTFT, TPOT and stall targets at once. In brackets 95 % intervals, and what \
+    they rest on: of generated traffic every seed is a trace of its own, and seeds are resampled; a recorded trace is one, and \
+    stretches of 120 s of its time are resampled (circular block bootstrap), beside seeds. Gains are paired: the same requests \
+    for everybody. Late requests stand beside every gain: TTFT p99 and the longest wait for a first token.";
+/// What stands above the chart over loads.
+const BY_LOAD: &str =
+    "Bars are 95 % intervals. The dotted line is 90 %: where a policy falls below it is its goodput capacity.";
+/// What stands above the features.
+const SHUFFLED: &str = "Shuffling one feature over the states visited changes so many of its decisions (permutation importance). \
+    Features that go together share their influence; what changes no decision is left out.";
+
 pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
-    let mut html = String::from(HEAD);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { "kvtide evaluate" }
+                style { (PreEscaped(include_str!("page.css"))) }
+            }
+            "\n"
+            body { main { (contents(material, close_up)) } }
+        }
+    };
+    page.into_string() + "\n"
+}
+
+fn contents(material: &Material<'_>, close_up: &CloseUp) -> Markup {
     let Material { world, comparisons, .. } = *material;
-    let _ = writeln!(html, "<h1>{} on {}</h1>", escape(&world.trace), escape(&world.deployment.name()));
-    let _ = writeln!(html, "<p class=\"claim\">{}</p>", claim(comparisons, close_up));
-    settings(&mut html, material);
-
-    section(
-        &mut html,
-        "What was attained",
-        "A request counts if it met its TTFT, TPOT and stall targets at once. In brackets 95 % \
-        intervals, and what they rest on: of generated traffic every seed is a trace of its own, and seeds are resampled; a \
-        recorded trace is one, and stretches of 120 s of its time are resampled (circular block bootstrap), beside seeds. Gains are \
-        paired: the same requests for everybody. Late requests stand beside every gain: TTFT p99 and the longest wait for a \
-        first token.",
-    );
-    html.push_str(&tables::results(comparisons));
-    if comparisons[0].repeated > 0 {
-        let _ = writeln!(html, "<p class=\"note\">{}.</p>", repeated_text(comparisons[0].repeated));
-    }
-
-    section(&mut html, "Violations and capacity", &violations_text(comparisons));
-    html.push_str(&tables::violations(comparisons));
-    for than in material.versus {
-        section(&mut html, &format!("Gains over {}", escape(than)), "Over every load run, paired.");
-        html.push_str(&tables::gains(comparisons, than));
-    }
-
-    section(
-        &mut html,
-        "By load",
-        "Bars are 95 % intervals. The dotted line is 90 %: where a policy falls below it is its goodput capacity.",
-    );
-    legend(&mut html, comparisons, close_up);
-    figure(&mut html, &[figures::attainment(comparisons, close_up).to_svg()]);
-    html.push_str("<details><summary>The numbers</summary>");
-    html.push_str(&tables::by_load(comparisons));
-    html.push_str("</details>\n");
-
     let CloseUp { window, load, seed, .. } = *close_up;
     let window = window.map_or_else(|| "all of the traffic".to_owned(), |window| window.to_string());
     let draw = format!("load {load}, {window}, seed {seed}");
-    section(&mut html, "Latencies", &format!("Of requests that finished, on one draw: {}.", escape(&draw)));
-    legend(&mut html, comparisons, close_up);
-    let charts: Vec<String> = figures::latencies(material, close_up).iter().map(Chart::to_svg).collect();
-    figure(&mut html, &charts);
+    html! {
+        h1 { (Words(&world.trace)) " on " (Words(&world.deployment.name())) }
+        p.claim { (claim(comparisons, close_up)) }
+        (settings(material))
 
-    groups(&mut html, material, load);
-    timelines(&mut html, comparisons, close_up, &draw);
-    decisions(&mut html, close_up, &draw);
-    html.push_str("</main>\n</html>\n");
-    html
+        (section("What was attained", ATTAINED))
+        (tables::results(comparisons))
+        @if comparisons[0].repeated > 0 { p.note { (repeated_text(comparisons[0].repeated)) "." } }
+
+        (section("Violations and capacity", &violations_text(comparisons)))
+        (tables::violations(comparisons))
+        @for than in material.versus {
+            (section(&format!("Gains over {than}"), "Over every load run, paired."))
+            (tables::gains(comparisons, than))
+        }
+
+        (section("By load", BY_LOAD))
+        (legend(comparisons, close_up))
+        (figure(&[figures::attainment(comparisons, close_up)]))
+        details { summary { "The numbers" } (tables::by_load(comparisons)) }
+
+        (section("Latencies", &format!("Of requests that finished, on one draw: {draw}.")))
+        (legend(comparisons, close_up))
+        (figure(&figures::latencies(material, close_up)))
+
+        (groups(material, load))
+        (timelines(comparisons, close_up, &draw))
+        (decisions(close_up, &draw))
+    }
 }
 
 /// What came of it in a sentence or two.
-fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
+fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
     let best = |line: &&Comparison| !line.policy.starts_with("best-") && !line.policy.starts_with("oracle");
     let index = close_up.pair.0;
     let line = index
@@ -78,26 +90,22 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
         .or_else(|| comparisons.iter().filter(best).max_by(|a, b| a.slo_attainment.total_cmp(&b.slo_attainment)));
     let line = line.unwrap_or(&comparisons[0]);
     let yardstick = &comparisons[close_up.pair.1];
-    let mut text = format!("<b>{}</b> attains {:.1} % of requests", escape(&line.policy), line.slo_attainment * 100.0);
+    let attains = html! { b { (Words(&line.policy)) } " attains " (share(line)) " of requests" };
     if yardstick.policy == line.policy {
-        text.push('.');
-        return text;
+        return html! { (attains) "." };
     }
-    let _ = write!(text, ", <b>{}</b> {:.1} %", escape(&yardstick.policy), yardstick.slo_attainment * 100.0);
-    for against in &line.against {
-        let Some(share) = against.fewer_violations else { continue };
-        let _ = write!(text, "; {} violations than {}", fewer_or_more(&share), escape(&against.than));
+    let against = line.against.iter().filter_map(|against| Some((against.fewer_violations?, &against.than)));
+    html! {
+        (attains) ", " b { (Words(&yardstick.policy)) } " " (share(yardstick))
+        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(than)) }
+        " (" (evidence(line.slo_attainment_mean.as_ref())) "). Its late requests: TTFT p99 "
+        (tables::seconds(line.ttft_p99_ms)) " against " (tables::seconds(yardstick.ttft_p99_ms)) ", longest wait "
+        (tables::seconds(line.longest_wait_ms)) " against " (tables::seconds(yardstick.longest_wait_ms)) "."
     }
-    let _ = write!(
-        text,
-        " ({}). Its late requests: TTFT p99 {} against {}, longest wait {} against {}.",
-        evidence(line.slo_attainment_mean.as_ref()),
-        tables::seconds(line.ttft_p99_ms),
-        tables::seconds(yardstick.ttft_p99_ms),
-        tables::seconds(line.longest_wait_ms),
-        tables::seconds(yardstick.longest_wait_ms)
-    );
-    text
+}
+
+fn share(line: &Comparison) -> String {
+    format!("{:.1} %", line.slo_attainment * 100.0)
 }
 
 /// `62 % [58, 66] fewer`, `5 % [1, 9] more`.
@@ -110,10 +118,9 @@ fn fewer_or_more(share: &Interval) -> String {
     format!("{} more", percent(Some(&more)))
 }
 
-fn settings(html: &mut String, material: &Material<'_>) {
+fn settings(material: &Material<'_>) -> Markup {
     let Material { world, matrix, found, rows, .. } = *material;
     let engine = &world.node.engine;
-    let _ = writeln!(html, "<pre>{}</pre>", escape(&material.command));
     let list = |values: Vec<String>| values.join(", ");
     let windows =
         matrix.windows.iter().map(|window| window.map_or_else(|| "all".to_owned(), |window| window.to_string()));
@@ -170,11 +177,10 @@ fn settings(html: &mut String, material: &Material<'_>) {
             ),
         ),
     ];
-    html.push_str("<dl>\n");
-    for (name, value) in facts {
-        let _ = writeln!(html, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
+    html! {
+        pre { (Words(&material.command)) }
+        dl { @for (name, value) in facts { "\n" dt { (name) } dd { (Words(&value)) } } }
     }
-    html.push_str("</dl>\n");
 }
 
 fn violations_text(comparisons: &[Comparison]) -> String {
@@ -187,91 +193,69 @@ fn violations_text(comparisons: &[Comparison]) -> String {
 }
 
 /// Sections for classes and tenants, where requests name any.
-fn groups(html: &mut String, material: &Material<'_>, load: f64) {
+fn groups(material: &Material<'_>, load: f64) -> Markup {
     let by_class = tables::by_group(material, load, |row| &row.summary.by_class);
     let by_tenant = tables::by_group(material, load, |row| &row.summary.by_tenant);
-    for (title, table) in [("By class", by_class), ("By tenant", by_tenant)] {
-        if !table.is_empty() {
-            section(html, title, &format!("At load {load}, over all windows and seeds."));
-            html.push_str(&table);
+    let text = format!("At load {load}, over all windows and seeds.");
+    html! {
+        @for (title, table) in [("By class", by_class), ("By tenant", by_tenant)] {
+            @if let Some(table) = table { (section(title, &text)) (table) }
         }
     }
 }
 
-fn timelines(html: &mut String, comparisons: &[Comparison], close_up: &CloseUp, draw: &str) {
+fn timelines(comparisons: &[Comparison], close_up: &CloseUp, draw: &str) -> Markup {
     let mut shown: Vec<usize> = close_up.pair.0.into_iter().collect();
     if close_up.pair.0 != Some(close_up.pair.1) {
         shown.push(close_up.pair.1);
     }
     let both = if shown.len() > 1 { " Both see the same requests." } else { "" };
-    let text = format!("{}.{both}", escape(draw));
-    section(html, "What happened", &text);
     let served: Vec<_> = shown.iter().map(|&index| &close_up.served[index]).collect();
-    html.push_str("<div class=\"columns\">\n");
-    for &index in &shown {
+    let charts = |index: usize| {
         let pen = Pen { dash: "", ..figures::pen(comparisons, index, true) };
-        let charts = figures::timeline(&close_up.served[index], &served, pen);
-        let charts: Vec<String> = charts.iter().map(Chart::to_svg).collect();
-        let _ = writeln!(html, "<div>{}</div>", charts.concat());
+        figures::timeline(&close_up.served[index], &served, pen)
+    };
+    html! {
+        (section("What happened", &format!("{draw}.{both}")))
+        div.columns { @for &index in &shown { div { @for chart in charts(index) { (chart.to_svg()) } } } }
     }
-    html.push_str("</div>\n");
 }
 
-fn decisions(html: &mut String, close_up: &CloseUp, draw: &str) {
-    let Some(served) = close_up.pair.0.map(|index| &close_up.served[index]) else { return };
-    let Some(insight) = &served.insight else { return };
-    let policy = escape(&served.policy);
-    section(
-        html,
-        "What the decisions depend on",
-        &format!("{policy} took {} decisions on {}.", insight.decisions, escape(draw)),
-    );
-    html.push_str(&tables::choices(insight));
-    let _ = writeln!(
-        html,
-        "<p>Shuffling one feature over the states visited changes so many of its decisions (permutation importance). Features \
-         that go together share their influence; what changes no decision is left out.</p>"
-    );
-    html.push_str(&tables::features(insight, MAX_FEATURES));
+fn decisions(close_up: &CloseUp, draw: &str) -> Markup {
+    let served = close_up.pair.0.map(|index| &close_up.served[index]);
+    let Some((served, insight)) = served.and_then(|served| Some((served, served.insight.as_ref()?))) else {
+        return Markup::default();
+    };
+    let took = format!("{} took {} decisions on {draw}.", served.policy, insight.decisions);
+    html! {
+        (section("What the decisions depend on", &took))
+        (tables::choices(insight))
+        p { (SHUFFLED) }
+        (tables::features(insight, MAX_FEATURES))
+    }
 }
 
-fn section(html: &mut String, title: &str, text: &str) {
-    let _ = writeln!(html, "<h2>{title}</h2>\n<p>{text}</p>");
+fn section(title: &str, text: &str) -> Markup {
+    html! { "\n" h2 { (Words(title)) } "\n" p { (Words(text)) } "\n" }
 }
 
 /// Who is which line.
-fn legend(html: &mut String, comparisons: &[Comparison], close_up: &CloseUp) {
-    html.push_str("<p class=\"legend\">");
-    for (index, comparison) in comparisons.iter().enumerate() {
-        let pen = figures::pen(comparisons, index, close_up.served[index].insight.is_some());
-        let _ = write!(
-            html,
-            "<span><svg viewBox=\"0 0 28 8\" style=\"--c:var(--c{})\"><path class=\"line\" stroke-width=\"{}\" \
-             stroke-dasharray=\"{}\" d=\"M0 4H28\"/></svg> {}</span> ",
-            pen.colour,
-            pen.width,
-            pen.dash,
-            escape(&comparison.policy)
-        );
+fn legend(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
+    let pen = |index: usize| figures::pen(comparisons, index, close_up.served[index].insight.is_some());
+    html! {
+        p.legend {
+            @for (index, comparison) in comparisons.iter().enumerate() {
+                span { (pen(index).sample()) " " (Words(&comparison.policy)) } " "
+            }
+        }
     }
-    html.push_str("</p>\n");
 }
 
-fn figure(html: &mut String, charts: &[String]) {
-    let _ = writeln!(
-        html,
-        "<div class=\"figure{}\">\n{}</div>",
-        if charts.len() > 1 { " three" } else { "" },
-        charts.concat()
-    );
+fn figure(charts: &[Chart]) -> Markup {
+    html! {
+        div.figure.three[charts.len() > 1] { @for chart in charts { (chart.to_svg()) } }
+    }
 }
-
-const HEAD: &str = concat!(
-    "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\n",
-    "<meta name=\"viewport\" content=\"width=device-width\">\n<title>kvtide evaluate</title>\n<style>\n",
-    include_str!("page.css"),
-    "</style></head>\n<body><main>\n"
-);
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
+use kvtide_envs::files::NewFile;
 use kvtide_envs::memory::MemoryError;
 use kvtide_kernels::Kernel;
 
@@ -53,12 +54,10 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = fs::File::create(&beside)?;
+    let mut file = NewFile::create(path)?;
     file.write_all(blake3::hash(code).as_bytes())?;
     file.write_all(code)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    file.finish()
 }
 
 fn compile(kernel: &Kernel, options: &[String]) -> Result<Vec<u8>, MemoryError> {

@@ -1,7 +1,7 @@
 //! Replays decision logs of real engines and compares every field of every step.
 //!
 //! A log lists the requests, the settings and what the engine decided in each step; the scheduler under test is driven
-//! by the same protocol and must say the same. Logs are one JSON object a file, plain or gzip.
+//! by the same protocol and must say the same. Logs are one JSON object a file, plain or compressed.
 
 mod v0;
 mod v1;
@@ -10,9 +10,10 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::files::Unpacked;
 
 /// Larger logs are refused, unpacked.
 const MAX_LOG_BYTES: u64 = 1 << 30;
@@ -128,13 +129,8 @@ struct Header {
 
 fn read_text(path: &Path) -> Result<String, GoldenError> {
     let io = |source| GoldenError::Io { path: path.to_owned(), source };
-    let bytes = fs::read(path).map_err(io)?;
     let mut text = String::new();
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        MultiGzDecoder::new(bytes.as_slice()).take(MAX_LOG_BYTES).read_to_string(&mut text).map_err(io)?;
-    } else {
-        bytes.as_slice().take(MAX_LOG_BYTES).read_to_string(&mut text).map_err(io)?;
-    }
+    Unpacked::open(path).map_err(io)?.reader.take(MAX_LOG_BYTES).read_to_string(&mut text).map_err(io)?;
     Ok(text)
 }
 

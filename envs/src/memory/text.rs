@@ -1,7 +1,7 @@
 //! A request's tokens as seeds of what is written for them.
 
 use crate::kv::Content;
-use crate::seed::mix;
+use crate::seed::{finalise, mix};
 
 /// Of each token of a request a seed that binds it and everything before it: in a decoder keys and values depend on
 /// exactly that. Requests that share a prefix share its seeds, and nobody else does (but for collisions of 64 bits).
@@ -37,13 +37,6 @@ pub(super) fn draw_row(seed: u64, plane: u32, row: &mut [u32]) {
     for (place, word) in (first..).zip(row) {
         *word = finalise(seed.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15))) as u32;
     }
-}
-
-/// The finaliser of `SplitMix64` (Steele, Lea, Flood 2014).
-fn finalise(state: u64) -> u64 {
-    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
 }
 
 #[cfg(test)]

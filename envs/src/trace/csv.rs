@@ -6,6 +6,9 @@
 //! fraction of zero), `T` or a space between date and time, and no offset, `Z` or `+00:00`; without an offset, UTC is
 //! meant.
 
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+
 use super::error::{Fault, excerpt};
 use super::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request, Row, output_tokens, tokens};
 use crate::time::Micros;
@@ -78,10 +81,10 @@ fn time_ns(text: &str) -> Option<i128> {
     let [year, month, day] = fields(date, '-', [4, 2, 2])?;
     let [hour, minute, second] = fields(time, ':', [2, 2, 2])?;
     // A second of 60 is a leap second: the next one, as POSIX has it.
-    if hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let seconds = days_since_epoch(year, month, day)? * 86_400 + hour * 3_600 + minute * 60 + second - offset_s;
+    let leap = i64::from(second == 60);
+    let [month, day, hour, minute, second] = [month, day, hour, minute, second - leap].map(|number| number as i8);
+    let at = DateTime::new(year as i16, month, day, hour, minute, second, 0).ok().filter(|at| at.year() >= 1970)?;
+    let seconds = Offset::UTC.to_timestamp(at).ok()?.as_second() + leap - offset_s;
     Some(i128::from(seconds) * 1_000_000_000 + i128::from(fraction_ns(fraction)?))
 }
 
@@ -116,25 +119,6 @@ fn fraction_ns(digits: &str) -> Option<i64> {
         return None;
     }
     Some(digits.parse::<i64>().ok()? * 10_i64.pow(9 - digits.len() as u32))
-}
-
-/// Days from 1970-01-01 of a date in the proleptic Gregorian calendar: years since March, 365 days and a leap day each
-/// fourth year but for centuries (Howard Hinnant, "chrono-compatible low-level date algorithms", `days_from_civil`).
-fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let month_days = match month {
-        2 => 28 + i64::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if year < 1970 || day < 1 || day > month_days {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days_in_cycle = year % 400 * 365 + year % 400 / 4 - year % 400 / 100 + day_of_year;
-    Some(year / 400 * 146_097 + days_in_cycle - 719_468)
 }
 
 #[cfg(test)]

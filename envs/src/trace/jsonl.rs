@@ -1,8 +1,7 @@
 //! The canonical form: JSONL, one [`Request`] a line, read and written.
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::write::GzEncoder;
 use serde::de::DeserializeOwned;
@@ -12,6 +11,7 @@ use super::error::{Fault, TraceError, excerpt, excerpt_of_end};
 use super::{
     MAX_HASH_IDS, MAX_NAME_BYTES, MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN, Request, Row, TraceReader, tokens,
 };
+use crate::files::NewFile;
 
 /// A row that is right, to find by comparison what is wrong in another.
 const RIGHT: &str = r#"{"arrival_us":0,"prompt_tokens":1,"output_tokens":1}"#;
@@ -143,25 +143,8 @@ pub struct Converted {
 }
 
 fn save_each(path: &Path, requests: impl Iterator<Item = Result<Request, TraceError>>) -> Result<u64, TraceError> {
-    let beside = beside(path);
-    let saved = write_file(path, &beside, requests).and_then(|count| {
-        fs::rename(&beside, path).map_err(|error| write_error(path, &error))?;
-        Ok(count)
-    });
-    if saved.is_err() {
-        // What went wrong is being reported; a file that was never made cannot be removed.
-        let _ = fs::remove_file(&beside);
-    }
-    saved
-}
-
-fn write_file(
-    path: &Path,
-    beside: &Path,
-    requests: impl Iterator<Item = Result<Request, TraceError>>,
-) -> Result<u64, TraceError> {
     let failed = |error: io::Error| write_error(path, &error);
-    let mut sink = Sink::create(path, beside).map_err(failed)?;
+    let mut sink = Sink::create(path).map_err(failed)?;
     let mut count = 0;
     let mut last = None;
     for request in requests {
@@ -196,22 +179,16 @@ fn write_error(path: &Path, error: &io::Error) -> TraceError {
     TraceError::of_file(path, Fault::Write(error.to_string()))
 }
 
-/// A name in the same folder, of this process alone.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
-}
-
 /// A file that is being written, compressed or not.
 enum Sink {
-    Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Zstd(zstd::Encoder<'static, BufWriter<File>>),
+    Plain(BufWriter<NewFile>),
+    Gzip(GzEncoder<BufWriter<NewFile>>),
+    Zstd(zstd::Encoder<'static, BufWriter<NewFile>>),
 }
 
 impl Sink {
-    fn create(path: &Path, beside: &Path) -> io::Result<Sink> {
-        let file = BufWriter::new(File::create(beside)?);
+    fn create(path: &Path) -> io::Result<Sink> {
+        let file = BufWriter::new(NewFile::create(path)?);
         Ok(match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
             Some("zst") => {
@@ -229,7 +206,7 @@ impl Sink {
             Sink::Gzip(encoder) => encoder.finish()?,
             Sink::Zstd(encoder) => encoder.finish()?,
         };
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
     }
 }
 

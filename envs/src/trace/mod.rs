@@ -52,8 +52,10 @@ pub use hash_ids::HashIds;
 pub use record::Request;
 pub use servegen::ServeGen;
 pub use sessions::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
-pub use source::{Compression, MAX_LINE_BYTES, MAX_LINES, ZSTD_WINDOW_LOG_MAX};
+pub use source::{MAX_LINE_BYTES, MAX_LINES};
 pub use stats::TraceStats;
+
+pub use crate::files::{Compression, ZSTD_WINDOW_LOG_MAX};
 
 use crate::time::Micros;
 use error::excerpt;

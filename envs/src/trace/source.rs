@@ -1,13 +1,12 @@
 //! A file, whatever it is compressed with, and its numbered lines of text.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
-use serde::Serialize;
-
+use super::Compression;
 use super::error::{Fault, TraceError, excerpt};
+use crate::files::{Unpacked, peek};
 
 /// Longest line read, bytes: 65,536 hashes of 20 digits, twice over.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -15,47 +14,11 @@ pub const MAX_LINE_BYTES: usize = 4 << 20;
 /// Most lines read from one file: the longest public trace (a week of Azure conversations, 2024) has 27 million.
 pub const MAX_LINES: u64 = 100_000_000;
 
-/// Largest zstd window accepted, as a power of two: `zstd --long=27`, 128 MiB of memory.
-pub const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-
 /// Bytes looked at to tell an archive, or an agentic session, whose first fields come before its requests.
 pub(super) const RECOGNISED_BYTES: usize = 1_024;
 
 /// Bytes of a file looked at to tell what it is: an archive may have folders before its first file, a header each.
 const START_BYTES: usize = 16 << 10;
-
-/// How a trace file is compressed, told by its first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// Not at all.
-    Plain,
-    /// RFC 1952; several members are read as one.
-    Gzip,
-    /// RFC 8878; several frames are read as one.
-    Zstd,
-}
-
-impl std::fmt::Display for Compression {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Compression::Plain => "plain",
-            Compression::Gzip => "gzip",
-            Compression::Zstd => "zstd",
-        })
-    }
-}
-
-impl Compression {
-    fn of(magic: &[u8]) -> Compression {
-        match magic {
-            [0x1f, 0x8b, ..] => Compression::Gzip,
-            // A frame, or a skippable frame before the first one (as pzstd writes).
-            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Compression::Zstd,
-            _ => Compression::Plain,
-        }
-    }
-}
 
 /// A file that was opened: its first bytes, and a reader of all of them.
 pub(super) struct Opened {
@@ -71,14 +34,13 @@ impl Opened {
     pub(super) fn open(path: &Path) -> Result<Opened, TraceError> {
         let wrong = |fault| TraceError::of_file(path, fault);
         let file = File::open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?;
-        let (magic, file) = peek(file, 4).map_err(|error| wrong(Fault::Read(error.to_string())))?;
-        if magic.is_empty() {
+        let unpacked = Unpacked::of(file).map_err(|error| wrong(Fault::Read(error.to_string())))?;
+        let Unpacked { compression, reader } = unpacked;
+        let (start, reader) = peek(reader, START_BYTES).map_err(|error| wrong(read_fault(compression, &error)))?;
+        if start.is_empty() && compression == Compression::Plain {
             return Err(wrong(Fault::Empty));
         }
-        let compression = Compression::of(&magic);
-        let decompressed = decompress(compression, file).map_err(|error| wrong(Fault::Read(error.to_string())))?;
-        let (start, rest) = peek(decompressed, START_BYTES).map_err(|error| wrong(read_fault(compression, &error)))?;
-        Ok(Opened { path: path.to_path_buf(), compression, start, reader: Box::new(BufReader::new(rest)) })
+        Ok(Opened { path: path.to_path_buf(), compression, start, reader: Box::new(reader) })
     }
 }
 
@@ -137,29 +99,7 @@ impl Source {
     }
 }
 
-/// Up to `count` first bytes, and a reader that still has them.
-fn peek<R: Read>(mut reader: R, count: usize) -> io::Result<(Vec<u8>, impl Read + use<R>)> {
-    let mut start = Vec::with_capacity(count);
-    reader.by_ref().take(count as u64).read_to_end(&mut start)?;
-    Ok((start.clone(), Cursor::new(start).chain(reader)))
-}
-
-fn decompress(compression: Compression, file: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
-    Ok(match compression {
-        Compression::Plain => Box::new(file),
-        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::new(file))),
-        Compression::Zstd => {
-            let mut decoder = zstd::Decoder::new(file)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-            Box::new(decoder)
-        }
-    })
-}
-
 /// What a failed read means.
 pub(super) fn read_fault(compression: Compression, error: &io::Error) -> Fault {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof if compression != Compression::Plain => Fault::EndsEarly(compression),
-        _ => Fault::Read(error.to_string()),
-    }
+    if compression.is_cut_off(error) { Fault::EndsEarly(compression) } else { Fault::Read(error.to_string()) }
 }

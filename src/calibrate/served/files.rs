@@ -1,11 +1,10 @@
 //! The three files of a measured run, out of a folder or an archive.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
-use kvtide_envs::trace::ZSTD_WINDOW_LOG_MAX;
+use kvtide_envs::files::Unpacked;
 use tar::Archive;
 
 use super::error::{Fault, MeasuredError};
@@ -28,8 +27,8 @@ pub(super) struct TextFile {
 impl TextFile {
     /// Reads a file, plain, gzip or zstd.
     pub(super) fn read(path: &Path) -> Result<TextFile, MeasuredError> {
-        let opened = open(path).map_err(|error| MeasuredError::file(path.display(), Fault::Open(error.to_string())))?;
-        text(path.display().to_string(), opened)
+        let wrong = |error: io::Error| MeasuredError::file(path.display(), Fault::Open(error.to_string()));
+        text(path.display().to_string(), Unpacked::open(path).map_err(wrong)?.reader)
     }
 }
 
@@ -92,7 +91,8 @@ fn archive(path: &Path) -> Result<Found, MeasuredError> {
         // It quotes what it took for a header.
         _ => wrong(Fault::Archive(error.to_string().chars().take(80).flat_map(char::escape_debug).collect())),
     };
-    let mut archive = Archive::new(open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?);
+    let unpacked = Unpacked::open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?;
+    let mut archive = Archive::new(unpacked.reader);
     let mut found = Found::default();
     for entry in archive.entries().map_err(broken)?.take(MAX_ENTRIES) {
         let entry = entry.map_err(broken)?;
@@ -114,23 +114,6 @@ fn archive(path: &Path) -> Result<Found, MeasuredError> {
         found[index] = Some(file);
     }
     Ok(found)
-}
-
-/// The file, decompressed if it needs to be.
-fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    let mut file = File::open(path)?;
-    let mut magic = Vec::new();
-    file.by_ref().take(4).read_to_end(&mut magic)?;
-    let whole = Cursor::new(magic.clone()).chain(file);
-    Ok(match magic.as_slice() {
-        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => {
-            let mut decoder = zstd::Decoder::new(whole)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-            Box::new(decoder)
-        }
-        _ => Box::new(whole),
-    })
 }
 
 fn text(name: String, reader: impl Read) -> Result<TextFile, MeasuredError> {

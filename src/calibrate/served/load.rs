@@ -68,14 +68,13 @@ pub(super) fn beside(run: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// FNV-1a (Fowler, Noll, Vo) over the tokens from the first to the end of each full block.
+/// BLAKE3, cut to 64 bits, over the tokens from the first to the end of each full block.
 fn block_hashes(tokens: &[u32], block_size: u32) -> Vec<u64> {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut hasher = blake3::Hasher::new();
     let block = |block: &[u32]| {
-        for byte in block.iter().flat_map(|token| token.to_le_bytes()) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        hash
+        block.iter().for_each(|token| _ = hasher.update(&token.to_le_bytes()));
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     };
     tokens.chunks_exact(block_size as usize).map(block).collect()
 }

@@ -21,6 +21,7 @@ use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::deploy::{Deployment, Hardware, Profile, Provenance};
 use kvtide_envs::env::NodeConfig;
+use kvtide_envs::files;
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
 use kvtide_envs::sched::Slo;
 use kvtide_runtime::Host;
@@ -344,7 +345,5 @@ fn empty(options: &Options) -> Report {
 
 /// Written beside its place and renamed.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let beside = path.with_extension("tmp");
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| format!("{}: cannot write: {error}", path.display()))
+    files::replace(path, text.as_bytes()).map_err(|error| format!("{}: cannot write: {error}", path.display()))
 }

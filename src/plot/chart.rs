@@ -2,37 +2,39 @@
 
 use std::fmt::Write;
 
-use super::html::escape;
+use maud::{Markup, html};
+
+use super::svg::{Anchor, Words, path, round, text, upright};
 
 /// A chart.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// What it shows, for whoever cannot see it, and its heading.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// Width, in the SVG's own units, of which the page shows as many as fit.
-    pub(super) width: f64,
+    pub(crate) width: f64,
     /// Height, likewise.
-    pub(super) height: f64,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
+    pub(crate) height: f64,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
     /// Lines, the first at the bottom.
-    pub(super) lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
     /// Vertical rules with what they mark.
-    pub(super) rules: Vec<(f64, String)>,
+    pub(crate) rules: Vec<(f64, String)>,
 }
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
-    pub(super) label: String,
-    pub(super) from: f64,
-    pub(super) to: f64,
-    pub(super) unit: Unit,
+pub(crate) struct Axis {
+    pub(crate) label: String,
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) unit: Unit,
 }
 
 /// How values are spaced and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     /// As they are.
     Number,
     /// Shares as percent.
@@ -43,26 +45,26 @@ pub(super) enum Unit {
 
 /// A line.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// What it is, shown when pointed at.
-    pub(super) name: String,
-    pub(super) pen: Pen,
+    pub(crate) name: String,
+    pub(crate) pen: Pen,
     /// `(x, y)`, in order of `x`.
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// `(x, low, high)` of vertical bars; points are dots as well if there are any.
-    pub(super) bars: Vec<(f64, f64, f64)>,
+    pub(crate) bars: Vec<(f64, f64, f64)>,
     /// The area below is filled.
-    pub(super) filled: bool,
+    pub(crate) filled: bool,
 }
 
 /// How a line looks: not by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Pen {
+pub(crate) struct Pen {
     /// Index of the colour.
-    pub(super) colour: usize,
+    pub(crate) colour: usize,
     /// SVG's `stroke-dasharray`.
-    pub(super) dash: &'static str,
-    pub(super) width: f64,
+    pub(crate) dash: &'static str,
+    pub(crate) width: f64,
 }
 
 /// Room for labels: left, right, top, bottom.
@@ -70,7 +72,7 @@ const MARGINS: (f64, f64, f64, f64) = (52.0, 12.0, 26.0, 38.0);
 
 impl Axis {
     /// From 0 to a little beyond the greatest of `values`.
-    pub(super) fn above_zero(label: &str, values: impl Iterator<Item = f64>) -> Axis {
+    pub(crate) fn above_zero(label: &str, values: impl Iterator<Item = f64>) -> Axis {
         let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         let to = if greatest > 0.0 { greatest * 1.05 } else { 1.0 };
         Axis { label: label.to_owned(), from: 0.0, to, unit: Unit::Number }
@@ -118,41 +120,46 @@ impl Axis {
     }
 }
 
-/// At most so many digits after the point, and none that is a trailing zero.
-pub(super) fn round(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+impl Pen {
+    /// A stroke along `d`, SVG's path.
+    fn stroke(self, d: &str) -> Markup {
+        html! { path class="line" stroke-width=(self.width) stroke-dasharray=(self.dash) d=(d) {} }
+    }
+
+    /// The colour of all within an element.
+    fn style(self) -> String {
+        format!("--c:var(--c{})", self.colour)
+    }
+
+    /// A short stroke, for a legend.
+    pub(crate) fn sample(self) -> Markup {
+        html! { svg viewBox="0 0 28 8" style=(self.style()) { (self.stroke("M0 4H28")) } }
+    }
 }
 
 impl Chart {
     /// The chart as an element.
-    pub(super) fn to_svg(&self) -> String {
-        let (width, height) = (self.width, self.height);
-        let mut svg =
-            format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">\n", escape(&self.title));
+    pub(crate) fn to_svg(&self) -> Markup {
         let (left, _, top, _) = MARGINS;
-        let _ = writeln!(svg, "<text class=\"title\" x=\"{left}\" y=\"{}\">{}</text>", top - 11.0, escape(&self.title));
-        self.draw_axes(&mut svg);
-        for (at, label) in &self.rules {
+        let rule = |(at, label): &(f64, String)| {
             let x = self.x_of(*at);
             let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
-            let _ = writeln!(svg, "<path class=\"rule\" d=\"M{x:.1} {above:.1}V{below:.1}\"/>");
             // On the side where there is room.
-            let (aside, anchor) = if self.x.place(*at) > 0.7 { (-4.0, "end") } else { (4.0, "start") };
-            let _ = writeln!(
-                svg,
-                "<text class=\"note\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
-                x + aside,
-                below - 6.0,
-                escape(label)
-            );
+            let (aside, anchor) = if self.x.place(*at) > 0.7 { (-4.0, Anchor::End) } else { (4.0, Anchor::Start) };
+            html! {
+                (path("rule", &format!("M{x:.1} {above:.1}V{below:.1}")))
+                (text("note", (x + aside, below - 6.0), anchor, label))
+            }
+        };
+        html! {
+            svg viewBox={ "0 0 " (self.width) " " (self.height) } role="img" aria-label=(Words(&self.title)) {
+                (text("title", (left, top - 11.0), Anchor::Start, &self.title))
+                (self.axes())
+                @for one in &self.rules { (rule(one)) }
+                @for line in &self.lines { "\n" (self.line(line)) }
+            }
+            "\n"
         }
-        for line in &self.lines {
-            self.draw_line(&mut svg, line);
-        }
-        svg.push_str("</svg>\n");
-        svg
     }
 
     fn x_of(&self, value: f64) -> f64 {
@@ -165,69 +172,60 @@ impl Chart {
         self.height - bottom - self.y.place(value) * (self.height - top - bottom)
     }
 
-    fn draw_axes(&self, svg: &mut String) {
+    fn axes(&self) -> Markup {
         let (left, right) = (self.x_of(self.x.from), self.x_of(self.x.to));
         let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
-        for tick in self.y.ticks(5) {
+        let across = |tick: f64| {
             let y = self.y_of(tick);
-            let _ = writeln!(svg, "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>");
-            let text = self.y.text(tick);
-            let _ = writeln!(
-                svg,
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
-                left - 6.0,
-                y + 4.0
-            );
-        }
-        // About seventy units a label.
-        for tick in self.x.ticks(((right - left) / 70.0).max(2.0) as usize) {
-            let x = self.x_of(tick);
-            let _ = writeln!(svg, "<path class=\"grid\" d=\"M{x:.1} {above:.1}V{:.1}\"/>", below + 3.0);
-            let text = self.x.text(tick);
-            let _ = writeln!(
-                svg,
-                "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
-                below + 16.0
-            );
-        }
-        let _ = writeln!(svg, "<path class=\"axis\" d=\"M{left:.1} {below:.1}H{right:.1}\"/>");
-        let label = |svg: &mut String, x: f64, y: f64, turn: &str, text: &str| {
-            let _ = writeln!(
-                svg,
-                "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\"{turn}>{}</text>",
-                escape(text)
-            );
+            html! {
+                (path("grid", &format!("M{left:.1} {y:.1}H{right:.1}")))
+                (text("tick", (left - 6.0, y + 4.0), Anchor::End, &self.y.text(tick)))
+            }
         };
-        label(svg, f64::midpoint(left, right), self.height - 6.0, "", &self.x.label);
-        let middle = f64::midpoint(above, below);
-        label(svg, 12.0, middle, &format!(" transform=\"rotate(-90 12 {middle:.1})\""), &self.y.label);
+        let upwards = |tick: f64| {
+            let x = self.x_of(tick);
+            html! {
+                (path("grid", &format!("M{x:.1} {above:.1}V{:.1}", below + 3.0)))
+                (text("tick", (x, below + 16.0), Anchor::Middle, &self.x.text(tick)))
+            }
+        };
+        html! {
+            @for tick in self.y.ticks(5) { (across(tick)) }
+            // About seventy units a label.
+            @for tick in self.x.ticks(((right - left) / 70.0).max(2.0) as usize) { (upwards(tick)) }
+            (path("axis", &format!("M{left:.1} {below:.1}H{right:.1}")))
+            (text("tick", (f64::midpoint(left, right), self.height - 6.0), Anchor::Middle, &self.x.label))
+            (upright("tick", (12.0, f64::midpoint(above, below)), &self.y.label))
+        }
     }
 
-    fn draw_line(&self, svg: &mut String, line: &Line) {
-        let Pen { colour, dash, width } = line.pen;
+    fn line(&self, line: &Line) -> Markup {
         let finite = line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
         let points: Vec<(f64, f64)> = finite.map(|(x, y)| (self.x_of(*x), self.y_of(*y))).collect();
-        let mut path = String::new();
+        let mut along = String::new();
         for (index, (x, y)) in points.iter().enumerate() {
-            let _ = write!(path, "{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' });
+            let _ = write!(along, "{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' });
         }
-        let _ = writeln!(svg, "<g style=\"--c:var(--c{colour})\"><title>{}</title>", escape(&line.name));
-        if let (true, Some((from, _)), Some((to, _))) = (line.filled, points.first(), points.last()) {
+        let ends = points.first().zip(points.last()).filter(|_| line.filled);
+        let area = ends.map(|((from, _), (to, _))| {
             let below = self.y_of(self.y.from);
-            let _ = writeln!(svg, "<path class=\"area\" d=\"{path}L{to:.1} {below:.1}L{from:.1} {below:.1}Z\"/>");
-        }
-        let _ =
-            writeln!(svg, "<path class=\"line\" stroke-width=\"{width}\" stroke-dasharray=\"{dash}\" d=\"{path}\"/>");
-        for (at, low, high) in &line.bars {
+            format!("{along}L{to:.1} {below:.1}L{from:.1} {below:.1}Z")
+        });
+        let bar = |(at, low, high): &(f64, f64, f64)| {
             let (x, low, high) = (self.x_of(*at), self.y_of(*low), self.y_of(*high));
-            let _ = writeln!(svg, "<path class=\"line\" stroke-width=\"1.2\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>");
-        }
-        if !line.bars.is_empty() {
-            for (x, y) in &points {
-                let _ = writeln!(svg, "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
+            Pen { dash: "", width: 1.2, ..line.pen }.stroke(&format!("M{x:.1} {low:.1}V{high:.1}"))
+        };
+        html! {
+            g style=(line.pen.style()) {
+                title { (Words(&line.name)) }
+                @if let Some(area) = &area { (path("area", area)) }
+                (line.pen.stroke(&along))
+                @for one in &line.bars { (bar(one)) }
+                @if !line.bars.is_empty() {
+                    @for (x, y) in &points { circle class="dot" cx=(round(*x, 1)) cy=(round(*y, 1)) r="3" {} }
+                }
             }
         }
-        svg.push_str("</g>\n");
     }
 }
 
@@ -280,7 +278,7 @@ mod tests {
             }],
             rules: vec![(0.5, "\"".to_owned())],
         };
-        let svg = chart.to_svg();
+        let svg = chart.to_svg().into_string();
         assert!(svg.contains("&lt;b&gt;") && svg.contains("a&amp;b&lt;/title&gt;") && !svg.contains("NaN"), "{svg}");
         // Beyond the axes is on their edge.
         assert!(svg.contains("M52.0 162.0L288.0 26.0"), "{svg}");
