@@ -1,22 +1,15 @@
 //! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
 
-mod args;
 mod bench;
 mod calibrate;
+mod common;
 mod demo;
 mod evaluate;
 mod explain;
 mod export;
-mod frontier;
 mod inspect;
-mod keep;
-mod output;
-mod prior;
-mod progress;
 mod replay;
-mod search;
 mod simulate;
-mod stop;
 mod timings;
 mod trace;
 mod train;
@@ -25,6 +18,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use common::{args, output, progress, stop, talk};
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]

@@ -1,58 +1,73 @@
-//! `kvtide train` where the method is cross-entropy search.
+//! Cross-entropy search as one who learns.
 
-use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
 use kvtide_envs::env::ServingArena;
+use kvtide_runtime::ActionProfile;
 
-use super::keep::Keeper;
-use super::train::{TrainError, checkpoint_of, policy_of, provenance};
-use crate::agent::{CrossEntropy, Outcome};
-use crate::checkpoint;
+use super::TrainError;
+use super::driver::Learner;
+use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, Outcome};
+use crate::checkpoint::{self, CheckpointError, Provenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
 
-/// Searches into `out` until done or `stop` is set; either way a checkpoint is left.
-pub(super) fn train(
+/// A new search of `experiment`, or the one saved in `checkpoint`.
+pub(super) fn learner(
     experiment: &Experiment,
     world: &World,
-    out: &Path,
-    resume: bool,
-    checkpoint_every: u64,
-    stop: &AtomicBool,
-) -> anyhow::Result<Outcome> {
+    checkpoint: Option<&Path>,
+) -> Result<CrossEntropy, TrainError> {
     let arena = Box::new(ServingArena::new(&experiment.env_config(world)?)?);
-    let (folder, profile) = (checkpoint_of(out), experiment.profile());
-    let mut search = if resume {
-        CrossEntropy::resume(checkpoint::load_search(&folder)?.0, profile, arena)
-            .with_context(|| folder.display().to_string())?
-    } else {
+    let profile = experiment.profile();
+    let Some(folder) = checkpoint else {
         let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
-        CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?
+        return Ok(CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?);
     };
-    fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
-    let provenance = provenance(experiment, world)?;
-    let mut recorder = Recorder::of_search(out, search.state())
-        .with_context(|| format!("cannot write logs into {}", out.display()))?;
-    let mut keeper = Keeper::new(experiment, world, policy_of(out), resume)?;
-    if !resume && let Some(judgement) = keeper.look(&search, &provenance)? {
-        recorder.line("validation", &judgement)?;
+    CrossEntropy::resume(checkpoint::load_search(folder)?.0, profile, arena)
+        .map_err(|source| TrainError::Resume { folder: folder.to_owned(), source })
+}
+
+impl Learner for CrossEntropy {
+    type Report = GenerationReport;
+    const DOING: &'static str = "searching";
+
+    fn iteration(&self) -> u64 {
+        self.state().progress.generation
     }
-    let outcome = search.run(stop, |search, report| -> Result<(), TrainError> {
-        recorder.generation(report)?;
-        if let Some(judgement) = keeper.look(search, &provenance)? {
-            recorder.line("validation", &judgement)?;
-        }
-        if report.generation.is_multiple_of(checkpoint_every.max(1)) {
-            checkpoint::save_search(&folder, search.state(), &provenance)?;
-        }
-        Ok(())
-    });
-    recorder.finish();
-    let outcome = outcome.with_context(|| format!("searching into {}", out.display()))?;
-    checkpoint::save_search(&folder, search.state(), &provenance)?;
-    Ok(outcome)
+
+    fn is_finished(&self) -> bool {
+        CrossEntropy::is_finished(self)
+    }
+
+    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
+        self.state().policy(profile)
+    }
+
+    fn run(
+        &mut self,
+        stop: &AtomicBool,
+        each: &mut dyn FnMut(&CrossEntropy, &GenerationReport) -> Result<(), TrainError>,
+    ) -> Result<Outcome, TrainError> {
+        CrossEntropy::run(self, stop, each)
+    }
+
+    fn recorder(&self, out: &Path) -> io::Result<Recorder> {
+        Recorder::of_search(out, self.state())
+    }
+
+    fn record(recorder: &mut Recorder, report: &GenerationReport) -> io::Result<()> {
+        recorder.generation(report)
+    }
+
+    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save_search(folder, self.state(), provenance)
+    }
+
+    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save_search_policy(folder, self.state(), provenance)
+    }
 }
