@@ -14,6 +14,7 @@
 //! model card) are left alone. Nothing is believed before it was checked, and every rejection is a named
 //! [`CheckpointError`]. No file holds a clock or a path, so equal runs leave equal bytes.
 
+mod describe;
 mod error;
 mod folder;
 mod manifest;
