@@ -1,9 +1,10 @@
 //! The tuner: trains an agent on a recorded workload, judges it against fixed watermarks, and exports what it learned.
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
-//! learns on it; [`checkpoint`] keeps what was learned; [`evaluate`] judges, [`report`] shows it; [`distil`] and
-//! [`export`] make the table that ships; [`calibrate`] fits the simulator to a real server; [`plot`] draws; [`record`]
-//! writes logs; [`mod@bench`] measures how fast all of it is; [`cli`] is the command line over all of them.
+//! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`evaluate`] judges, [`report`] shows it;
+//! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
+//! simulator to a real server; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
+//! [`cli`] is the command line over all of them.
 
 pub mod agent;
 pub mod bench;
@@ -11,6 +12,7 @@ mod bootstrap;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;
+pub mod demo;
 mod device;
 pub mod distil;
 pub mod evaluate;
@@ -19,4 +21,5 @@ pub mod export;
 pub mod plot;
 pub mod record;
 pub mod report;
+pub mod train;
 pub mod world;

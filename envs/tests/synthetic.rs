@@ -7,7 +7,7 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Extent, LengthScale, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadSource, windows,
+    Draw, Extent, LengthScale, Profile, Replay, Scaling, Split, SyntheticSpec, Window, Workload, WorkloadSource,
 };
 
 fn spec(text: &str) -> SyntheticSpec {
@@ -219,8 +219,7 @@ fn what_a_closed_loop_takes_its_requests_from_is_all_there() {
         lengths(&spec("uniform:rate=3,n=450,in=1000,out=5000,spread=0.2").generate().unwrap())
     );
     assert_eq!(workload.window(Window { start: Micros::ZERO, end: Micros(1) }), Ok(workload.clone()));
-    let said = windows::fit_test(workload.span(), 0.7).unwrap_err().to_string();
-    assert_eq!(said, "split: [0.7]: a workload of 0.000001s cannot be cut by time");
+    assert_eq!(Split::of(workload.span(), 0.7, 0.2).unwrap().fit.length(), Micros::ZERO);
     for profile in ["chat", "code", "reasoning", "mix"] {
         assert!(spec(&format!("{profile}:n=9")).generate().unwrap().is_at_once(), "{profile}");
     }
@@ -294,9 +293,11 @@ fn seeds_make_a_difference_where_it_is_said() {
         replay(Replay { jitter: Some(SECOND), ..Replay::default() }),
         replay(Replay { jitter: Some(Micros(1)), ..Replay::default() }),
     ] {
-        let differs = source.draw(1).unwrap() != source.draw(2).unwrap();
-        assert_eq!(source.depends_on_seed(), differs, "{source:?}");
-        assert_eq!(source.draw(1), source.draw(1));
+        let load = if let WorkloadSource::Replay { replay, .. } = &source { replay.load } else { 1.0 };
+        let draw = |seed| source.draw(&Draw { window: None, load, seed });
+        let differs = draw(1).unwrap() != draw(2).unwrap();
+        assert_eq!(source.depends_on_seed(load), differs, "{source:?}");
+        assert_eq!(draw(1), draw(1));
     }
 }
 

@@ -6,7 +6,8 @@ use crate::common::traffic::{SECOND, arrivals_s, blocks, metronome, prompts, sec
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Extent, LengthScale, LogNormal, Profile, Replay, Scaling, SyntheticSpec, Window, Workload, WorkloadError, windows,
+    Extent, LengthScale, LogNormal, Profile, Replay, Scaling, Split, SyntheticSpec, Window, Workload, WorkloadError,
+    to_whole_second, windows,
 };
 use proptest::prelude::*;
 
@@ -204,12 +205,24 @@ fn settings_are_text_in_files() {
 #[test]
 fn splits_for_fitting_and_judging() {
     let span = SECOND.times(100);
-    assert_eq!(windows::fit_test(span, 0.7).unwrap(), (seconds(0, 70), seconds(70, 100)));
-    let (fit, validation, test) = windows::fit_validation_test(span, 0.5, 0.25).unwrap();
-    assert_eq!([fit, validation, test].map(|window| window.length().0 / 1_000_000), [50, 25, 25]);
-    for fractions in [&[0.0][..], &[1.0], &[0.7, 0.7], &[0.7, 0.3], &[f64::NAN], &[-0.1]] {
-        let said = windows::split(span, fractions).unwrap_err().to_string();
-        assert_eq!(said, format!("split: {fractions:?}: fractions must rise between 0 and 1"));
+    let Split { fit, train, validation, test } = Split::of(span, 0.7, 0.0).unwrap();
+    assert_eq!((fit, train, validation, test), (seconds(0, 70), seconds(0, 70), seconds(70, 70), seconds(70, 100)));
+    let Split { fit, train, validation, test } = Split::of(span, 0.8, 0.25).unwrap();
+    assert_eq!((fit, train, validation, test), (seconds(0, 80), seconds(0, 60), seconds(60, 80), seconds(80, 100)));
+    // To the whole second where that leaves any, and people are told whole ones.
+    assert_eq!(Split::of(Micros(9_400_000), 0.5, 0.0).unwrap().fit, seconds(0, 4));
+    assert_eq!(Split::of(Micros(900_000), 0.5, 0.0).unwrap().fit.end, Micros(450_000));
+    assert_eq!(
+        [9_400_000, 9_000_000].map(|moment| to_whole_second(Micros(moment))),
+        [SECOND.times(10), SECOND.times(9)]
+    );
+    for fit in [0.0, 1.5, -0.1, f64::NAN] {
+        let said = Split::of(span, fit, 0.0).unwrap_err().to_string();
+        assert_eq!(said, format!("split: fit {fit}: must be above 0, at most 1"));
+    }
+    for validation in [1.0, -0.1, f64::NAN] {
+        let said = Split::of(span, 0.7, validation).unwrap_err().to_string();
+        assert_eq!(said, format!("split: validation {validation}: must be at least 0, below 1"));
     }
     let said = windows::equal(span, 0).unwrap_err().to_string();
     assert_eq!(said, "split: 0 windows of 100.000000s: must be from 1 to 10000");

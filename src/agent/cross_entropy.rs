@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{ConfigError, Prior};
 use super::normalise::Moments;
-use super::ppo::Outcome;
+use super::state::Outcome;
 use super::validate::{attainment, play};
 use super::{AgentError, NetworkPolicy, Weights};
 use linear::Linear;

@@ -44,37 +44,10 @@ use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::{Moments, Normalisers};
 use super::rollout::{Actor, Rollout};
+use super::state::{Outcome, TrainerState};
 use super::tensors::Tensors;
 use super::weights::{Architecture, Weights};
 use super::{AgentError, IterationReport, Losses};
-
-/// Everything a run is between two iterations, as plain numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainerState {
-    /// Settings.
-    pub config: PpoConfig,
-    /// Iterations done.
-    pub iteration: u64,
-    /// Decisions taken.
-    pub decisions: u64,
-    /// Actor and critic.
-    pub weights: Weights,
-    /// The optimiser.
-    pub optimiser: AdamState,
-    /// Moments of observations and returns.
-    pub normalisers: Normalisers,
-    /// The environments, as they save themselves.
-    pub env: serde_json::Value,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// All iterations are done.
-    Finished,
-    /// It was asked to stop; the iteration under way was completed.
-    Interrupted,
-}
 
 /// A training run.
 pub struct Trainer {

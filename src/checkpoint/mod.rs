@@ -14,27 +14,29 @@
 //! model card) are left alone. Nothing is believed before it was checked, and every rejection is a named
 //! [`CheckpointError`]. No file holds a clock or a path, so equal runs leave equal bytes.
 
+mod describe;
 mod error;
 mod folder;
 mod manifest;
 mod search;
 mod tensors;
+mod trainer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kvtide_envs::env::VectorEnv;
 use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, SCHEMA_HASH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::normalise::Normalisers;
-use crate::agent::{Architecture, Tensors, Trainer, TrainerState, Weights};
+use crate::agent::{Architecture, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, Provenance};
 pub use search::{load_search, save_search, save_search_policy};
+pub use trainer::load_trainer;
 
 use manifest::Facts;
 
@@ -132,20 +134,6 @@ pub fn load_policy(path: &Path) -> Result<NetworkPolicy, CheckpointError> {
     let (weights, normalisers) = decision_parts(&path, &manifest, &contents)?;
     NetworkPolicy::new(&weights, normalisers.observation.as_ref(), manifest.profile()?)
         .map_err(|source| CheckpointError::Agent { path, source })
-}
-
-/// Reads a checkpoint and goes on from it in `env`, made as the one it was saved from, with the networks multiplied by `tensors`.
-///
-/// # Errors
-/// As [`load`], and [`CheckpointError::Agent`] if `env` is another.
-pub fn load_trainer(
-    path: &Path,
-    env: Box<dyn VectorEnv>,
-    tensors: &'static dyn Tensors,
-) -> Result<(Trainer, Manifest), CheckpointError> {
-    let Checkpoint { path, manifest, state } = load(path)?;
-    let trainer = Trainer::resume(state, env, tensors).map_err(|source| CheckpointError::Agent { path, source })?;
-    Ok((trainer, manifest))
 }
 
 /// Reads and checks what a checkpoint of either kind says of itself, its files included.

@@ -3,22 +3,20 @@
 use std::fs::File;
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use kvtide_envs::time::Micros;
-use kvtide_envs::workload::{Window, duration};
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
-use crate::checkpoint;
-use crate::evaluate::{Comparison, Matrix, PolicySpec, Row, bisect_capacity, compare, render, run_matrix};
-use crate::experiment::met_in_training;
-use crate::export;
+use crate::evaluate::{
+    Comparison, FoundLoad, Matrix, MatrixError, PolicySpec, Row, Subject, bisect_capacities, compare, doubts, render,
+    run_matrix,
+};
 use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
 
@@ -60,6 +58,52 @@ pub(super) struct EvaluateArgs {
 
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let policies = load_policies(&args.policies, args.guard)?;
+    let Compared { reference, versus } = compared(args, &policies)?;
+    let stop = stop::on_interrupt();
+    let world = args.world.world()?;
+    check_policies(&policies, &world)?;
+    let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
+    args.report.as_deref().map(report::check_folder).transpose()?;
+    let bar = Runs::new();
+    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
+        return Ok(Exit::Interrupted);
+    };
+    let matrix = Matrix { policies, windows, loads, seeds };
+    simulate::warn_of_idle_seeds(&world, &matrix);
+    for doubt in doubts(&world, &matrix, &args.policies)? {
+        eprintln!("warning: {doubt}");
+    }
+    let (rows, cells) = served(args, &world, &matrix, &found, &bar, stop)?;
+    // Whatever ended the runs, what is finished is compared.
+    let mut comparisons = compare(&rows, &reference, &versus);
+    let mut is_whole = matches!(cells, Ok(cells) if cells == matrix.cells());
+    if args.capacity && is_whole {
+        is_whole = bisect_capacities(&world, &matrix, &mut comparisons, &bar, stop)?;
+    }
+    drop(bar);
+    let command = command_line();
+    let (world, matrix, found) = (&world, &matrix, &found[..]);
+    let material = Material { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
+    show(args.json, &material)?;
+    let cells = cells?;
+    if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
+        report::write(path, &material)?;
+        eprintln!("the report is in {}", path.display());
+    }
+    if !is_whole {
+        eprintln!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
+        return Ok(Exit::Interrupted);
+    }
+    Ok(Exit::Done)
+}
+
+/// Whom everybody is compared with.
+struct Compared {
+    reference: String,
+    versus: Vec<String>,
+}
+
+fn compared(args: &EvaluateArgs, policies: &[(String, Subject)]) -> anyhow::Result<Compared> {
     let reference = match &args.reference {
         Some(text) => canonical(text)?,
         None => policies[0].0.clone(),
@@ -69,32 +113,31 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     for (option, name) in named {
         ensure!(policies.iter().any(|(known, _)| known == name), "--{option} {name} is not one of the policies");
     }
-    let stop = stop::on_interrupt();
-    let world = args.world.world()?;
-    check_policies(&policies, &world)?;
-    let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
-    if let Some(path) = &args.report {
-        report::check_folder(path)?;
-    }
-    let bar = Runs::new();
-    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
-        bar.finish();
-        return Ok(Exit::Interrupted);
-    };
-    let matrix = Matrix { policies, windows, loads, seeds };
-    simulate::warn_of_idle_seeds(&world, &matrix);
-    warn_of_training(&world, &matrix, &args.policies)?;
-    let mut file = match &args.out {
-        Some(path) => Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
-        None => None,
-    };
+    Ok(Compared { reference, versus })
+}
+
+/// A policy as results name it.
+fn canonical(text: &str) -> anyhow::Result<String> {
+    Ok(text.parse::<PolicySpec>()?.to_string())
+}
+
+/// Every run, written and printed as it finishes, and how many cells were finished, or why not all.
+fn served(
+    args: &EvaluateArgs,
+    world: &World,
+    matrix: &Matrix,
+    found: &[FoundLoad],
+    bar: &Runs,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Vec<Row>, Result<usize, MatrixError>)> {
+    let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+    let mut file = args.out.as_deref().map(create).transpose()?;
     let mut output = Output::new();
     if args.json {
         found.iter().try_for_each(|found| output.json("load", found))?;
     }
-    let mut rows: Vec<Row> = Vec::new();
-    let mut written = Ok(());
-    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |finished| {
+    let (mut rows, mut written) = (Vec::new(), Ok(()));
+    let cells = run_matrix(world, matrix, bar, stop, &mut |finished| {
         rows.extend_from_slice(finished);
         written = finished.iter().try_for_each(|row| {
             if let Some(file) = &mut file {
@@ -104,72 +147,32 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         });
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    written?;
-    // Whatever ended the runs, what is finished is compared.
-    let mut comparisons = compare(&rows, &reference, &versus);
-    let all = matrix.windows.len() * matrix.loads.len();
-    let mut is_whole = matches!(cells, Ok(cells) if cells == all);
-    if args.capacity && is_whole {
-        is_whole = bisect(&world, &matrix, &mut comparisons, &bar, stop)?;
-    }
-    bar.finish();
-    if args.json {
-        comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison))?;
-    } else if !comparisons.is_empty() {
-        output.line(&format!(
-            "{} on {}, {}, {} windows x {} loads x {} seeds",
-            world.trace,
-            world.deployment.name(),
-            world.node.slo,
-            matrix.windows.len(),
-            matrix.loads.len(),
-            matrix.seeds.len()
-        ))?;
-        if !found.is_empty() {
-            output.line(&found_text(&found))?;
-        }
-        output.text(&render(&comparisons, &versus))?;
-    }
-    let cells = cells?;
-    if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
-        let material = Material {
-            command: command_line(),
-            world: &world,
-            matrix: &matrix,
-            found: &found,
-            rows: &rows,
-            versus: &versus,
-            comparisons: &comparisons,
-        };
-        report::write(path, &material)?;
-        eprintln!("the report is in {}", path.display());
-    }
-    if !is_whole {
-        eprintln!("interrupted: {cells} of {all} cells are finished; the comparison is of those");
-        return Ok(Exit::Interrupted);
-    }
-    Ok(Exit::Done)
+    written.map(|()| (rows, cells))
 }
 
-/// A policy as results name it.
-fn canonical(text: &str) -> anyhow::Result<String> {
-    Ok(text.parse::<PolicySpec>()?.to_string())
-}
-
-/// Finds each policy's capacity. False if interrupted; those found are kept.
-fn bisect(
-    world: &World,
-    matrix: &Matrix,
-    comparisons: &mut [Comparison],
-    bar: &Runs,
-    stop: &AtomicBool,
-) -> anyhow::Result<bool> {
-    for comparison in comparisons {
-        let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
-        let Some(capacity) = bisect_capacity(world, matrix, policy, bar, stop)? else { return Ok(false) };
-        comparison.capacity = Some(capacity);
+/// Prints the comparison.
+fn show(json: bool, material: &Material<'_>) -> anyhow::Result<()> {
+    let Material { world, matrix, found, versus, comparisons, .. } = material;
+    let mut output = Output::new();
+    if json {
+        return comparisons.iter().try_for_each(|comparison: &Comparison| output.json("comparison", comparison));
     }
-    Ok(true)
+    if comparisons.is_empty() {
+        return Ok(());
+    }
+    output.line(&format!(
+        "{} on {}, {}, {} windows x {} loads x {} seeds",
+        world.trace,
+        world.deployment.name(),
+        world.node.slo,
+        matrix.windows.len(),
+        matrix.loads.len(),
+        matrix.seeds.len()
+    ))?;
+    if !found.is_empty() {
+        output.line(&found_text(found))?;
+    }
+    output.text(&render(comparisons, versus))
 }
 
 /// This process's command line, as a shell would take it.
@@ -187,40 +190,6 @@ fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
-}
-
-/// A policy judged on what it was trained on proves nothing, and one judged in another world may prove little.
-fn warn_of_training(world: &World, matrix: &Matrix, policies: &[String]) -> anyhow::Result<()> {
-    for name in policies {
-        let trained = match name.parse()? {
-            PolicySpec::Checkpoint(path) => checkpoint::inspect(&path)?.metadata,
-            PolicySpec::Table(path) => {
-                let table = export::load_table(&path)?;
-                table.metadata().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-            }
-            _ => continue,
-        };
-        for (key, here) in world.conditions() {
-            if let Some(there) = trained.get(key).filter(|there| !met_in_training(there, &here)) {
-                eprintln!("warning: {name} was trained with {key} {there} and is judged with {here}");
-            }
-        }
-        let same_trace = world.fingerprint().is_some_and(|fingerprint| trained.get("traffic") == Some(&fingerprint));
-        let Some(Ok(seen)) = trained.get("fit_range").filter(|_| same_trace).map(|text| text.parse::<Window>()) else {
-            continue;
-        };
-        let overlaps =
-            |window: &Option<Window>| window.is_none_or(|window| window.start < seen.end && seen.start < window.end);
-        if matrix.windows.iter().any(overlaps) {
-            eprintln!(
-                "warning: {name} was trained on {seen} of this trace, and a window judged overlaps it; judge what \
-                 comes after with --window {}..{}",
-                duration::format(seen.end),
-                duration::format(Micros(world.span()?.0.next_multiple_of(1_000_000)))
-            );
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! `kvtide inspect`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::Exit;
 use super::output::Output;
-use crate::checkpoint::{self, Manifest};
+use crate::checkpoint;
 use crate::export::{self, Inspection};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     if args.path.is_dir() {
         ensure!(args.svg.is_none(), "{}: a checkpoint has no tree to draw", args.path.display());
         let manifest = checkpoint::inspect(&args.path)?;
-        if args.json { output.json("checkpoint", &manifest)? } else { output.text(&describe(&args.path, &manifest))? }
+        if args.json { output.json("checkpoint", &manifest)? } else { output.text(&manifest.text(&args.path))? }
     } else {
         let bytes = export::load(&args.path)?;
         let inspection = Inspection::of(&bytes).with_context(|| args.path.display().to_string())?;
@@ -47,33 +47,4 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Done)
-}
-
-/// A manifest for people.
-fn describe(path: &Path, manifest: &Manifest) -> String {
-    let mut lines = vec![
-        format!("checkpoint  {}", path.display()),
-        format!(
-            "made by     kvtide {}, commit {}",
-            manifest.kvtide_version,
-            manifest.commit.as_deref().unwrap_or("unknown")
-        ),
-        format!(
-            "trained     {} decisions in {} {}, seed {}, profile {}",
-            manifest.decisions,
-            manifest.iteration,
-            if manifest.cross_entropy.is_some() { "generations of a cross-entropy search" } else { "iterations" },
-            manifest.seed,
-            manifest.profile
-        ),
-        format!("network     {:?} from {} features", manifest.config.hidden, manifest.observation_size),
-    ];
-    lines.extend(manifest.metadata.iter().map(|(key, value)| format!("{key:11} {value}")));
-    lines.push("files".to_owned());
-    lines.extend(manifest.files.iter().map(|(name, file)| {
-        format!("  {name:24} {:>9} bytes  {}", file.bytes, &file.blake3[..16.min(file.blake3.len())])
-    }));
-    lines.push("experiment".to_owned());
-    lines.extend(manifest.experiment.lines().map(|line| format!("  {line}")));
-    lines.join("\n") + "\n"
 }

@@ -1,23 +1,15 @@
 //! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
 
-mod args;
 mod bench;
 mod calibrate;
+mod common;
 mod demo;
 mod evaluate;
 mod explain;
 mod export;
-mod frontier;
-mod handover;
 mod inspect;
-mod keep;
-mod output;
-mod prior;
-mod progress;
 mod replay;
-mod search;
 mod simulate;
-mod stop;
 mod trace;
 mod train;
 
@@ -25,6 +17,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use common::{args, handover, output, progress, stop, talk};
 
 use crate::agent::Tensors;
 

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
 use crate::evaluate::{Matrix, Row, run_matrix};
-use crate::world::WorldSpec;
+use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
@@ -57,19 +57,16 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     bar.finish();
     written?;
     let cells = cells?;
-    let all = matrix.windows.len() * matrix.loads.len();
-    Ok(if cells < all { Exit::Interrupted } else { Exit::Done })
+    Ok(if cells < matrix.cells() { Exit::Interrupted } else { Exit::Done })
 }
 
 /// Several seeds of traffic that does not depend on the seed would be one run counted several times.
-pub(super) fn warn_of_idle_seeds(world: &crate::world::World, matrix: &Matrix) {
-    if matrix.seeds.len() > 1 {
-        for load in matrix.loads.iter().filter(|load| !world.depends_on_seed(**load)) {
-            eprintln!(
-                "warning: at load {load} the traffic is the same for every seed, so only the first is run; for more \
-                 draws use another load with --scale thin, --jitter, or more --windows"
-            );
-        }
+pub(super) fn warn_of_idle_seeds(world: &World, matrix: &Matrix) {
+    for load in matrix.idle_loads(world) {
+        eprintln!(
+            "warning: at load {load} the traffic is the same for every seed, so only the first is run; for more draws use \
+             another load with --scale thin, --jitter, or more --windows"
+        );
     }
 }
 

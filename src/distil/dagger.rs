@@ -5,10 +5,9 @@
 //! states its teacher never let happen. So the student drives, the teacher says what it would have done there, and the
 //! samples of all iterations are kept.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvtide_envs::env::{EnvConfig, ResetOptions, ServingEnv};
+use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
 use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{NUM_FEATURES, Policy};
@@ -40,7 +39,7 @@ pub(super) struct Plan {
 /// # Errors
 /// That of the first episode that fails; [`DistilError::Stopped`].
 pub(super) fn play(
-    config: &Arc<EnvConfig>,
+    arena: &ServingArena,
     driver: &(dyn Policy + Sync),
     plan: Plan,
     stop: &AtomicBool,
@@ -50,7 +49,7 @@ pub(super) fn play(
         let episodes = round * plan.episodes..(round + 1) * plan.episodes;
         let played: Vec<Result<Vec<Visit>, DistilError>> = episodes
             .into_par_iter()
-            .map(|number| episode(config, driver, seed::derive(plan.seed, "episode", number), stop))
+            .map(|number| episode(arena, driver, seed::derive(plan.seed, "episode", number), stop))
             .collect();
         for episode in played {
             visits.extend(episode?);
@@ -67,14 +66,14 @@ pub(super) fn play(
 /// # Errors
 /// As [`play`].
 pub(super) fn seen(
-    config: &Arc<EnvConfig>,
+    arena: &ServingArena,
     driver: &(dyn Policy + Sync),
     root: u64,
     episodes: u64,
     stop: &AtomicBool,
 ) -> Result<[FeatureRange; NUM_FEATURES], DistilError> {
     let met = |number| {
-        let visits = episode(config, driver, seed::derive(root, "episode", number), stop)?;
+        let visits = episode(arena, driver, seed::derive(root, "episode", number), stop)?;
         Ok(ranges(visits.iter().map(|visit| &visit.observation)))
     };
     let met: Result<Vec<[FeatureRange; NUM_FEATURES]>, DistilError> = (0..episodes).into_par_iter().map(met).collect();
@@ -82,28 +81,18 @@ pub(super) fn seen(
 }
 
 /// Every decision of one episode.
-fn episode(
-    config: &Arc<EnvConfig>,
-    driver: &dyn Policy,
-    seed: u64,
-    stop: &AtomicBool,
-) -> Result<Vec<Visit>, DistilError> {
-    let mut env = ServingEnv::new(Arc::clone(config))?;
-    let (observation, info) = env.reset(seed, &ResetOptions::default())?;
-    let mut next = Visit { observation, mask: info.mask };
+fn episode(arena: &ServingArena, driver: &dyn Policy, seed: u64, stop: &AtomicBool) -> Result<Vec<Visit>, DistilError> {
     let mut visits = Vec::new();
-    while visits.len() < MAX_DECISIONS {
-        if stop.load(Ordering::Relaxed) {
-            return Err(DistilError::Stopped);
+    let mut stopped = false;
+    arena.play_while(seed, &mut |observation, mask| {
+        if visits.len() == MAX_DECISIONS {
+            return None;
         }
-        visits.push(next);
-        let step = env.step(driver.decide(&next.observation, next.mask))?;
-        if step.terminated || step.truncated {
-            break;
-        }
-        next = Visit { observation: step.observation, mask: step.info.mask };
-    }
-    Ok(visits)
+        stopped = stop.load(Ordering::Relaxed);
+        visits.push(Visit { observation: *observation, mask });
+        (!stopped).then(|| driver.decide(observation, mask))
+    })?;
+    if stopped { Err(DistilError::Stopped) } else { Ok(visits) }
 }
 
 /// As many visits as planned, each subset as likely as any other, in order (Knuth, "The Art of Computer Programming",

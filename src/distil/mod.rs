@@ -24,7 +24,7 @@ mod tree;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvtide_envs::env::EnvConfig;
+use kvtide_envs::env::{EnvConfig, ServingArena};
 use kvtide_envs::seed;
 use kvtide_runtime::action::NUM_CHOICES;
 use kvtide_runtime::format::FeatureRange;
@@ -104,7 +104,8 @@ impl Student {
         episodes: u64,
         stop: &AtomicBool,
     ) -> Result<(), DistilError> {
-        let seen = dagger::seen(env_config, &self.tree, seed, episodes, stop)?;
+        let arena = ServingArena::new(env_config)?;
+        let seen = dagger::seen(&arena, &self.tree, seed, episodes, stop)?;
         self.ranges = dataset::union(self.ranges, seen);
         Ok(())
     }
@@ -143,6 +144,7 @@ pub fn distil(
     stop: &AtomicBool,
 ) -> Result<Student, DistilError> {
     config.validate()?;
+    let arena = ServingArena::new(env_config)?;
     let profile = env_config.profile;
     let mut samples: Vec<Sample> = Vec::new();
     let mut student: Option<Tree> = None;
@@ -153,8 +155,8 @@ pub fn distil(
             samples: config.samples_per_iteration as usize,
         };
         let visits = match &student {
-            None => dagger::play(env_config, &Driver(teacher), plan, stop)?,
-            Some(student) => dagger::play(env_config, student, plan, stop)?,
+            None => dagger::play(&arena, &Driver(teacher), plan, stop)?,
+            Some(student) => dagger::play(&arena, student, plan, stop)?,
         };
         let labelled = dagger::label(teacher, &visits)?;
         let driver = student.as_ref().map(|student| Fidelity::of(student, &labelled, profile));
@@ -181,7 +183,7 @@ pub fn distil(
         episodes: config.episodes_per_iteration.into(),
         samples: config.holdout_samples(),
     };
-    let held_out = dagger::label(teacher, &dagger::play(env_config, &tree, plan, stop)?)?;
+    let held_out = dagger::label(teacher, &dagger::play(&arena, &tree, plan, stop)?)?;
     let fidelity = Fidelity::of(&tree, &held_out, profile);
     let with_fidelity = |tree: Tree| {
         let fidelity = Fidelity::of(&tree, &held_out, profile);

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
+use super::compare::Comparison;
 use super::knee::{Crossing, Curve, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
 use super::subject::Subject;
@@ -90,6 +91,25 @@ pub fn bisect_capacity(
         };
         Capacity { load, low: None, high: None, bound, evidence: None }
     }))
+}
+
+/// Finds the capacity of each policy that was compared. False if interrupted; those found are kept.
+///
+/// # Errors
+/// A run has no result.
+pub fn bisect_capacities(
+    world: &World,
+    matrix: &Matrix,
+    comparisons: &mut [Comparison],
+    watch: &dyn Watch,
+    stop: &AtomicBool,
+) -> Result<bool, MatrixError> {
+    for comparison in comparisons {
+        let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
+        let Some(capacity) = bisect_capacity(world, matrix, policy, watch, stop)? else { return Ok(false) };
+        comparison.capacity = Some(capacity);
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

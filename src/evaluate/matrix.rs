@@ -28,6 +28,20 @@ pub struct Matrix {
     pub seeds: Vec<u64>,
 }
 
+impl Matrix {
+    /// How many cells there are.
+    pub fn cells(&self) -> usize {
+        self.windows.len() * self.loads.len()
+    }
+
+    /// The loads at which the traffic of `world` is the same for every seed: further seeds would be one run counted several
+    /// times, and are not run. None where there is one seed.
+    pub fn idle_loads(&self, world: &World) -> Vec<f64> {
+        let is_idle = |load: &f64| self.seeds.len() > 1 && !world.depends_on_seed(*load);
+        self.loads.iter().copied().filter(is_idle).collect()
+    }
+}
+
 /// One window at one load: what is run together and reported together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cell {

@@ -12,10 +12,11 @@ mod row;
 mod spec;
 mod subject;
 mod table;
+mod training;
 
 pub use crate::bootstrap::{Evidence, Interval, interquartile_mean, resampled};
 pub use against::{Against, GainAt, WaitAt};
-pub use capacity::{Bound, CAPACITY_TARGET, Capacity, bisect_capacity};
+pub use capacity::{Bound, CAPACITY_TARGET, Capacity, bisect_capacities, bisect_capacity};
 pub use compare::{AtLoad, Comparison, compare};
 pub use distinct::distinct;
 pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
@@ -26,3 +27,4 @@ pub use subject::Subject;
 pub use table::{
     capacity as capacity_text, dash, evidence, percent, render, repeated_text, signed, time, times, yardsticks,
 };
+pub use training::{Doubt, TrainingError, doubts};

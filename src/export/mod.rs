@@ -1,4 +1,4 @@
-//! From a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
+//! From a checkpoint to a student ([`Making`]), and from a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
 //! and back for people ([`Inspection`], [`Explanation`]) and for evaluation ([`load_table`]).
 //!
 //! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
@@ -6,7 +6,10 @@
 mod choose;
 mod deployed;
 mod explain;
+mod frontier;
+mod gate;
 mod inspect;
+mod make;
 mod picture;
 mod rules;
 mod rust;
@@ -26,7 +29,10 @@ use thiserror::Error;
 pub use choose::{ChooseError, Chosen, add_margin, choose, deploy};
 pub use deployed::Deployed;
 pub use explain::{ExplainError, Explanation};
+pub use frontier::Frontier;
+pub use gate::{Gate, interval_text, loss_text, unfit};
 pub use inspect::Inspection;
+pub use make::{Judged, MakeError, Making, Summary, Taught, Trial, write};
 pub use rust::rust_source;
 
 use crate::distil::{Student, Tree};

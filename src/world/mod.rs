@@ -12,10 +12,9 @@ use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::SloError;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
-use kvtide_envs::workload::{
-    Extent, LengthScale, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource,
-};
+use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
 
+pub use kvtide_envs::workload::Draw;
 pub use spec::WorldSpec;
 
 /// Where traffic comes from.
@@ -98,17 +97,6 @@ pub struct World {
     pub memory: MemorySource,
 }
 
-/// A part of the traffic at one load, drawn with one seed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
-    /// The part; all of it if `None`.
-    pub window: Option<Window>,
-    /// Load factor.
-    pub load: f64,
-    /// Seed.
-    pub seed: u64,
-}
-
 impl World {
     /// Reads the trace, if there is one, and resolves the settings.
     ///
@@ -145,14 +133,7 @@ impl World {
     /// # Errors
     /// The generator cannot draw.
     pub fn span(&self) -> Result<Micros, WorkloadError> {
-        match &self.source {
-            WorkloadSource::Replay { trace, .. } => Ok(trace.span()),
-            WorkloadSource::Clients { clients, .. } => Ok(clients.span()),
-            WorkloadSource::Synthetic(spec) => match spec.extent {
-                Extent::Duration(duration) => Ok(duration),
-                Extent::Requests(_) => Ok(spec.generate()?.span()),
-            },
-        }
+        self.source.span()
     }
 
     /// The requests of a draw. In a closed loop they do not depend on the load: see [`node_at`](Self::node_at).
@@ -160,17 +141,7 @@ impl World {
     /// # Errors
     /// The load or window is out of range, or nothing arrives.
     pub fn draw(&self, draw: &Draw) -> Result<Workload, WorkloadError> {
-        let Draw { window, seed, .. } = *draw;
-        let load = self.load_of_traffic(draw.load);
-        match &self.source {
-            WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
-            WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { load, window, seed, ..*replay }),
-            WorkloadSource::Synthetic(spec) => {
-                let rate_rps = spec.rate_rps * load;
-                let workload = SyntheticSpec { rate_rps, seed, ..*spec }.generate()?;
-                window.map_or(Ok(workload.clone()), |window| workload.window(window))
-            }
-        }
+        self.source.draw(&Draw { load: self.load_of_traffic(draw.load), ..*draw })
     }
 
     /// In a closed loop the load is how many clients there are, who take the same requests.
@@ -180,17 +151,13 @@ impl World {
 
     /// The node at a load: in a closed loop the load multiplies its clients.
     pub fn node_at(&self, load: f64) -> NodeConfig {
-        let clients = self.node.clients.map(|clients| ((f64::from(clients) * load).round() as u32).max(1));
-        NodeConfig { clients, ..self.node.clone() }
+        self.node.clone().at_load(load)
     }
 
     /// Whether different seeds give different requests at this load.
     pub fn depends_on_seed(&self, load: f64) -> bool {
-        let load = self.load_of_traffic(load);
-        match &self.source {
-            WorkloadSource::Replay { replay, .. } => Replay { load, ..*replay }.depends_on_seed(),
-            WorkloadSource::Clients { .. } | WorkloadSource::Synthetic(_) => true,
-        }
+        // Every seed of a generator counts, even of one that draws nothing.
+        self.source.is_generated() || self.source.depends_on_seed(self.load_of_traffic(load))
     }
 
     /// Whether the traffic was recorded: then there is one trace, whatever the seed.

@@ -55,16 +55,22 @@ impl ServingArena {
         }
         Ok(ServingArena { config: Arc::clone(config), idle: Mutex::new(Vec::new()), choices })
     }
-}
 
-impl Arena for ServingArena {
-    fn play(&self, seed: u64, decide: &mut dyn FnMut(&Observation, ActionMask) -> Action) -> Result<Episode, EnvError> {
+    /// As [`play`](Arena::play), but `decide` may end the episode where it is, by deciding nothing.
+    ///
+    /// # Errors
+    /// As [`play`](Arena::play).
+    pub fn play_while(
+        &self,
+        seed: u64,
+        decide: &mut dyn FnMut(&Observation, ActionMask) -> Option<Action>,
+    ) -> Result<Episode, EnvError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut env = idle.map_or_else(|| ServingEnv::new(Arc::clone(&self.config)), Ok)?;
         let (mut observation, info) = env.reset(seed, &ResetOptions::default())?;
         let mut mask = info.mask;
-        loop {
-            let step = env.step(decide(&observation, mask))?;
+        while let Some(action) = decide(&observation, mask) {
+            let step = env.step(action)?;
             if step.terminated || step.truncated {
                 break;
             }
@@ -73,6 +79,12 @@ impl Arena for ServingArena {
         let episode = env.episode(0).ok_or(EnvError::NeedsReset)?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(env);
         Ok(episode)
+    }
+}
+
+impl Arena for ServingArena {
+    fn play(&self, seed: u64, decide: &mut dyn FnMut(&Observation, ActionMask) -> Action) -> Result<Episode, EnvError> {
+        self.play_while(seed, &mut |observation, mask| Some(decide(observation, mask)))
     }
 
     fn choices(&self) -> [u16; NUM_HEADS] {

@@ -71,8 +71,7 @@ impl WorldDraw {
         }
         let drawn = self.episodes.draw(seed, options, node.clients.is_some())?;
         let drawn = Drawn { requests: self.rescaled(seed, drawn.requests), ..drawn };
-        node.clients = node.clients.map(|clients| ((f64::from(clients) * drawn.load).round() as u32).max(1));
-        Ok((node, drawn))
+        Ok((node.at_load(drawn.load), drawn))
     }
 
     /// The traffic of an episode, longer or shorter.

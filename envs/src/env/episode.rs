@@ -7,7 +7,7 @@ use rand::RngExt;
 use crate::seed;
 use crate::time::Micros;
 use crate::trace::Request;
-use crate::workload::{Extent, Replay, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
+use crate::workload::{Draw, Extent, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource};
 
 /// What an episode is drawn from.
 #[derive(Debug, Clone)]
@@ -98,18 +98,16 @@ impl EpisodeSource {
         let traffic = if is_closed { 1.0 } else { load };
         let start = options.start.unwrap_or(self.range.start + offset);
         let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
+        let draw = Draw { window, load: traffic, seed };
         let workload = match &self.source {
-            WorkloadSource::Replay { trace, replay } => {
-                Replay { load: traffic, window, seed, ..*replay }.apply(trace)?
-            }
-            WorkloadSource::Clients { clients, replay } => {
-                clients.draw(&Replay { load: traffic, window, seed, ..*replay })?
-            }
             WorkloadSource::Synthetic(spec) => {
-                // A closed loop takes requests as clients become free, however long that takes.
+                // A generator makes as much as is asked for, so no window is cut out of it. A closed loop takes requests as
+                // clients become free, however long that takes.
                 let extent = if is_closed { spec.extent } else { Extent::Duration(self.length) };
-                SyntheticSpec { rate_rps: spec.rate_rps * traffic, extent, seed, ..*spec }.generate()?
+                let lasting = WorkloadSource::Synthetic(SyntheticSpec { extent, ..*spec });
+                lasting.draw(&Draw { window: None, ..draw })?
             }
+            recorded => recorded.draw(&draw)?,
         };
         Ok(Drawn { requests: workload.share(), end: self.length, load })
     }

@@ -55,6 +55,15 @@ pub struct NodeConfig {
     pub host: Host,
 }
 
+impl NodeConfig {
+    /// The node at a load: in a closed loop the load multiplies its clients, and the traffic is that of load 1.
+    #[must_use]
+    pub fn at_load(self, load: f64) -> NodeConfig {
+        let clients = self.clients.map(|clients| ((f64::from(clients) * load).round() as u32).max(1));
+        NodeConfig { clients, ..self }
+    }
+}
+
 /// A scheduler with its clock, workload and accounts.
 #[derive(Debug)]
 pub struct Node {

@@ -2,11 +2,12 @@
 //!
 //! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), from
 //! statistics of clients ([`clients`]), or from a [`SyntheticSpec`]. A [`WorkloadSource`] is any of these, and gives the
-//! workload of a seed.
+//! workload of a [`Draw`]; a [`Split`] says which part of it is for learning and which for judging.
 
 pub mod agentic;
 mod burstiness;
 pub mod clients;
+mod draw;
 pub mod duration;
 mod error;
 pub mod lengths;
@@ -14,23 +15,26 @@ mod lognormal;
 pub mod profile;
 pub mod replay;
 mod spec;
+mod split;
 pub mod synthetic;
 pub mod windows;
 
 use std::path::Path;
 use std::sync::Arc;
 
+pub use draw::{Draw, WorkloadSource};
 pub use error::WorkloadError;
 pub use lengths::LengthScale;
 pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};
 pub use profile::Profile;
 pub use replay::{Replay, Scaling};
+pub use split::{Split, to_whole_second};
 pub use synthetic::{Extent, SyntheticSpec};
 pub use windows::Window;
 
 use crate::seed::{self, RunHash};
 use crate::time::Micros;
-use crate::trace::{Request, ServeGen, TraceError, TraceReader};
+use crate::trace::{Request, TraceError, TraceReader};
 
 /// Requests in arrival order; a request's id is its index. Cloning shares them.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,49 +141,5 @@ impl Workload {
             }
         }
         hash.value()
-    }
-}
-
-/// Where an environment takes a workload from, each time it is reset.
-#[derive(Debug, Clone, PartialEq)]
-pub enum WorkloadSource {
-    /// A recorded trace, replayed.
-    Replay {
-        /// The trace.
-        trace: Workload,
-        /// How it is replayed; its seed is replaced.
-        replay: Replay,
-    },
-    /// Drawn from statistics of clients, which change over time.
-    Clients {
-        /// The statistics.
-        clients: Arc<ServeGen>,
-        /// What is drawn; its seed is replaced.
-        replay: Replay,
-    },
-    /// Drawn from a profile; its seed is replaced.
-    Synthetic(SyntheticSpec),
-}
-
-impl WorkloadSource {
-    /// The workload of a seed.
-    ///
-    /// # Errors
-    /// Those of [`Replay::apply`], [`ServeGen::draw`] and [`SyntheticSpec::generate`].
-    pub fn draw(&self, seed: u64) -> Result<Workload, WorkloadError> {
-        match self {
-            WorkloadSource::Replay { trace, replay } => Replay { seed, ..*replay }.apply(trace),
-            WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { seed, ..*replay }),
-            WorkloadSource::Synthetic(spec) => SyntheticSpec { seed, ..*spec }.generate(),
-        }
-    }
-
-    /// Whether different seeds give different workloads.
-    pub fn depends_on_seed(&self) -> bool {
-        match self {
-            WorkloadSource::Replay { replay, .. } => replay.depends_on_seed(),
-            WorkloadSource::Clients { .. } => true,
-            WorkloadSource::Synthetic(spec) => spec.depends_on_seed(),
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Parts of a workload by time: windows, and splits into what is learned from and what is judged on.
+//! Parts of a workload by time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -101,43 +101,4 @@ pub fn equal(span: Micros, count: u32) -> Result<Vec<Window>, WorkloadError> {
     }
     let edge = |index: u32| Micros((u128::from(span.0) * u128::from(index) / u128::from(count)) as u64);
     Ok((0..count).map(|index| Window { start: edge(index), end: edge(index + 1) }).collect())
-}
-
-/// Cuts `[0, span)` at fractions of it, in order: `[0.7]` gives what is fitted on and what is tested on, `[0.6, 0.8]`
-/// fit, validation and test. The later part is never learned from.
-///
-/// # Errors
-/// If the fractions do not rise strictly between 0 and 1.
-pub fn split(span: Micros, fractions: &[f64]) -> Result<Vec<Window>, WorkloadError> {
-    // Everything at once, as for a closed loop: a microsecond has no parts.
-    if span.0 <= fractions.len() as u64 {
-        return Err(WorkloadError::Split(format!("{fractions:?}: a workload of {span} cannot be cut by time")));
-    }
-    let mut edges = vec![Micros::ZERO];
-    for fraction in fractions {
-        let edge = Micros((span.0 as f64 * fraction).round() as u64);
-        // `!(>)`, so that NaN is refused as well.
-        if !(*fraction > 0.0 && *fraction < 1.0) || edge <= edges[edges.len() - 1] || edge >= span {
-            return Err(WorkloadError::Split(format!("{fractions:?}: fractions must rise between 0 and 1")));
-        }
-        edges.push(edge);
-    }
-    edges.push(span);
-    Ok(edges.windows(2).map(|pair| Window { start: pair[0], end: pair[1] }).collect())
-}
-
-/// Fit on the first part of a workload, test on the rest: `(fit, test)`.
-///
-/// # Errors
-/// If `fit` is not strictly between 0 and 1.
-pub fn fit_test(span: Micros, fit: f64) -> Result<(Window, Window), WorkloadError> {
-    split(span, &[fit]).map(|windows| (windows[0], windows[1]))
-}
-
-/// Fit, choose on validation, test: `(fit, validation, test)`; the test has what the two fractions leave.
-///
-/// # Errors
-/// If the fractions are not above 0 or leave nothing.
-pub fn fit_validation_test(span: Micros, fit: f64, validation: f64) -> Result<(Window, Window, Window), WorkloadError> {
-    split(span, &[fit, fit + validation]).map(|windows| (windows[0], windows[1], windows[2]))
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::{EnvConfig, ServingArena};
-use kvtide_runtime::{ActionProfile, Controls};
+use kvtide_runtime::Controls;
 use serde::Serialize;
 
-use super::train::TrainError;
-use crate::agent::{AgentError, CrossEntropy, NetworkPolicy, Trainer, Validator};
-use crate::checkpoint::{self, CheckpointError, Provenance};
+use super::TrainError;
+use super::driver::Learner;
+use crate::agent::{NetworkPolicy, Validator};
+use crate::checkpoint::{self, Provenance};
 use crate::distil::{self, DistilConfig};
 use crate::experiment::Experiment;
 use crate::export;
@@ -79,13 +80,13 @@ impl Keeper {
     /// Looks at what is `learned` if it is time to, and keeps it if its table is the best so far.
     pub(super) fn look(
         &mut self,
-        learned: &impl Learned,
+        learned: &impl Learner,
         provenance: &Provenance,
     ) -> Result<Option<Judgement>, TrainError> {
         let (iteration, finished) = (learned.iteration(), learned.is_finished());
         let Some(judge) = &mut self.judge else {
             if finished {
-                learned.save(&self.folder, provenance)?;
+                learned.save_policy(&self.folder, provenance)?;
             }
             return Ok(None);
         };
@@ -106,7 +107,7 @@ impl Keeper {
             // In full: a run that is resumed compares with it.
             provenance.metadata.insert(SCORE.to_owned(), score.to_string());
             provenance.metadata.extend(said.into_iter().map(|(key, value)| (key.to_owned(), format!("{value:.6}"))));
-            learned.save(&self.folder, &provenance)?;
+            learned.save_policy(&self.folder, &provenance)?;
         }
         judgement.best = judge.best;
         Ok(Some(judgement))
@@ -146,52 +147,3 @@ fn best_of(folder: &Path) -> Result<f64, TrainError> {
 
 /// The metadata that says what a policy was kept by.
 const SCORE: &str = "validation_score";
-
-/// What a run, by whichever method, has come to.
-pub(super) trait Learned {
-    /// Iterations, or generations, done.
-    fn iteration(&self) -> u64;
-    /// Whether they are all done.
-    fn is_finished(&self) -> bool;
-    /// What it would decide with.
-    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError>;
-    /// Leaves that in a folder.
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError>;
-}
-
-impl Learned for Trainer {
-    fn iteration(&self) -> u64 {
-        Trainer::iteration(self)
-    }
-
-    fn is_finished(&self) -> bool {
-        Trainer::is_finished(self)
-    }
-
-    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
-        let state = self.state();
-        NetworkPolicy::new(&state.weights, state.normalisers.observation.as_ref(), profile)
-    }
-
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
-        checkpoint::save_policy(folder, &self.state(), provenance)
-    }
-}
-
-impl Learned for CrossEntropy {
-    fn iteration(&self) -> u64 {
-        self.state().progress.generation
-    }
-
-    fn is_finished(&self) -> bool {
-        CrossEntropy::is_finished(self)
-    }
-
-    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
-        self.state().policy(profile)
-    }
-
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
-        checkpoint::save_search_policy(folder, self.state(), provenance)
-    }
-}

@@ -9,10 +9,10 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 /// The program that can train by PPO: this tool, with libtorch.
-pub(super) const PROGRAM: &str = "kvtide-train";
+pub(in crate::cli) const PROGRAM: &str = "kvtide-train";
 
 /// Whether it is where it would be looked for.
-pub(super) fn is_possible() -> bool {
+pub(in crate::cli) fn is_possible() -> bool {
     program().is_ok_and(|program| program.is_file())
 }
 
@@ -24,7 +24,7 @@ fn program() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// It does not return otherwise.
-pub(super) fn hand_over() -> anyhow::Result<Infallible> {
+pub(in crate::cli) fn hand_over() -> anyhow::Result<Infallible> {
     let program = program()?;
     if !program.is_file() {
         bail!(

@@ -7,13 +7,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::evaluate::Watch;
 
 /// A bar over runs; invisible unless stderr is a terminal.
-pub(super) struct Runs {
+pub(in crate::cli) struct Runs {
     bar: ProgressBar,
     planned: AtomicUsize,
 }
 
 impl Runs {
-    pub(super) fn new() -> Runs {
+    pub(in crate::cli) fn new() -> Runs {
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs  {elapsed} elapsed, {eta} left");
         bar.set_style(style.expect("a constant template is valid"));
@@ -21,14 +21,20 @@ impl Runs {
     }
 
     /// So many more runs are planned, and so many more are done.
-    pub(super) fn show(&self, planned: usize, done: usize) {
+    fn show(&self, planned: usize, done: usize) {
         let planned = self.planned.fetch_add(planned, Ordering::Relaxed) + planned;
         self.bar.set_length(planned as u64);
         self.bar.inc(done as u64);
     }
 
-    pub(super) fn finish(&self) {
+    pub(in crate::cli) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// What is drawn of the traffic.
 #[derive(Debug, Clone, Args)]
-pub(super) struct DrawArgs {
+pub(in crate::cli) struct DrawArgs {
     /// Load factors, comma-separated; 1 is the traffic as recorded. In a closed loop they multiply the clients. `auto`
     /// looks for those at which the default attains about 0.95, 0.8, 0.6 and 0.4 of the first window.
     #[arg(
@@ -38,15 +38,15 @@ pub(super) struct DrawArgs {
 const MAX_SEEDS: u64 = 10_000;
 
 /// Loads to run.
-pub(super) struct Loads {
-    pub(super) loads: Vec<f64>,
+pub(in crate::cli) struct Loads {
+    pub(in crate::cli) loads: Vec<f64>,
     /// How they were found, if they were not named.
-    pub(super) found: Vec<FoundLoad>,
+    pub(in crate::cli) found: Vec<FoundLoad>,
 }
 
 impl DrawArgs {
     /// The loads named, or found on the first window and the first seeds. `None` if interrupted.
-    pub(super) fn loads(
+    pub(in crate::cli) fn loads(
         &self,
         world: &World,
         windows: &[Option<Window>],
@@ -82,12 +82,16 @@ impl DrawArgs {
         Ok(loads)
     }
 
-    pub(super) fn seeds(&self) -> anyhow::Result<Vec<u64>> {
+    pub(in crate::cli) fn seeds(&self) -> anyhow::Result<Vec<u64>> {
         parse_seeds(&self.seeds).with_context(|| format!("--seeds {:?}", self.seeds))
     }
 
     /// The windows asked for; `otherwise` if none was.
-    pub(super) fn windows(&self, world: &World, otherwise: Option<Window>) -> anyhow::Result<Vec<Option<Window>>> {
+    pub(in crate::cli) fn windows(
+        &self,
+        world: &World,
+        otherwise: Option<Window>,
+    ) -> anyhow::Result<Vec<Option<Window>>> {
         let given: Option<Window> = self.window.as_deref().map(str::parse).transpose().context("--window")?;
         let whole = given.or(otherwise);
         ensure!(self.windows >= 1, "--windows 0: expected at least 1");
@@ -123,7 +127,7 @@ fn parse_seeds(text: &str) -> anyhow::Result<Vec<u64>> {
 }
 
 /// Loads that were found, in a line.
-pub(super) fn found_text(found: &[FoundLoad]) -> String {
+pub(in crate::cli) fn found_text(found: &[FoundLoad]) -> String {
     let one = |found: &FoundLoad| match (found.load, found.attained) {
         (Some(load), Some(attained)) => format!("{load} ({:.1} %)", attained * 100.0),
         _ => format!("none for {:.0} %", found.target * 100.0),
@@ -133,13 +137,13 @@ pub(super) fn found_text(found: &[FoundLoad]) -> String {
 
 /// Whether tables are judged as a node runs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum GuardSwitch {
+pub(in crate::cli) enum GuardSwitch {
     On,
     Off,
 }
 
 /// Loads the policies, each under the name it was given.
-pub(super) fn load_policies(texts: &[String], guard: GuardSwitch) -> anyhow::Result<Vec<(String, Subject)>> {
+pub(in crate::cli) fn load_policies(texts: &[String], guard: GuardSwitch) -> anyhow::Result<Vec<(String, Subject)>> {
     let mut policies: Vec<(String, Subject)> = Vec::new();
     for text in texts {
         let spec: PolicySpec = text.parse()?;
@@ -152,7 +156,7 @@ pub(super) fn load_policies(texts: &[String], guard: GuardSwitch) -> anyhow::Res
 }
 
 /// Refuses a policy that the world's host would refuse.
-pub(super) fn check_policies(policies: &[(String, Subject)], world: &World) -> anyhow::Result<()> {
+pub(in crate::cli) fn check_policies(policies: &[(String, Subject)], world: &World) -> anyhow::Result<()> {
     Ok(policies.iter().try_for_each(|(name, subject)| subject.check(name, &world.node))?)
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use serde::Serialize;
 
 /// Buffered stdout. Every write can fail, and the caller is told.
-pub(super) struct Output {
+pub(in crate::cli) struct Output {
     stdout: BufWriter<StdoutLock<'static>>,
 }
 
@@ -17,25 +17,25 @@ struct Line<'a, T> {
 }
 
 impl Output {
-    pub(super) fn new() -> Output {
+    pub(in crate::cli) fn new() -> Output {
         Output { stdout: BufWriter::new(io::stdout().lock()) }
     }
 
     /// `{"type": kind, "data": data}` and a flush: lines are seen as they come.
-    pub(super) fn json<T: Serialize>(&mut self, kind: &str, data: &T) -> anyhow::Result<()> {
+    pub(in crate::cli) fn json<T: Serialize>(&mut self, kind: &str, data: &T) -> anyhow::Result<()> {
         serde_json::to_writer(&mut self.stdout, &Line { r#type: kind, data }).map_err(io::Error::from)?;
         self.stdout.write_all(b"\n")?;
         Ok(self.stdout.flush()?)
     }
 
     /// Text as it is.
-    pub(super) fn text(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(in crate::cli) fn text(&mut self, text: &str) -> anyhow::Result<()> {
         self.stdout.write_all(text.as_bytes())?;
         Ok(self.stdout.flush()?)
     }
 
     /// A line of text.
-    pub(super) fn line(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(in crate::cli) fn line(&mut self, text: &str) -> anyhow::Result<()> {
         self.text(text)?;
         self.text("\n")
     }

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail};
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::{Action, ActionProfile, Controls};
 
-use super::progress::Runs;
+use super::{Found, Listener, TrainError};
 use crate::agent::{Prior, best_constant};
 use crate::evaluate::PolicySpec;
 use crate::experiment::Experiment;
@@ -18,24 +17,34 @@ use crate::world::World;
 const PROBABILITY: f64 = 0.8;
 
 /// Fills in the agent's prior as the experiment asks, and the watermark its tables fall back to. `None` if interrupted.
-pub(super) fn resolve(experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
-    let Some(experiment) = with_prior(experiment, world, stop)? else { return Ok(None) };
-    with_fallback(experiment, world, stop)
+pub(super) fn resolve(
+    experiment: Experiment,
+    world: &World,
+    listener: &dyn Listener,
+    stop: &AtomicBool,
+) -> Result<Option<Experiment>, TrainError> {
+    let Some(experiment) = with_prior(experiment, world, listener, stop)? else { return Ok(None) };
+    with_fallback(experiment, world, listener, stop)
 }
 
-fn with_prior(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
+fn with_prior(
+    mut experiment: Experiment,
+    world: &World,
+    listener: &dyn Listener,
+    stop: &AtomicBool,
+) -> Result<Option<Experiment>, TrainError> {
     let Some(text) = &experiment.prior else { return Ok(Some(experiment)) };
     if experiment.ppo.prior.is_some() {
-        bail!("prior and ppo.prior are both given; only one can be meant");
+        return Err(TrainError::TwoPriors);
     }
     let choices = if text == "search" {
-        let Some(found) = search(&experiment, world, experiment.profile(), "prior", stop)? else { return Ok(None) };
-        let found_text = PolicySpec::Fixed(found.controls());
-        eprintln!("   learning starts from the best constant choice on that traffic: {found_text}");
+        let found = search(&experiment, world, experiment.profile(), "prior", listener, stop)?;
+        let Some(found) = found else { return Ok(None) };
+        listener.found(Found::Prior(found.controls()));
         found.indices().to_vec()
     } else {
-        let PolicySpec::Fixed(controls) = text.parse::<PolicySpec>().context("prior")? else {
-            bail!("prior {text:?}: expected search or a fixed: policy")
+        let PolicySpec::Fixed(controls) = text.parse::<PolicySpec>().map_err(TrainError::Prior)? else {
+            return Err(TrainError::NotConstant(text.clone()));
         };
         choices(&controls)?
     };
@@ -45,13 +54,18 @@ fn with_prior(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> a
 
 /// What could be deployed without a table, as well as anybody knows before the traffic comes: the best constant watermark, of
 /// all there are.
-fn with_fallback(mut experiment: Experiment, world: &World, stop: &AtomicBool) -> anyhow::Result<Option<Experiment>> {
+fn with_fallback(
+    mut experiment: Experiment,
+    world: &World,
+    listener: &dyn Listener,
+    stop: &AtomicBool,
+) -> Result<Option<Experiment>, TrainError> {
     if experiment.fallback.is_none() {
         let free = Experiment { watermarks: Vec::new(), ..experiment.clone() };
-        let found = search(&free, world, ActionProfile::Watermark, "fallback", stop)?;
+        let found = search(&free, world, ActionProfile::Watermark, "fallback", listener, stop)?;
         let Some(found) = found else { return Ok(None) };
         let watermark = found.controls().watermark;
-        eprintln!("   a table that cannot be trusted falls back to the best constant watermark there: {watermark}");
+        listener.found(Found::Fallback(watermark));
         experiment.fallback = Some(watermark);
         experiment.validate()?;
     }
@@ -64,20 +78,23 @@ fn search(
     world: &World,
     profile: ActionProfile,
     stream: &str,
+    listener: &dyn Listener,
     stop: &AtomicBool,
-) -> anyhow::Result<Option<Action>> {
+) -> Result<Option<Action>, TrainError> {
     let arena = ServingArena::new(&experiment.env_config(world)?)?;
-    let bar = Runs::new();
+    let watch = listener.watch();
+    let show = |planned, done| {
+        watch.planned(planned);
+        (0..done).for_each(|_| watch.done());
+    };
     let seed = seed::derive(experiment.seed(), stream, 0);
-    let found = best_constant(&arena, profile, seed, &|planned, done| bar.show(planned, done), stop)?;
-    bar.finish();
-    Ok(found)
+    Ok(best_constant(&arena, profile, seed, &show, stop)?)
 }
 
 /// The controls as choices; a watermark between the levels an agent has cannot be favoured.
-fn choices(controls: &Controls) -> anyhow::Result<Vec<u8>> {
+fn choices(controls: &Controls) -> Result<Vec<u8>, TrainError> {
     let Some(level) = WATERMARK_LEVELS.iter().position(|&level| level == controls.watermark) else {
-        bail!("prior: watermark {} is none of {WATERMARK_LEVELS:?}", controls.watermark);
+        return Err(TrainError::Level(controls.watermark));
     };
     Ok(vec![level as u8, controls.victim as u8, controls.preemption as u8, controls.admission as u8])
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::export::interval_text;
+use super::interval_text;
 use crate::distil::{DistilError, Loss, Reference, Student};
 use crate::plot::{Axis, Figure, Look, Panel, Series};
 
@@ -10,7 +10,7 @@ use crate::plot::{Axis, Figure, Look, Panel, Series};
 const NODE_BYTES: usize = 8;
 
 /// Tables cut from one tree, the smallest first.
-pub(super) struct Frontier {
+pub struct Frontier {
     points: Vec<Point>,
 }
 
@@ -21,7 +21,10 @@ struct Point {
 
 impl Frontier {
     /// Judges every size of `student`.
-    pub(super) fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
+    ///
+    /// # Errors
+    /// An episode cannot be played, or somebody asked it to stop.
+    pub fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
         let judged = student.sizes().map(|(tree, _)| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
         let mut points = judged.collect::<Result<Vec<Point>, DistilError>>()?;
         points.reverse();
@@ -29,7 +32,7 @@ impl Frontier {
     }
 
     /// As a table.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut out = format!("{:>6}{:>12}{:>11}  points lost\n", "leaves", "node bytes", "attained");
         for Point { leaves, loss } in &self.points {
             let bytes = (2 * leaves - 1) * NODE_BYTES;
@@ -41,7 +44,7 @@ impl Frontier {
     }
 
     /// Drawn: leaves as powers of two, so that every halving is a step; negative losses are drawn as none.
-    pub(super) fn figure(&self, name: &str, traffic: &str) -> Figure {
+    pub fn figure(&self, name: &str, traffic: &str) -> Figure {
         let line = |value: fn(&Loss) -> f64| {
             let point = |point: &Point| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
             self.points.iter().map(point).collect::<Vec<(f64, f64)>>()

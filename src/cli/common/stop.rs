@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Installs the handler, once a process, and gives the flag it sets. Long work looks at the flag, keeps what is
 /// finished and returns.
-pub(super) fn on_interrupt() -> &'static AtomicBool {
+pub(in crate::cli) fn on_interrupt() -> &'static AtomicBool {
     static STOP: AtomicBool = AtomicBool::new(false);
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {

@@ -1,0 +1,28 @@
+//! What training says to people while it looks for where to start.
+
+use super::progress::Runs;
+use crate::evaluate::{PolicySpec, Watch};
+use crate::train::{Found, Listener};
+
+/// Tells stderr.
+pub(in crate::cli) struct Talk;
+
+impl Listener for Talk {
+    fn watch(&self) -> Box<dyn Watch + '_> {
+        Box::new(Runs::new())
+    }
+
+    fn found(&self, found: Found) {
+        match found {
+            Found::Prior(controls) => {
+                let prior = PolicySpec::Fixed(controls);
+                eprintln!("   learning starts from the best constant choice on that traffic: {prior}");
+            }
+            Found::Fallback(watermark) => {
+                eprintln!(
+                    "   a table that cannot be trusted falls back to the best constant watermark there: {watermark}"
+                );
+            }
+        }
+    }
+}

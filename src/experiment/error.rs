@@ -1,0 +1,60 @@
+//! Why an experiment cannot be run.
+
+use std::path::PathBuf;
+
+use kvtide_envs::workload::WorkloadError;
+use kvtide_runtime::Unfit;
+
+use crate::agent::ConfigError;
+use crate::world::WorldError;
+
+/// Why an experiment cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no experiment.
+    #[error("{}: {reason}", path.display())]
+    Toml {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, with its line.
+        reason: String,
+    },
+    /// A value out of range.
+    #[error("{field} = {value}: expected {expected}")]
+    Range {
+        /// Which.
+        field: &'static str,
+        /// What stood there.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// A setting of the method.
+    #[error(transparent)]
+    Method(#[from] ConfigError),
+    /// The world cannot be set up.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// The traffic cannot be cut.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A head is to be learned that the world's host decides itself: no table of it would be loaded there.
+    #[error("profile {profile}: {source}")]
+    Unfit {
+        /// The profile.
+        profile: String,
+        /// Which head.
+        source: Unfit,
+    },
+    /// All of a trace was trained on.
+    #[error("no episode of a trace is left to judge on: lower episodes.fit, or add [validation]")]
+    NothingUnseen,
+}

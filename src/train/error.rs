@@ -1,0 +1,116 @@
+//! Why a training run cannot start or go on.
+
+use std::io;
+use std::path::PathBuf;
+
+use kvtide_envs::env::EnvError;
+use kvtide_envs::workload::WorkloadError;
+use kvtide_runtime::action::WATERMARK_LEVELS;
+use thiserror::Error;
+
+use crate::agent::AgentError;
+use crate::checkpoint::CheckpointError;
+use crate::distil::DistilError;
+use crate::evaluate::SpecError;
+use crate::experiment::ExperimentError;
+use crate::export::ChooseError;
+
+/// Why a training run cannot start or go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// Whoever learns cannot go on.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// Training by PPO, without a library to multiply with.
+    #[error("training by PPO needs a tensor library, which this program was built without")]
+    NoTensors,
+    /// A log cannot be written in the middle of a run.
+    #[error(transparent)]
+    Log(#[from] io::Error),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The experiment cannot be run.
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    /// The traffic has no length.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// There is nowhere to play.
+    #[error(transparent)]
+    Arena(#[from] EnvError),
+    /// A policy on validation cannot be made a table.
+    #[error(transparent)]
+    Distil(#[from] DistilError),
+    /// No table can be chosen on validation.
+    #[error(transparent)]
+    Table(#[from] ChooseError),
+    /// A checkpoint whose experiment is none.
+    #[error("{}: its experiment: {reason}", folder.display())]
+    Unreadable {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The checkpoint to go on from is of another experiment than the one given.
+    #[error("{} was trained with another experiment; leave --experiment out", folder.display())]
+    OtherExperiment {
+        /// The checkpoint.
+        folder: PathBuf,
+    },
+    /// The checkpoint is of other traffic than what is there now.
+    #[error("{} was trained on other traffic than {trace}", folder.display())]
+    OtherTraffic {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// What is there now.
+        trace: String,
+    },
+    /// The state in a checkpoint cannot be gone on from here.
+    #[error("{}", folder.display())]
+    Resume {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// Why.
+        source: AgentError,
+    },
+    /// The folder of the run cannot be made.
+    #[error("cannot create {}", folder.display())]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The logs cannot be begun.
+    #[error("cannot write logs into {}", folder.display())]
+    Logs {
+        /// The folder of the run.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A run under way ended.
+    #[error("{doing} into {}", folder.display())]
+    Run {
+        /// `training` or `searching`.
+        doing: &'static str,
+        /// The folder of the run.
+        folder: PathBuf,
+        /// By what.
+        source: Box<TrainError>,
+    },
+    /// Two answers to where learning starts.
+    #[error("prior and ppo.prior are both given; only one can be meant")]
+    TwoPriors,
+    /// The prior is no policy.
+    #[error("prior")]
+    Prior(#[source] SpecError),
+    /// The prior is a policy, but no constant one.
+    #[error("prior {0:?}: expected search or a fixed: policy")]
+    NotConstant(String),
+    /// The prior's watermark lies between the levels an agent has, so no choice of it can be favoured.
+    #[error("prior: watermark {0} is none of {WATERMARK_LEVELS:?}")]
+    Level(f64),
+}

@@ -1,0 +1,73 @@
+//! Proximal policy optimisation as one who learns.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_envs::env::VecEnv;
+use kvtide_runtime::ActionProfile;
+
+use super::TrainError;
+use super::driver::Learner;
+use crate::agent::{AgentError, IterationReport, NetworkPolicy, Outcome, Tensors, Trainer};
+use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::experiment::Experiment;
+use crate::record::Recorder;
+use crate::world::World;
+
+/// A new run of `experiment`, or the one saved in `checkpoint`.
+pub(super) fn learner(
+    experiment: &Experiment,
+    world: &World,
+    checkpoint: Option<&Path>,
+    tensors: &'static dyn Tensors,
+) -> Result<Trainer, TrainError> {
+    let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
+    match checkpoint {
+        Some(folder) => Ok(checkpoint::load_trainer(folder, env, tensors)?.0),
+        None => Ok(Trainer::new(experiment.ppo.clone(), env, tensors)?),
+    }
+}
+
+impl Learner for Trainer {
+    type Report = IterationReport;
+    const DOING: &'static str = "training";
+
+    fn iteration(&self) -> u64 {
+        Trainer::iteration(self)
+    }
+
+    fn is_finished(&self) -> bool {
+        Trainer::is_finished(self)
+    }
+
+    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
+        let state = self.state();
+        NetworkPolicy::new(&state.weights, state.normalisers.observation.as_ref(), profile)
+    }
+
+    fn run(
+        &mut self,
+        stop: &AtomicBool,
+        each: &mut dyn FnMut(&Trainer, &IterationReport) -> Result<(), TrainError>,
+    ) -> Result<Outcome, TrainError> {
+        Trainer::run(self, stop, each)
+    }
+
+    fn recorder(&self, out: &Path) -> io::Result<Recorder> {
+        let plan = self.plan();
+        Recorder::new(out, self.decisions(), plan.iterations * plan.batch as u64)
+    }
+
+    fn record(recorder: &mut Recorder, report: &IterationReport) -> io::Result<()> {
+        recorder.iteration(report)
+    }
+
+    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save(folder, &self.state(), provenance)
+    }
+
+    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save_policy(folder, &self.state(), provenance)
+    }
+}

@@ -1,0 +1,73 @@
+//! Cross-entropy search as one who learns.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_envs::env::ServingArena;
+use kvtide_runtime::ActionProfile;
+
+use super::TrainError;
+use super::driver::Learner;
+use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, Outcome};
+use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::experiment::Experiment;
+use crate::record::Recorder;
+use crate::world::World;
+
+/// A new search of `experiment`, or the one saved in `checkpoint`.
+pub(super) fn learner(
+    experiment: &Experiment,
+    world: &World,
+    checkpoint: Option<&Path>,
+) -> Result<CrossEntropy, TrainError> {
+    let arena = Box::new(ServingArena::new(&experiment.env_config(world)?)?);
+    let profile = experiment.profile();
+    let Some(folder) = checkpoint else {
+        let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
+        return Ok(CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?);
+    };
+    CrossEntropy::resume(checkpoint::load_search(folder)?.0, profile, arena)
+        .map_err(|source| TrainError::Resume { folder: folder.to_owned(), source })
+}
+
+impl Learner for CrossEntropy {
+    type Report = GenerationReport;
+    const DOING: &'static str = "searching";
+
+    fn iteration(&self) -> u64 {
+        self.state().progress.generation
+    }
+
+    fn is_finished(&self) -> bool {
+        CrossEntropy::is_finished(self)
+    }
+
+    fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError> {
+        self.state().policy(profile)
+    }
+
+    fn run(
+        &mut self,
+        stop: &AtomicBool,
+        each: &mut dyn FnMut(&CrossEntropy, &GenerationReport) -> Result<(), TrainError>,
+    ) -> Result<Outcome, TrainError> {
+        CrossEntropy::run(self, stop, each)
+    }
+
+    fn recorder(&self, out: &Path) -> io::Result<Recorder> {
+        Recorder::of_search(out, self.state())
+    }
+
+    fn record(recorder: &mut Recorder, report: &GenerationReport) -> io::Result<()> {
+        recorder.generation(report)
+    }
+
+    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save_search(folder, self.state(), provenance)
+    }
+
+    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+        checkpoint::save_search_policy(folder, self.state(), provenance)
+    }
+}
