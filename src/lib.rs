@@ -3,7 +3,7 @@
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`evaluate`] judges, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
-//! simulator to a real server; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
+//! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
 //! [`cli`] is the command line over all of them.
 
 pub mod agent;
