@@ -32,8 +32,11 @@ pub(super) fn results(comparisons: &[Comparison]) -> Markup {
     ];
     let row = |line: &Comparison| {
         let is_reference = line.policy == line.reference;
-        let points = |interval: Option<&Interval>, digits| interval.map_or_else(|| dash().render(), |one| spread(one, 100.0, digits));
-        let or_reference = |cell: Markup| if is_reference { html! { i { "reference" } } } else { cell };
+        let points = |interval: Option<&Interval>, digits| {
+            interval.map_or_else(|| dash().render(), |one| spread(one, 100.0, digits))
+        };
+        let reference = html! { i { "reference" } };
+        let or_reference = |cell: Markup| if is_reference { reference.clone() } else { cell };
         let name = html! {
             (bold(&line.policy))
             @if let Some(chosen) = line.chosen.first() {
@@ -69,16 +72,15 @@ pub(super) fn violations(comparisons: &[Comparison]) -> Markup {
     let mut head = vec!["policy"];
     head.extend(titles.iter().map(String::as_str));
     head.extend(["load at 90 % attained", "intervals rest on"]);
-    let row =
-        |line: &Comparison| {
-            let mut cells = vec![bold(&line.policy)];
-            cells.extend(yardsticks.iter().map(|than| {
-                against(line, than).map_or_else(dash, |against| percent(against.fewer_violations.as_ref())).render()
-            }));
-            cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text).render());
-            cells.push(evidence(line.slo_attainment_mean.as_ref()).render());
-            cells
-        };
+    let row = |line: &Comparison| {
+        let mut cells = vec![bold(&line.policy)];
+        cells.extend(yardsticks.iter().map(|than| {
+            against(line, than).map_or_else(dash, |against| percent(against.fewer_violations.as_ref())).render()
+        }));
+        cells.push(line.capacity.as_ref().map_or_else(dash, capacity_text).render());
+        cells.push(evidence(line.slo_attainment_mean.as_ref()).render());
+        cells
+    };
     table(&head, comparisons.iter().map(row))
 }
 
@@ -257,10 +259,10 @@ fn spread(interval: &Interval, scale: f64, digits: usize) -> Markup {
         // What rounds to zero has no sign.
         if text.trim_start_matches('-').parse() == Ok(0.0) { text.trim_start_matches('-').to_owned() } else { text }
     };
-    let ends = interval.low.zip(interval.high).map_or_else(
-        || "no interval".to_owned(),
-        |(low, high)| format!("{}, {}", number(low), number(high)),
-    );
+    let ends = interval
+        .low
+        .zip(interval.high)
+        .map_or_else(|| "no interval".to_owned(), |(low, high)| format!("{}, {}", number(low), number(high)));
     html! { (number(interval.mean)) " " small { "[" (ends) "]" } }
 }
 
