@@ -3,8 +3,9 @@
 //! Looks are classes; what they mean is in the style sheet of the page, or of the picture. Everything a user named goes through
 //! [`Words`].
 
-use maud::{Escaper, Markup, Render, html};
 use std::fmt::Write;
+
+use maud::{Escaper, Markup, Render, html};
 
 /// Text within elements and quoted attributes of HTML and SVG. What neither can hold becomes U+FFFD, control characters above
 /// all.

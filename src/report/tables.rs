@@ -35,13 +35,8 @@ pub(super) fn results(comparisons: &[Comparison]) -> Markup {
         let points = |interval: Option<&Interval>, digits| {
             interval.map_or_else(|| dash().render(), |one| spread(one, 100.0, digits))
         };
-        let or_reference = |cell: Markup| {
-            if is_reference {
-                html! { i { "reference" } }
-            } else {
-                cell
-            }
-        };
+        let reference = html! { i { "reference" } };
+        let or_reference = |cell: Markup| if is_reference { reference.clone() } else { cell };
         let name = html! {
             (bold(&line.policy))
             @if let Some(chosen) = line.chosen.first() {
