@@ -22,8 +22,8 @@ const TOKENS: u32 = 41;
 struct Aligned<const N: usize>([u8; N]);
 
 impl<const N: usize> Aligned<N> {
-    fn of<const M: usize>(numbers: impl Iterator<Item = [u8; M]>) -> Box<Self> {
-        let mut bytes = Box::new(Self([0; N]));
+    fn of<const M: usize>(numbers: impl Iterator<Item = [u8; M]>) -> Self {
+        let mut bytes = Self([0; N]);
         bytes.0.chunks_exact_mut(M).zip(numbers).for_each(|(to, number)| to.copy_from_slice(&number));
         bytes
     }
