@@ -6,7 +6,8 @@ use crate::common::node_config;
 use crate::common::sim::any_controls;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
-use kvtide_envs::kv::{Content, Eviction};
+use kvtide_envs::evict::Eviction;
+use kvtide_envs::kv::Content;
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{
     ConfigError, DeadEnds, EngineConfig, EngineKind, Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1,

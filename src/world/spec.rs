@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvtide_envs::cost::{CostModel, Deployment};
 use kvtide_envs::env::NodeConfig;
-use kvtide_envs::kv::Eviction;
+use kvtide_envs::evict::Eviction;
 use kvtide_envs::memory::{MemoryKind, MemorySource};
 use kvtide_envs::sched::{EngineKind, Setting, SettingError};
 use kvtide_envs::trace::SessionArrivals;

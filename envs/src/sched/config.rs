@@ -7,7 +7,8 @@ use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
-use crate::kv::{Eviction, Sharing};
+use crate::evict::Eviction;
+use crate::kv::Sharing;
 use crate::time::Micros;
 
 /// What the scheduler does where vLLM's V0 stalls for ever, leaks host blocks or dies.

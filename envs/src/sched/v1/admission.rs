@@ -2,7 +2,7 @@
 
 use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Step, Turn, V1};
-use crate::kv::{BlockId, Eviction, blocks_for};
+use crate::kv::{BlockId, blocks_for};
 
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
 /// has to wait.
@@ -49,7 +49,7 @@ impl V1 {
     /// request that waits for blocks fails it in every step.
     fn could_fit(&self, head: Entry, step: &Step<'_>, plan: &mut StepPlan) -> bool {
         let is_unshared = self.sequences[head.id.index()].is_unshared;
-        if !is_unshared || !self.config.scheduler_reserve_full_isl || self.config.eviction == Eviction::Radix {
+        if !is_unshared || !self.config.scheduler_reserve_full_isl || self.pool.lookup_is_use() {
             return true;
         }
         // vLLM looks at the budget before it looks at blocks.
