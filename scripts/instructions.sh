@@ -11,8 +11,9 @@ program=${CARGO_TARGET_DIR:-target}/release/examples/count
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 for name in $("$program"); do
-  read -r units unit < <(valgrind --quiet --tool=callgrind --callgrind-out-file="$out" --toggle-collect='count::counted*' \
+  said=$(valgrind --quiet --tool=callgrind --callgrind-out-file="$out" --toggle-collect='count::counted*' \
     "$program" "$name")
+  read -r units unit <<<"$said"
   awk -v name="$name" -v units="$units" -v unit="$unit" -v before="$before" '
     BEGIN { while ((getline line < before) > 0) { split(line, cell); if (cell[1] == name) was = cell[2] } }
     /^(summary|totals):/ { count = $2 }

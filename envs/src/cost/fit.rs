@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::errors::{Errors, Kind, KindErrors, Miss};
+use crate::tier::{Link, Links};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
@@ -176,6 +177,13 @@ fn check(measured: &Measured, deployment: &Deployment) -> Result<(), FitError> {
     Ok(())
 }
 
+/// What a timed copy or overlap loads: all timed copies are between a device and its host.
+fn over_pcie(blocks: u32) -> Links<usize> {
+    Links::from_fn(|link| match link {
+        Link::Pcie => blocks as usize,
+    })
+}
+
 fn copies(blocks: u32) -> String {
     format!("{blocks} blocks")
 }
@@ -201,14 +209,14 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
             decodes: 0,
             decode_context: 0,
             chunks: std::iter::empty(),
-            blocks: point.blocks as usize,
+            blocks: over_pcie(point.blocks),
         }),
     });
     let overlaps = measured.overlaps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
         kind: Kind::Overlap,
         what: during(point),
         measured_s: point.overlap.together_s,
-        predicted_s: cost.device_seconds(&StepLoad { blocks: point.blocks as usize, ..point.shape.load() }),
+        predicted_s: cost.device_seconds(&StepLoad { blocks: over_pcie(point.blocks), ..point.shape.load() }),
     });
     steps.chain(transfers).chain(overlaps).collect()
 }

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::{Chunk, Schedule, StepLoad};
+use crate::tier::Links;
 use crate::percentile::percentile;
 
 /// A step to be timed.
@@ -29,7 +30,7 @@ impl StepShape {
             decodes: self.decodes.len() as u32,
             decode_context: self.decodes.iter().map(|context| u64::from(*context) + 1).sum(),
             chunks: self.chunks.iter().copied(),
-            blocks: 0,
+            blocks: Links::default(),
         }
     }
 }

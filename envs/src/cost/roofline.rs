@@ -28,7 +28,17 @@
 use super::kernel_cost::KernelCost;
 use super::{Chunk, Deployment, StepLoad};
 use crate::sched::{Pricing, StepPlan};
+use crate::tier::{Link, Links};
 use crate::time::Micros;
+
+/// What copies over one link take. Seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct LinkPrice {
+    /// A block, in one direction.
+    block: f64,
+    /// Any number of them on top.
+    fixed: f64,
+}
 
 /// Prices steps of one deployment. All constants are seconds per unit.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,8 +50,7 @@ pub struct CostModel {
     context_token: f64,
     attention_pair: f64,
     reduce_per_token: f64,
-    swap_per_block: f64,
-    swap_fixed: f64,
+    links: Links<LinkPrice>,
     step_fixed: f64,
     sequence_fixed: f64,
     /// Boxed, so that a model without kernels stays as small as it is.
@@ -70,8 +79,12 @@ impl CostModel {
             context_token: kv_bytes / bandwidth,
             attention_pair: model.attention_flops_per_pair() / flops,
             reduce_per_token: reduce_bytes / hardware.link_bandwidth,
-            swap_per_block: kv_bytes * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
-            swap_fixed: hardware.swap_overhead,
+            links: Links::from_fn(|link| match link {
+                Link::Pcie => LinkPrice {
+                    block: kv_bytes * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
+                    fixed: hardware.swap_overhead,
+                },
+            }),
             step_fixed: hardware.step_overhead,
             sequence_fixed: hardware.sequence_overhead,
             kernels: hardware.kernels.as_ref().map(|kernels| Box::new(KernelCost::new(kernels, deployment))),
@@ -93,14 +106,14 @@ impl CostModel {
         }
         let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
         // In this order of additions, which committed simulations depend on to the last bit.
-        self.step_fixed + compute + self.swap(load.blocks)
+        self.step_fixed + compute + self.copies(&load.blocks)
     }
 
     /// The same without the host's time, which is what a [`Timed`](super::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
-            None if load.sequences() == 0 => self.swap(load.blocks),
-            None => self.roofline(load, f64::from(load.sequences())) + self.swap(load.blocks),
+            None if load.sequences() == 0 => self.copies(&load.blocks),
+            None => self.roofline(load, f64::from(load.sequences())) + self.copies(&load.blocks),
             Some(kernels) => self.measured(kernels, load),
         }
     }
@@ -111,20 +124,25 @@ impl CostModel {
         Micros::from_secs_f64(self.step_fixed + f64::from(sequences) * self.sequence_fixed)
     }
 
-    fn swap(&self, blocks: usize) -> f64 {
-        if blocks == 0 { 0.0 } else { self.swap_fixed + blocks as f64 * self.swap_per_block }
+    /// Time of the copies over all links, one link after the other. Seconds.
+    #[inline]
+    fn copies(&self, blocks: &Links<usize>) -> f64 {
+        let time = |(price, &blocks): (&LinkPrice, &usize)| {
+            if blocks == 0 { 0.0 } else { price.fixed + blocks as f64 * price.block }
+        };
+        self.links.iter().zip(blocks).fold(0.0, |sum, link| sum + time(link))
     }
 
     /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
     #[inline(never)]
     fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
-        let (sequences, swap) = (load.sequences(), self.swap(load.blocks));
+        let (sequences, copies) = (load.sequences(), self.copies(&load.blocks));
         if sequences == 0 {
-            return swap;
+            return copies;
         }
         let tokens = f64::from(load.tokens());
         let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
-        compute + swap - kernels.overlap * compute.min(swap)
+        compute + copies - kernels.overlap * compute.min(copies)
     }
 
     /// Time on the accelerator by its roofline, without copies, of at least one sequence. Seconds.
@@ -155,7 +173,7 @@ impl CostModel {
             None => (self.layers_per_token, self.attention_pair),
         };
         Pricing {
-            swap_ns_per_block: self.swap_per_block * 1e9,
+            swap_ns_per_block: self.links[Link::Pcie].block * 1e9,
             prefill_ns_per_token: (per_token + self.reduce_per_token) * 1e9,
             attention_ns_per_token_pair: pair * 1e9,
         }
@@ -166,7 +184,7 @@ impl CostModel {
         let count = sequences.max(1);
         if self.kernels.is_some() {
             let decode_context = u64::from(count) * u64::from(context);
-            let load = StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: 0 };
+            let load = StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: Links::default() };
             return f64::from(count) / self.step_seconds(&load);
         }
         let sequences = f64::from(count);
@@ -184,6 +202,7 @@ mod tests {
     use super::*;
     use crate::kv::BlockId;
     use crate::sched::{BlockCopy, Prefill, RequestId, Source};
+    use crate::tier::Routes;
 
     fn cost(name: &str) -> CostModel {
         CostModel::new(&name.parse().unwrap(), 16)
@@ -219,7 +238,7 @@ mod tests {
     fn a_swap_is_paid_by_the_block() {
         let cost = cost("llama-3-8b@rtx-4090");
         let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
-        let plan = StepPlan { copies_out: vec![copy; 100], ..StepPlan::default() };
+        let plan = StepPlan { copies: Routes::from_fn(|_| vec![copy; 50]), ..StepPlan::default() };
         // 100 blocks of 2 MiB over 25 GB/s are 8.4 ms.
         let swap = cost.step_time(&plan).as_millis_f64() - 3.0;
         assert!((swap - 8.5).abs() < 0.1, "{swap}");

@@ -3,6 +3,7 @@
 use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Step, Turn, V1};
 use crate::kv::{BlockId, blocks_for};
+use crate::tier::Route;
 
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
 /// has to wait.
@@ -158,12 +159,12 @@ impl V1 {
             return;
         }
         let cached = sequence.registered as usize;
-        let before = plan.copies_in.len();
+        let before = plan.copies[Route::HostToGpu].len();
         let pairs = sequence.host_blocks.iter().zip(&sequence.blocks).skip(cached);
-        plan.copies_in.extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
-        plan.swapped_in.push((id, (plan.copies_in.len() - before) as u32));
+        plan.copies[Route::HostToGpu].extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
+        plan.moved[Route::HostToGpu].push((id, (plan.copies[Route::HostToGpu].len() - before) as u32));
         self.host.give_back(&mut sequence.host_blocks);
         sequence.host_tokens = 0;
-        self.offloaded -= 1;
+        self.on_host -= 1;
     }
 }

@@ -35,6 +35,7 @@ use super::{KernelCheck, Speed};
 use crate::cost::{Deployment, DeviceAbout, Direction, Model, Timed};
 use crate::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, Tier, Work};
 use crate::sched::EngineConfig;
+use crate::tier::Route;
 use crate::time::Micros;
 
 /// Real blocks on a device, and a decoder over them.
@@ -214,19 +215,19 @@ impl CudaMemory {
 
     /// Sends the copies of a step to the swap stream, and makes the compute stream wait for what it needs of them.
     fn swap(&mut self, work: &Work<'_>) -> Result<(), MemoryError> {
-        if !work.copies_out.is_empty() || !work.copies_in.is_empty() {
+        if !work.copies[Route::GpuToHost].is_empty() || !work.copies[Route::HostToGpu].is_empty() {
             if let Some(end) = self.steps.last_end() {
                 self.device.swap.wait(end)?;
             }
-            self.pools.copy(Direction::Out, work.copies_out)?;
-            if !work.copies_out.is_empty() {
+            self.pools.copy(Direction::Out, work.copies[Route::GpuToHost])?;
+            if !work.copies[Route::GpuToHost].is_empty() {
                 let done = self.device.event()?;
                 done.record(&self.device.swap)?;
-                let sources = work.copies_out.iter().map(|copy| copy.src.0).collect();
+                let sources = work.copies[Route::GpuToHost].iter().map(|copy| copy.src.0).collect();
                 self.leaving.push((sources, done));
             }
-            self.pools.copy(Direction::In, work.copies_in)?;
-            if !work.copies_in.is_empty() {
+            self.pools.copy(Direction::In, work.copies[Route::HostToGpu])?;
+            if !work.copies[Route::HostToGpu].is_empty() {
                 // Whoever comes back runs in this step.
                 let done = self.device.event()?;
                 done.record(&self.device.swap)?;

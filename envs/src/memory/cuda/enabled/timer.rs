@@ -13,6 +13,7 @@ use crate::kv::{BlockId, blocks_for};
 use crate::memory::{MemoryBackend, MemoryError, Span, Work};
 use crate::sched::{BlockCopy, RequestId};
 use crate::seed;
+use crate::tier::Routes;
 
 /// Runs before the first that counts: code is loaded, caches settle.
 const WARM_UP: u32 = 3;
@@ -96,7 +97,7 @@ impl Timer {
     fn once(&mut self, made: &Made) -> Result<f64, MemoryError> {
         let block_size = self.memory.shape().block_size;
         let Made { spans, tables, seeds } = made;
-        self.memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size })?;
+        self.memory.submit(&Work { copies: Routes::default(), spans, tables, seeds, block_size })?;
         self.memory.steps.wait().map(Option::unwrap_or_default)
     }
 

@@ -13,6 +13,7 @@ use crate::memory::cuda::open;
 use crate::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
 use crate::sched::{EngineConfig, EngineKind, RequestId};
 use crate::seed;
+use crate::tier::Routes;
 
 /// Two layers, four heads of 64 over two key/value heads.
 pub(super) fn model(head_dim: u32) -> Model {
@@ -180,7 +181,7 @@ fn validate(element: Element, head_dim: u32, engine: &EngineConfig, tables: &[Ve
             }
         }
         let (spans, tables, seeds) = (&work_spans[..], &work_tables[..], &work_seeds[..]);
-        memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size: 16 }).unwrap();
+        memory.submit(&Work { copies: Routes::default(), spans, tables, seeds, block_size: 16 }).unwrap();
         assert!(memory.wait().unwrap().is_some());
     }
     let ids: Vec<u32> = seeds.iter().map(|seed| (seed % 320) as u32).collect();
