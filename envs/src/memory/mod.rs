@@ -1,4 +1,4 @@
-//! What blocks are made of: bytes that are written, swapped and read again.
+//! What blocks are made of: bytes that are written, moved from tier to tier and read again.
 //!
 //! A scheduler hands out block numbers; a simulation needs no more. With a [`MemoryBackend`] the blocks are real: each
 //! [`Work`] is one planned step, carried out in the order of a serving engine: the copies of each route in turn, then the

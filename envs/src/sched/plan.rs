@@ -33,7 +33,7 @@ pub struct Prefill {
 /// How a victim was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptedAs {
-    /// Copied to the host.
+    /// Copied to the host tier.
     Swap,
     /// Dropped, to be computed again.
     Recompute,
@@ -46,7 +46,7 @@ pub struct Preempted {
     pub id: RequestId,
     /// How.
     pub how: PreemptedAs,
-    /// Tokens whose keys and values are lost and must be computed again; 0 if swapped.
+    /// Tokens whose keys and values are lost and must be computed again; 0 if they were copied to another tier.
     pub lost_tokens: u32,
 }
 
