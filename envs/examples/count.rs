@@ -88,11 +88,16 @@ fn serve(eviction: &str) -> u64 {
     let settings = ["num_gpu_blocks=2000", "enable_prefix_caching=true", "async_scheduling=false", &eviction];
     let mut scheduler = V1::new(engine(&settings)).expect("the settings are valid");
     let submit = |scheduler: &mut V1, number: u64| {
-        let segments: Arc<[Segment]> = [(number % 7, 320), (7 + number % 31, 560)]
-            .map(|(stream, end)| Segment { stream, end })
-            .into();
+        let segments: Arc<[Segment]> =
+            [(number % 7, 320), (7 + number % 31, 560)].map(|(stream, end)| Segment { stream, end }).into();
         let output = 60 + 37 * (number as u32 % 5);
-        scheduler.submit_with(Micros::ZERO, 700, output, Slo::default(), Some(Content::new(0, 1000 + number, segments)));
+        scheduler.submit_with(
+            Micros::ZERO,
+            700,
+            output,
+            Slo::default(),
+            Some(Content::new(0, 1000 + number, segments)),
+        );
     };
     let (mut plan, mut outcome) = (StepPlan::default(), Outcome::default());
     let mut run = |scheduler: &mut V1, steps: std::ops::Range<u64>| {

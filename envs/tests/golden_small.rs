@@ -120,7 +120,8 @@ fn describe(index: usize, line: &Line, plan: &StepPlan, scheduler: &V0) -> Value
     let optional =
         ["prefill", "decode", "preempted", "swapped_out", "swapped_in", "ignored", "alloc_refused", "swapin_refused"];
     map.retain(|key, value| !optional.contains(&key.as_str()) || value != &json!([]));
-    for (key, copies) in [("n_swap_in", &plan.copies[Route::HostToGpu]), ("n_swap_out", &plan.copies[Route::GpuToHost])] {
+    for (key, copies) in [("n_swap_in", &plan.copies[Route::HostToGpu]), ("n_swap_out", &plan.copies[Route::GpuToHost])]
+    {
         if !copies.is_empty() {
             map.insert(key.to_owned(), json!(copies.len()));
         }

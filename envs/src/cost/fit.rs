@@ -5,7 +5,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::errors::{Errors, Kind, KindErrors, Miss};
-use crate::tier::{Link, Links};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
@@ -13,6 +12,7 @@ use super::profile::DeviceTimings;
 use super::{
     CostModel, Deployment, DeviceAbout, Hardware, Measured, Overlap, OverlapPoint, Point, Role, StepLoad, TransferPoint,
 };
+use crate::tier::{Link, Links};
 
 /// Fewest points of each kind that must be there.
 pub(super) const LEAST: usize = 4;

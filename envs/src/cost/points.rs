@@ -10,8 +10,8 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::{Chunk, Schedule, StepLoad};
-use crate::tier::Links;
 use crate::percentile::percentile;
+use crate::tier::Links;
 
 /// A step to be timed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -184,7 +184,8 @@ impl CostModel {
         let count = sequences.max(1);
         if self.kernels.is_some() {
             let decode_context = u64::from(count) * u64::from(context);
-            let load = StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: Links::default() };
+            let load =
+                StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: Links::default() };
             return f64::from(count) / self.step_seconds(&load);
         }
         let sequences = f64::from(count);

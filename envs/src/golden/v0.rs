@@ -200,7 +200,11 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     };
     let waiting: Vec<RequestId> = scheduler.waiting().collect();
     let swapped: Vec<RequestId> = scheduler.swapped().collect();
-    let copies = if plan.copies[Route::HostToGpu].is_empty() { &plan.copies[Route::GpuToHost] } else { &plan.copies[Route::HostToGpu] };
+    let copies = if plan.copies[Route::HostToGpu].is_empty() {
+        &plan.copies[Route::GpuToHost]
+    } else {
+        &plan.copies[Route::HostToGpu]
+    };
     let scheduled: Vec<RequestId> = scheduler.scheduled(plan).iter().map(|scheduled| scheduled.id).collect();
     let tables = scheduled.iter().flat_map(|&id| scheduler.table(id)).map(|block| block.0);
     Step {

@@ -145,7 +145,10 @@ impl MemorySource {
                     let list = |blocks: Tiers<u32>| blocks.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ");
                     return Err(MemoryError::Unsupported(format!(
                         "a node of {} blocks of {} tokens on a device set up for {} of {}",
-                        list(blocks_of(engine)), engine.block_size, list(lender.pools), lender.shape.block_size
+                        list(blocks_of(engine)),
+                        engine.block_size,
+                        list(lender.pools),
+                        lender.shape.block_size
                     )));
                 }
                 let mut lease = Lease::of(lender);

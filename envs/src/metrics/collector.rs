@@ -127,7 +127,8 @@ impl Collector {
         for prefill in &plan.prefills {
             self.prefilled_tokens += u64::from(prefill.tokens);
             // What was copied back from the host was not found in the cache.
-            let is_hit = prefill.source == Source::Waiting && plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id);
+            let is_hit = prefill.source == Source::Waiting
+                && plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id);
             self.prefix_hit_tokens += if is_hit { u64::from(prefill.context) } else { 0 };
         }
         for (moved, copies) in self.moved_blocks.iter_mut().zip(&plan.copies) {

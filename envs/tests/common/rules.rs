@@ -104,7 +104,8 @@ fn orders(before: &V0, plan: &StepPlan, after: &V0, controls: &Controls) -> Resu
 fn watermark(plan: &StepPlan, after: &V0, controls: &Controls) -> Result<(), String> {
     let pool = after.pool(Tier::Gpu).num_blocks();
     let reserve = (controls.watermark * f64::from(pool)).floor() as u32;
-    let came = !plan.moved[Route::HostToGpu].is_empty() || plan.prefills.iter().any(|prefill| prefill.source == Source::Waiting);
+    let came = !plan.moved[Route::HostToGpu].is_empty()
+        || plan.prefills.iter().any(|prefill| prefill.source == Source::Waiting);
     ensure(
         !came || after.running().len() == 1 || after.pool(Tier::Gpu).num_free() >= reserve,
         "admission leaves the watermark free",
@@ -131,7 +132,10 @@ fn slots(plan: &StepPlan, after: &V0) -> Result<(), String> {
 
 /// Copies go from the table before to the table after, block by block.
 fn copies(before: &V0, plan: &StepPlan, after: &V0) -> Result<(), String> {
-    for (swaps, copies) in [(&plan.moved[Route::GpuToHost], &plan.copies[Route::GpuToHost]), (&plan.moved[Route::HostToGpu], &plan.copies[Route::HostToGpu])] {
+    for (swaps, copies) in [
+        (&plan.moved[Route::GpuToHost], &plan.copies[Route::GpuToHost]),
+        (&plan.moved[Route::HostToGpu], &plan.copies[Route::HostToGpu]),
+    ] {
         let mut expected: Vec<(BlockId, BlockId)> = Vec::new();
         for &(id, blocks) in swaps {
             let (from, to) = (before.table(id), after.table(id));

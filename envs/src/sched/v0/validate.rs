@@ -136,11 +136,7 @@ impl V0 {
         if blocks_agree { Ok(()) } else { wrong("it holds another number of blocks than its slots need") }
     }
 
-    fn validate_pool(
-        &self,
-        tier: Tier,
-        is_here: impl Fn(&RequestState) -> bool,
-    ) -> Result<(), String> {
+    fn validate_pool(&self, tier: Tier, is_here: impl Fn(&RequestState) -> bool) -> Result<(), String> {
         let pool = &self.pools[tier];
         let mut places: Places<u32> = BTreeMap::new();
         let free = pool.free_blocks().iter().map(|block| (block.0, "the free list".to_owned()));
