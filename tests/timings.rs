@@ -7,6 +7,7 @@ use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShap
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::sched::{BlockCopy, StepPlan};
+use kvtide_envs::tier::Route;
 use tempfile::tempdir;
 
 /// A device that takes what the data sheet's roofline says.
@@ -15,7 +16,9 @@ struct Sheet(CostModel);
 impl Sheet {
     fn copies(&self, blocks: u32) -> f64 {
         let copy = BlockCopy { src: kvtide_envs::kv::BlockId(0), dst: kvtide_envs::kv::BlockId(0) };
-        self.0.device_seconds(&StepPlan { copies_out: vec![copy; blocks as usize], ..StepPlan::default() }.load())
+        let mut plan = StepPlan::default();
+        plan.copies[Route::GpuToHost] = vec![copy; blocks as usize];
+        self.0.device_seconds(&plan.load())
     }
 }
 

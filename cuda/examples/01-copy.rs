@@ -7,8 +7,9 @@ use std::error::Error;
 use kvtide_cuda::{devices, open_drawn};
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::kv::BlockId;
-use kvtide_envs::memory::{Filled, KvShape, Span, Tier, Work};
+use kvtide_envs::memory::{Filled, KvShape, Span, Work};
 use kvtide_envs::sched::{BlockCopy, RequestId};
+use kvtide_envs::tier::{Route, Routes, Tier};
 
 /// Tokens of a block.
 const BLOCK_SIZE: u32 = 16;
@@ -30,22 +31,19 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let tables = [2, 5, 3].map(BlockId);
     let seeds: Vec<u64> = (1..=40).collect();
     let span = Span { id: RequestId(0), context: 0, tokens: 40, samples: true, table: 0, seeds: 0 };
-    let write = Work {
-        copies_out: &[],
-        copies_in: &[],
-        spans: &[span],
-        tables: &tables,
-        seeds: &seeds,
-        block_size: BLOCK_SIZE,
-    };
+    let write =
+        Work { copies: Routes::default(), spans: &[span], tables: &tables, seeds: &seeds, block_size: BLOCK_SIZE };
     device.submit(&write)?;
 
     // Out to the host, and in the next step back into other blocks. Nobody waits in between: the order is the streams'.
     let copy = |(src, dst)| BlockCopy { src: BlockId(src), dst: BlockId(dst) };
     let (out, back) = ([(2, 0), (5, 1), (3, 2)].map(copy), [(0, 7), (1, 6), (2, 4)].map(copy));
-    let nothing = Work { copies_out: &[], copies_in: &[], spans: &[], tables: &[], seeds: &[], block_size: BLOCK_SIZE };
-    device.submit(&Work { copies_out: &out, ..nothing })?;
-    device.submit(&Work { copies_in: &back, ..nothing })?;
+    let nothing = Work { copies: Routes::default(), spans: &[], tables: &[], seeds: &[], block_size: BLOCK_SIZE };
+    for (route, moved) in [(Route::GpuToHost, &out[..]), (Route::HostToGpu, &back[..])] {
+        let mut copies = Routes::default();
+        copies[route] = moved;
+        device.submit(&Work { copies, ..nothing })?;
+    }
     for step in ["write", "copy out", "copy in"] {
         if let Some(time) = device.wait()? {
             println!("{step:<9} {:>6} µs", time.0);

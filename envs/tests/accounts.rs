@@ -11,6 +11,7 @@ use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
 use kvtide_envs::sched::{Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
 use kvtide_envs::seed;
+use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::SyntheticSpec;
@@ -325,7 +326,7 @@ fn prompt_tokens_found_are_told_from_those_computed() {
         prefill(3, 7, 8, Source::Waiting),
         prefill(4, 8, 12, Source::Swapped),
     ];
-    plan.swapped_in = vec![(RequestId(2), 3)];
+    plan.moved[Route::HostToGpu] = vec![(RequestId(2), 3)];
     collector.stepped(&plan, Micros(10), 0);
     let summary = Summary::of(&collector, Micros(20), 10, 0);
     assert_eq!((summary.prefix_hit_tokens, summary.prefix_hit_ratio), (32, 32.0 / (32.0 + 48.0)));
@@ -438,7 +439,7 @@ fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u6
                 times.push(node.now());
             }
         }
-        let used = node.scheduler().num_gpu_blocks() - node.scheduler().free_gpu_blocks();
+        let used = node.scheduler().num_blocks(Tier::Gpu) - node.scheduler().free_blocks(Tier::Gpu);
         seen.used += f64::from(used) * (node.now() - then).as_secs_f64();
     }
 }

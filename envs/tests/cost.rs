@@ -4,6 +4,7 @@ use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, Hardware};
 use kvtide_envs::kv::BlockId;
 use kvtide_envs::sched::{BlockCopy, Prefill, RequestId, Source, StepPlan};
+use kvtide_envs::tier::{Route, Routes};
 use kvtide_envs::time::Micros;
 use proptest::prelude::*;
 
@@ -38,8 +39,10 @@ impl Load {
             prefills: self.prefills.iter().enumerate().map(prefill).collect(),
             cohort: self.decodes,
             decode_context: if self.decodes == 0 { 0 } else { self.context },
-            copies_in: vec![copy; self.copies_in],
-            copies_out: vec![copy; self.copies_out],
+            copies: Routes::from_fn(|route| match route {
+                Route::GpuToHost => vec![copy; self.copies_out],
+                Route::HostToGpu => vec![copy; self.copies_in],
+            }),
             ..StepPlan::default()
         }
     }

@@ -7,12 +7,12 @@ use crate::common::rooms::{arrows, faults};
 use tempfile::tempdir;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
-const FLOORS: [&[&str]; 14] = [
-    &["percentile", "seed", "time"],
+const FLOORS: [&[&str]; 13] = [
+    &["files", "percentile", "seed", "time"],
     &["trace"],
     &["workload"],
-    &["kv"],
     &["evict", "tier"],
+    &["kv"],
     &["deploy"],
     &["sched"],
     &["cost"],
@@ -21,7 +21,6 @@ const FLOORS: [&[&str]; 14] = [
     &["metrics"],
     &["env"],
     &["baseline", "golden"],
-    &["device"],
 ];
 
 #[test]

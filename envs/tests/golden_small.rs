@@ -8,6 +8,7 @@ use crate::common::{chunked, controls, faithful};
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::golden::{self, Divergence, GoldenError, RunReport};
 use kvtide_envs::sched::{BlockCopy, Outcome, Slo, StepPlan, V0};
+use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Controls, Preemption};
 use serde_json::{Value, json};
@@ -52,7 +53,7 @@ fn record(engine: &EngineConfig, watermark: f64, swap: bool, requests: Requests<
         finished += outcome.finished.len();
         if !outcome.finished.is_empty() {
             step["finished"] = json!(outcome.finished);
-            step["free_gpu_end"] = json!(scheduler.gpu().num_free());
+            step["free_gpu_end"] = json!(scheduler.pool(Tier::Gpu).num_free());
         }
         steps.push(step);
         idle = if line.is_idle() && submitted == requests.len() { idle + 1 } else { 0 };
@@ -65,8 +66,8 @@ fn record(engine: &EngineConfig, watermark: f64, swap: bool, requests: Requests<
     end["steps"] = json!(steps.len());
     end["finished"] = json!(finished);
     end["preemptions"] = json!(scheduler.preemptions());
-    end["free_gpu"] = json!(scheduler.gpu().num_free());
-    end["free_cpu"] = json!(scheduler.cpu().num_free());
+    end["free_gpu"] = json!(scheduler.pool(Tier::Gpu).num_free());
+    end["free_cpu"] = json!(scheduler.pool(Tier::Host).num_free());
     let requests: Vec<Value> = requests
         .iter()
         .enumerate()
@@ -93,7 +94,7 @@ fn record(engine: &EngineConfig, watermark: f64, swap: bool, requests: Requests<
 }
 
 fn describe(index: usize, line: &Line, plan: &StepPlan, scheduler: &V0) -> Value {
-    let copies: Vec<&BlockCopy> = plan.copies_in.iter().chain(&plan.copies_out).collect();
+    let copies: Vec<&BlockCopy> = plan.copies[Route::HostToGpu].iter().chain(&plan.copies[Route::GpuToHost]).collect();
     let statuses = |refused: &[(u32, u32, u32, &'static str)]| {
         refused.iter().map(|(id, need, free, status)| json!([id, need, free, status.to_uppercase()])).collect::<Value>()
     };
@@ -120,7 +121,8 @@ fn describe(index: usize, line: &Line, plan: &StepPlan, scheduler: &V0) -> Value
     let optional =
         ["prefill", "decode", "preempted", "swapped_out", "swapped_in", "ignored", "alloc_refused", "swapin_refused"];
     map.retain(|key, value| !optional.contains(&key.as_str()) || value != &json!([]));
-    for (key, copies) in [("n_swap_in", &plan.copies_in), ("n_swap_out", &plan.copies_out)] {
+    for (key, copies) in [("n_swap_in", &plan.copies[Route::HostToGpu]), ("n_swap_out", &plan.copies[Route::GpuToHost])]
+    {
         if !copies.is_empty() {
             map.insert(key.to_owned(), json!(copies.len()));
         }

@@ -1,7 +1,8 @@
 //! Stories of the prefix pool: one for each of the rules L, C and R of vLLM's V1 scheduler, and for what SGLang's
 //! eviction does otherwise. That the rules hold together is checked against slow versions in `envs/src/kv/tests`.
 
-use kvtide_envs::kv::{BlockId, Eviction, PrefixPool, Sharing};
+use kvtide_envs::evict::Eviction;
+use kvtide_envs::kv::{BlockId, PrefixPool, Sharing};
 
 /// A pool and the tables that hold its blocks.
 struct Story {

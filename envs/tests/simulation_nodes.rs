@@ -12,11 +12,13 @@ use crate::common::node_config;
 use crate::common::sim::any_controls;
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
-use kvtide_envs::kv::{Eviction, Sharing};
+use kvtide_envs::evict::Eviction;
+use kvtide_envs::kv::Sharing;
 use kvtide_envs::memory::{Contents, KvShape, MemoryReport, MemorySource};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, Pricing, RequestId, Slo};
 use kvtide_envs::seed::{self, Stream};
+use kvtide_envs::tier::Tier;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use rand::RngExt;
@@ -112,7 +114,7 @@ impl World {
     fn finish(&self, node: &Node) -> Result<(u64, Option<MemoryReport>), String> {
         let scheduler = node.scheduler();
         let config = scheduler.config();
-        let free = (scheduler.free_gpu_blocks(), scheduler.free_cpu_blocks());
+        let free = (scheduler.free_blocks(Tier::Gpu), scheduler.free_blocks(Tier::Host));
         if free != (config.num_usable_blocks(), config.num_cpu_blocks) {
             return Err(format!("{} and {} blocks are free at the end", free.0, free.1));
         }

@@ -7,10 +7,12 @@ use crate::common::sim::any_controls;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{ConfigError, DeadEnds, Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
-use kvtide_envs::kv::{Content, Eviction};
+use kvtide_envs::evict::Eviction;
+use kvtide_envs::kv::Content;
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::seed;
+use kvtide_envs::tier::Route;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::SyntheticSpec;
@@ -95,19 +97,19 @@ fn a_swapped_victim_comes_back_with_its_tokens_and_computes_one() {
     let victim = driver.plan.preempted[0];
     assert_eq!((victim.id, victim.how, victim.lost_tokens), (RequestId(1), PreemptedAs::Swap, 0));
     // 9 prompt tokens and those decoded since, in 3 blocks.
-    assert_eq!(driver.plan.swapped_out, [(RequestId(1), 3)]);
-    assert_eq!(driver.plan.copies_out.len(), 3);
-    assert_eq!((driver.v1.num_offloaded(), driver.v1.host().num_free()), (1, 5));
+    assert_eq!(driver.plan.moved[Route::GpuToHost], [(RequestId(1), 3)]);
+    assert_eq!(driver.plan.copies[Route::GpuToHost].len(), 3);
+    assert_eq!((driver.v1.num_on_host(), driver.v1.host().num_free()), (1, 5));
     let before = driver.v1.view(RequestId(1));
     assert_eq!(before.held_blocks, 3);
-    let out = driver.plan.copies_out.clone();
+    let out = driver.plan.copies[Route::GpuToHost].clone();
     driver.until_resumed(1, &swapping());
     let prefill = driver.plan.prefills[0];
     assert_eq!((prefill.id, prefill.tokens, prefill.context), (RequestId(1), 1, before.len() - 1));
-    assert_eq!(driver.plan.swapped_in, [(RequestId(1), 3)]);
-    let back: Vec<_> = driver.plan.copies_in.iter().map(|copy| copy.src).collect();
+    assert_eq!(driver.plan.moved[Route::HostToGpu], [(RequestId(1), 3)]);
+    let back: Vec<_> = driver.plan.copies[Route::HostToGpu].iter().map(|copy| copy.src).collect();
     assert_eq!(back, out.iter().map(|copy| copy.dst).collect::<Vec<_>>(), "the blocks that left, in their order");
-    assert_eq!((driver.v1.num_offloaded(), driver.v1.host().num_free()), (0, 8));
+    assert_eq!((driver.v1.num_on_host(), driver.v1.host().num_free()), (0, 8));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn a_victim_the_host_cannot_hold_is_computed_again() {
     driver.until_preempted(&swapping());
     assert_eq!(driver.plan.preempted[0].how, PreemptedAs::Recompute);
     assert!(driver.plan.preempted[0].lost_tokens >= 9);
-    assert!(driver.plan.copies_out.is_empty());
+    assert!(driver.plan.copies[Route::GpuToHost].is_empty());
 }
 
 #[test]
@@ -140,8 +142,8 @@ fn what_the_cache_still_holds_is_not_brought_back() {
     // Nobody else needs blocks any more: the victim's two full blocks stay in the cache until request 0 takes them.
     driver.until_resumed(1, &swapping());
     let prefill = driver.plan.prefills[0];
-    let blocks: u32 = driver.plan.swapped_in.iter().map(|swapped| swapped.1).sum();
-    assert_eq!(driver.plan.copies_in.len() as u32, blocks);
+    let blocks: u32 = driver.plan.moved[Route::HostToGpu].iter().map(|swapped| swapped.1).sum();
+    assert_eq!(driver.plan.copies[Route::HostToGpu].len() as u32, blocks);
     assert!(prefill.context >= 9, "{prefill:?}");
     assert!(blocks < 4, "{blocks} blocks were brought back");
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, Node, PolicyController, run};
 use kvtide_envs::sched::Phase;
+use kvtide_envs::tier::Tier;
 use kvtide_envs::workload::Window;
 use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
 use rayon::prelude::*;
@@ -190,8 +191,8 @@ impl Controller for Timed<'_> {
         self.timeline.push(Moment {
             seconds: node.now().as_secs_f64(),
             watermark: controls.watermark,
-            kv_usage: 1.0 - f64::from(scheduler.free_gpu_blocks()) / f64::from(scheduler.num_gpu_blocks()),
-            waiting: scheduler.num_waiting() + scheduler.num_swapped(),
+            kv_usage: 1.0 - f64::from(scheduler.free_blocks(Tier::Gpu)) / f64::from(scheduler.num_blocks(Tier::Gpu)),
+            waiting: scheduler.num_waiting() + scheduler.num_on_host(),
             running: scheduler.running().len(),
             preemptions: node.collector().preemptions,
         });

@@ -6,7 +6,7 @@ use clap::Args;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineKind, Setting, SettingError};
 use kvtide_envs::env::NodeConfig;
-use kvtide_envs::kv::Eviction;
+use kvtide_envs::evict::Eviction;
 use kvtide_envs::memory::MemoryKind;
 use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};

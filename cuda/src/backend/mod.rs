@@ -22,6 +22,7 @@ use kvtide_envs::calibrate::{DeviceAbout, Direction, Timed};
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::deploy::{Deployment, Model};
 use kvtide_envs::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, MemorySource, Tier, Work};
+use kvtide_envs::tier::Route;
 use kvtide_envs::time::Micros;
 use kvtide_kernels::launch;
 use kvtide_kernels::reference::Element;
@@ -233,19 +234,19 @@ impl CudaMemory {
 
     /// Sends the copies of a step to the swap stream, and makes the compute stream wait for what it needs of them.
     fn swap(&mut self, work: &Work<'_>) -> Result<(), MemoryError> {
-        if !work.copies_out.is_empty() || !work.copies_in.is_empty() {
+        if !work.copies[Route::GpuToHost].is_empty() || !work.copies[Route::HostToGpu].is_empty() {
             if let Some(end) = self.steps.last_end() {
                 self.device.swap.wait(end)?;
             }
-            self.pools.copy(Direction::Out, work.copies_out)?;
-            if !work.copies_out.is_empty() {
+            self.pools.copy(Direction::Out, work.copies[Route::GpuToHost])?;
+            if !work.copies[Route::GpuToHost].is_empty() {
                 let done = self.device.event()?;
                 done.record(&self.device.swap)?;
-                let sources = work.copies_out.iter().map(|copy| copy.src.0).collect();
+                let sources = work.copies[Route::GpuToHost].iter().map(|copy| copy.src.0).collect();
                 self.leaving.push((sources, done));
             }
-            self.pools.copy(Direction::In, work.copies_in)?;
-            if !work.copies_in.is_empty() {
+            self.pools.copy(Direction::In, work.copies[Route::HostToGpu])?;
+            if !work.copies[Route::HostToGpu].is_empty() {
                 // Whoever comes back runs in this step.
                 let done = self.device.event()?;
                 done.record(&self.device.swap)?;

@@ -8,6 +8,7 @@ use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{MemoryBackend, MemoryError, Span, Work};
 use kvtide_envs::sched::{BlockCopy, RequestId};
 use kvtide_envs::seed;
+use kvtide_envs::tier::Routes;
 use kvtide_kernels::launch;
 use rand::seq::SliceRandom;
 
@@ -97,7 +98,7 @@ impl Timer {
     fn once(&mut self, made: &Made) -> Result<f64, MemoryError> {
         let block_size = self.memory.shape().block_size;
         let Made { spans, tables, seeds } = made;
-        self.memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size })?;
+        self.memory.submit(&Work { copies: Routes::default(), spans, tables, seeds, block_size })?;
         self.memory.steps.wait().map(Option::unwrap_or_default)
     }
 

@@ -11,6 +11,7 @@ use crate::deploy::EngineKind;
 use crate::env::Node;
 use crate::kv::blocks_for;
 use crate::sched::{RequestId, RequestView, Scheduler};
+use crate::tier::Tier;
 
 /// What a request holds and will hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,10 +94,10 @@ pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresi
     let scheduler = node.scheduler();
     let config = scheduler.config();
     let (block_size, lag) = (config.block_size, u32::from(scheduler.is_async()));
-    let pool = f64::from(scheduler.num_gpu_blocks());
+    let pool = f64::from(scheduler.num_blocks(Tier::Gpu));
     // V0 asks for a free block for each token, needed or not: the last one is never used up.
     let capacity = (pool * share).floor() - f64::from(u8::from(config.engine == EngineKind::V0));
-    let free = f64::from(scheduler.free_gpu_blocks());
+    let free = f64::from(scheduler.free_blocks(Tier::Gpu));
 
     let mut batches = vec![Batch::default(); foresight.draws(scheduler.running().len())];
     let (mut held, mut growth) = (0, 0);

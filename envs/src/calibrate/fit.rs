@@ -13,6 +13,7 @@ use super::points::Brief;
 use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Point, Role, TransferPoint};
 use crate::cost::{CostModel, StepLoad};
 use crate::deploy::{Deployment, DeviceTimings, Hardware, Profile, Provenance};
+use crate::tier::{Link, Links};
 
 /// Fewest points of each kind that must be there.
 pub(super) const LEAST: usize = 4;
@@ -182,6 +183,13 @@ fn check(measured: &Measured, deployment: &Deployment) -> Result<(), FitError> {
     Ok(())
 }
 
+/// What a timed copy or overlap loads: all timed copies are between a device and its host.
+fn over_pcie(blocks: u32) -> Links<usize> {
+    Links::from_fn(|link| match link {
+        Link::Pcie => blocks as usize,
+    })
+}
+
 fn copies(blocks: u32) -> String {
     format!("{blocks} blocks")
 }
@@ -207,14 +215,14 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
             decodes: 0,
             decode_context: 0,
             chunks: std::iter::empty(),
-            blocks: point.blocks as usize,
+            blocks: over_pcie(point.blocks),
         }),
     });
     let overlaps = measured.overlaps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
         kind: Kind::Overlap,
         what: during(point),
         measured_s: point.overlap.together_s,
-        predicted_s: cost.device_seconds(&StepLoad { blocks: point.blocks as usize, ..point.shape.load() }),
+        predicted_s: cost.device_seconds(&StepLoad { blocks: over_pcie(point.blocks), ..point.shape.load() }),
     });
     steps.chain(transfers).chain(overlaps).collect()
 }

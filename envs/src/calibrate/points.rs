@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost::{Chunk, StepLoad};
 use crate::percentile::percentile;
+use crate::tier::Links;
 
 /// A step to be timed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ impl StepShape {
             decodes: self.decodes.len() as u32,
             decode_context: self.decodes.iter().map(|context| u64::from(*context) + 1).sum(),
             chunks: self.chunks.iter().copied(),
-            blocks: 0,
+            blocks: Links::default(),
         }
     }
 }

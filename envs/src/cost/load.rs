@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sched::StepPlan;
+use crate::tier::{Links, Route};
 
 /// A prompt, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +45,8 @@ pub struct StepLoad<C> {
     pub decode_context: u64,
     /// Chunks, in any order.
     pub chunks: C,
-    /// Blocks copied between the accelerator and the host, both ways together.
-    pub blocks: usize,
+    /// Blocks copied over each link, both ways together.
+    pub blocks: Links<usize>,
 }
 
 impl<C: ExactSizeIterator<Item = Chunk> + Clone> StepLoad<C> {
@@ -66,11 +67,15 @@ impl StepPlan {
     /// What the step has to do.
     #[inline]
     pub fn load(&self) -> StepLoad<impl ExactSizeIterator<Item = Chunk> + Clone> {
+        let mut blocks = Links::default();
+        for route in Route::ALL {
+            blocks[route.link()] += self.copies[route].len();
+        }
         StepLoad {
             decodes: self.cohort,
             decode_context: self.decode_context,
             chunks: self.prefills.iter().map(|prefill| Chunk { context: prefill.context, tokens: prefill.tokens }),
-            blocks: self.copies_in.len() + self.copies_out.len(),
+            blocks,
         }
     }
 }

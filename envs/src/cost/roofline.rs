@@ -29,7 +29,17 @@ use super::kernel_cost::KernelCost;
 use super::{Chunk, StepLoad};
 use crate::deploy::{Deployment, Rates};
 use crate::sched::{Pricing, StepPlan};
+use crate::tier::{Link, Links};
 use crate::time::Micros;
+
+/// What copies over one link take. Seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct LinkPrice {
+    /// A block, in one direction.
+    block: f64,
+    /// Any number of them on top.
+    fixed: f64,
+}
 
 /// Prices steps of one deployment. All constants are seconds per unit.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,8 +51,7 @@ pub struct CostModel {
     context_token: f64,
     attention_pair: f64,
     reduce_per_token: f64,
-    swap_per_block: f64,
-    swap_fixed: f64,
+    links: Links<LinkPrice>,
     step_fixed: f64,
     sequence_fixed: f64,
     /// Boxed, so that a model without kernels stays as small as it is.
@@ -68,8 +77,9 @@ impl CostModel {
             context_token: kv_bytes / bandwidth,
             attention_pair,
             reduce_per_token,
-            swap_per_block,
-            swap_fixed: hardware.swap_overhead,
+            links: Links::from_fn(|link| match link {
+                Link::Pcie => LinkPrice { block: swap_per_block, fixed: hardware.swap_overhead },
+            }),
             step_fixed: hardware.step_overhead,
             sequence_fixed: hardware.sequence_overhead,
             kernels: hardware.kernels.as_ref().map(|kernels| Box::new(KernelCost::new(kernels, deployment))),
@@ -92,14 +102,14 @@ impl CostModel {
         }
         let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
         // In this order of additions, which committed simulations depend on to the last bit.
-        self.step_fixed + compute + self.swap(load.blocks)
+        self.step_fixed + compute + self.copies(&load.blocks)
     }
 
     /// The same without the host's time, which is what a [`Timed`](crate::calibrate::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
-            None if load.sequences() == 0 => self.swap(load.blocks),
-            None => self.roofline(load, f64::from(load.sequences())) + self.swap(load.blocks),
+            None if load.sequences() == 0 => self.copies(&load.blocks),
+            None => self.roofline(load, f64::from(load.sequences())) + self.copies(&load.blocks),
             Some(kernels) => self.measured(kernels, load),
         }
     }
@@ -110,20 +120,25 @@ impl CostModel {
         Micros::from_secs_f64(self.step_fixed + f64::from(sequences) * self.sequence_fixed)
     }
 
-    fn swap(&self, blocks: usize) -> f64 {
-        if blocks == 0 { 0.0 } else { self.swap_fixed + blocks as f64 * self.swap_per_block }
+    /// Time of the copies over all links, one link after the other. Seconds.
+    #[inline]
+    fn copies(&self, blocks: &Links<usize>) -> f64 {
+        let time = |(price, &blocks): (&LinkPrice, &usize)| {
+            if blocks == 0 { 0.0 } else { price.fixed + blocks as f64 * price.block }
+        };
+        self.links.iter().zip(blocks).fold(0.0, |sum, link| sum + time(link))
     }
 
     /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
     #[inline(never)]
     fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
-        let (sequences, swap) = (load.sequences(), self.swap(load.blocks));
+        let (sequences, copies) = (load.sequences(), self.copies(&load.blocks));
         if sequences == 0 {
-            return swap;
+            return copies;
         }
         let tokens = f64::from(load.tokens());
         let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
-        compute + swap - kernels.overlap * compute.min(swap)
+        compute + copies - kernels.overlap * compute.min(copies)
     }
 
     /// Time on the accelerator by its roofline, without copies, of at least one sequence. Seconds.
@@ -156,7 +171,8 @@ impl CostModel {
         let count = sequences.max(1);
         if self.kernels.is_some() {
             let decode_context = u64::from(count) * u64::from(context);
-            let load = StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: 0 };
+            let load =
+                StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: Links::default() };
             return f64::from(count) / self.step_seconds(&load);
         }
         let sequences = f64::from(count);
@@ -174,6 +190,7 @@ mod tests {
     use super::*;
     use crate::kv::BlockId;
     use crate::sched::{BlockCopy, Prefill, RequestId, Source};
+    use crate::tier::Routes;
 
     fn cost(name: &str) -> CostModel {
         CostModel::new(&name.parse().unwrap(), 16)
@@ -209,7 +226,7 @@ mod tests {
     fn a_swap_is_paid_by_the_block() {
         let cost = cost("llama-3-8b@rtx-4090");
         let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
-        let plan = StepPlan { copies_out: vec![copy; 100], ..StepPlan::default() };
+        let plan = StepPlan { copies: Routes::from_fn(|_| vec![copy; 50]), ..StepPlan::default() };
         // 100 blocks of 2 MiB over 25 GB/s are 8.4 ms.
         let swap = cost.step_time(&plan).as_millis_f64() - 3.0;
         assert!((swap - 8.5).abs() < 0.1, "{swap}");

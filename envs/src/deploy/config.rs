@@ -7,7 +7,9 @@ use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
-use crate::kv::{Eviction, Sharing};
+use crate::evict::Eviction;
+use crate::kv::Sharing;
+use crate::tier::Tier;
 use crate::time::Micros;
 
 /// What the scheduler does where vLLM's V0 stalls for ever, leaks host blocks or dies.
@@ -238,6 +240,14 @@ impl EngineConfig {
     /// How long admission may let somebody be overtaken.
     pub(crate) fn patience(&self) -> Patience {
         Patience { max_wait: self.max_wait, factor: self.patience }
+    }
+
+    /// Blocks of a tier, V1's null block included.
+    pub fn num_blocks(&self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Gpu => self.num_gpu_blocks,
+            Tier::Host => self.num_cpu_blocks,
+        }
     }
 
     /// GPU blocks that can hold tokens: all but V1's null block.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{ConfigError, DeadEnds, EngineConfig, Hardware};
-use crate::kv::{Eviction, Sharing};
+use crate::kv::Sharing;
 use crate::time::Micros;
 
 /// One override of an [`EngineConfig`] or of a [`Hardware`], written `key=value`. The keys of the two differ, so that
@@ -149,13 +149,7 @@ impl Setting {
             "async_scheduling" => config.async_scheduling = self.flag()?,
             "enable_prefix_caching" => config.enable_prefix_caching = self.flag()?,
             "scheduler_reserve_full_isl" => config.scheduler_reserve_full_isl = self.flag()?,
-            "eviction" => {
-                config.eviction = match self.value.as_str() {
-                    "lru" => Eviction::Lru,
-                    "radix" => Eviction::Radix,
-                    _ => return Err(self.wrong("lru or radix")),
-                };
-            }
+            "eviction" => config.eviction = self.value.parse().map_err(|expected| self.wrong(expected))?,
             "prefix_sharing" => {
                 config.prefix_sharing = match self.value.as_str() {
                     "tenant" => Sharing::Tenant,

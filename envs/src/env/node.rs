@@ -13,6 +13,7 @@ use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
 use crate::sched::{Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
+use crate::tier::{Route, Tier};
 use crate::time::Micros;
 use crate::trace::Request;
 
@@ -247,7 +248,7 @@ impl Node {
     }
 
     fn used_blocks(&self) -> u32 {
-        self.scheduler.num_gpu_blocks() - self.scheduler.free_gpu_blocks()
+        self.scheduler.num_blocks(Tier::Gpu) - self.scheduler.free_blocks(Tier::Gpu)
     }
 
     /// Steps until a decision is due: after `interval` steps, or as soon as an admission, a swap-in or a running
@@ -303,7 +304,7 @@ impl Node {
         for victim in &plan.preempted {
             self.hash.absorb(u64::from(victim.id.0) << 32 | u64::from(victim.lost_tokens));
         }
-        for &(id, blocks) in &plan.swapped_in {
+        for &(id, blocks) in &plan.moved[Route::HostToGpu] {
             self.hash.absorb(u64::from(id.0) << 32 | u64::from(blocks));
         }
         for id in plan.rejected.iter().chain(&self.outcome.tokens).chain(&self.outcome.finished) {
@@ -373,7 +374,7 @@ impl Node {
     /// An account does not add up.
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
-        let summary = Summary::of(&self.collector, self.now, self.scheduler.num_gpu_blocks(), self.hash.value());
+        let summary = Summary::of(&self.collector, self.now, self.scheduler.num_blocks(Tier::Gpu), self.hash.value());
         Ok(Summary { memory: self.memory_report(), ..summary })
     }
 

@@ -4,6 +4,7 @@ use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{Observation, Observer, Snapshot};
 
 use super::Node;
+use crate::tier::Tier;
 
 /// What a policy sees of `node`: the features as its host shows them.
 pub fn observe(node: &Node, observer: &mut Observer) -> Observation {
@@ -19,12 +20,12 @@ pub fn snapshot(node: &Node) -> Snapshot {
     let mut shot = Snapshot {
         now_us: node.now().0,
         block_size: config.block_size,
-        num_gpu_blocks: scheduler.num_gpu_blocks(),
-        free_gpu_blocks: scheduler.free_gpu_blocks(),
+        num_gpu_blocks: scheduler.num_blocks(Tier::Gpu),
+        free_gpu_blocks: scheduler.free_blocks(Tier::Gpu),
         evictable_blocks: scheduler.evictable_blocks(),
-        num_cpu_blocks: config.num_cpu_blocks,
-        free_cpu_blocks: scheduler.free_cpu_blocks(),
-        swapped: scheduler.num_swapped() as u32,
+        num_cpu_blocks: scheduler.num_blocks(Tier::Host),
+        free_cpu_blocks: scheduler.free_blocks(Tier::Host),
+        swapped: scheduler.num_on_host() as u32,
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
         ttft_target_us: node.slo().ttft.0,
@@ -49,6 +50,6 @@ fn totals(node: &Node) -> Totals {
         completions: collector.completed,
         completed_output_tokens: collector.completed_tokens,
         preemptions: collector.preemptions,
-        swapped_blocks: collector.swap_in_blocks + collector.swap_out_blocks,
+        swapped_blocks: collector.moved_blocks.iter().sum(),
     }
 }

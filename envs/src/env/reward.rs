@@ -39,7 +39,7 @@ struct Marks {
     attained: u64,
     violations: u64,
     recomputed_tokens: u64,
-    swapped_blocks: u64,
+    moved_blocks: u64,
 }
 
 /// Turns the growth of a collector's counters into rewards.
@@ -53,9 +53,9 @@ pub struct Reward {
     interval_tokens: f64,
     /// Tokens of a mean answer.
     mean_output: f64,
-    /// Tokens a full batch delivers in the time one token is computed again, and one block swapped.
+    /// Tokens a full batch delivers in the time one token is computed again, and one block moved.
     tokens_per_recomputed: f64,
-    tokens_per_swapped: f64,
+    tokens_per_moved: f64,
     last: Marks,
 }
 
@@ -81,7 +81,7 @@ impl Reward {
             interval_tokens: f64::from(batch) * f64::from(interval.max(1)),
             mean_output,
             tokens_per_recomputed: engine.pricing.prefill_ns_per_token * tokens_per_ns,
-            tokens_per_swapped: engine.pricing.swap_ns_per_block * tokens_per_ns,
+            tokens_per_moved: engine.pricing.swap_ns_per_block * tokens_per_ns,
             last: Marks::default(),
         }
     }
@@ -94,7 +94,7 @@ impl Reward {
             attained: collector.attained,
             violations: collector.violations,
             recomputed_tokens: collector.recomputed_tokens,
-            swapped_blocks: collector.swap_in_blocks + collector.swap_out_blocks,
+            moved_blocks: collector.moved_blocks.iter().sum(),
         };
         let grown = |field: fn(&Marks) -> u64| (field(&now) - field(&self.last)) as f64;
         let delivered = grown(|marks| marks.tokens);
@@ -102,7 +102,7 @@ impl Reward {
         let attained = grown(|marks| marks.attained) * self.mean_output;
         let violated = grown(|marks| marks.violations) * self.mean_output;
         let wasted = grown(|marks| marks.recomputed_tokens) * self.tokens_per_recomputed
-            + grown(|marks| marks.swapped_blocks) * self.tokens_per_swapped;
+            + grown(|marks| marks.moved_blocks) * self.tokens_per_moved;
         self.last = now;
         let weights = &self.weights;
         let tokens = weights.token * delivered + weights.on_time * on_time + weights.attained * attained

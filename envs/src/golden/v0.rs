@@ -11,6 +11,7 @@ use crate::sched::v0::EngineError;
 use crate::sched::{
     Admittance, BlockCopy, Outcome, PreemptedAs, Pricing, Refusal, RequestId, Slo, Source, StepPlan, V0,
 };
+use crate::tier::{Route, Tier};
 use crate::time::Micros;
 
 /// A decision log.
@@ -147,7 +148,7 @@ fn drive(log: &Log, order: &[&Request], scheduler: &mut V0, controls: &Controls)
         scheduler.complete(&plan, now, &mut outcome);
         finished += outcome.finished.len();
         step.finished.clone_from(&outcome.finished);
-        step.free_gpu_end = (!outcome.finished.is_empty()).then(|| scheduler.gpu().num_free());
+        step.free_gpu_end = (!outcome.finished.is_empty()).then(|| scheduler.pool(Tier::Gpu).num_free());
         let ours = object(serde_json::to_value(&step).map_err(|error| error.to_string())?);
         let Some(theirs) = log.steps.get(index) else {
             let (theirs, ours) = (json!(log.steps.len()), json!("goes on"));
@@ -199,7 +200,11 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     };
     let waiting: Vec<RequestId> = scheduler.waiting().collect();
     let swapped: Vec<RequestId> = scheduler.swapped().collect();
-    let copies = if plan.copies_in.is_empty() { &plan.copies_out } else { &plan.copies_in };
+    let copies = if plan.copies[Route::HostToGpu].is_empty() {
+        &plan.copies[Route::GpuToHost]
+    } else {
+        &plan.copies[Route::HostToGpu]
+    };
     let scheduled: Vec<RequestId> = scheduler.scheduled(plan).iter().map(|scheduled| scheduled.id).collect();
     let tables = scheduled.iter().flat_map(|&id| scheduler.table(id)).map(|block| block.0);
     Step {
@@ -207,17 +212,17 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
         prefill: plan.prefills.iter().map(|prefill| (prefill.id, prefill.tokens, source(prefill.source))).collect(),
         decode: scheduled[plan.prefills.len()..].to_vec(),
         preempted: preempted(plan),
-        swapped_out: plan.swapped_out.clone(),
-        swapped_in: plan.swapped_in.clone(),
-        n_swap_in: count(&plan.copies_in),
-        n_swap_out: count(&plan.copies_out),
+        swapped_out: plan.moved[Route::GpuToHost].clone(),
+        swapped_in: plan.moved[Route::HostToGpu].clone(),
+        n_swap_in: count(&plan.copies[Route::HostToGpu]),
+        n_swap_out: count(&plan.copies[Route::GpuToHost]),
         swap_crc: count(copies)
             .map(|_| crc(copies.iter().flat_map(|&BlockCopy { src: BlockId(src), dst: BlockId(dst) }| [src, dst]))),
         ignored: plan.rejected.clone(),
         alloc_refused: refused(&plan.admissions_refused),
         swapin_refused: refused(&plan.swap_ins_refused),
-        free_gpu: scheduler.gpu().num_free(),
-        free_cpu: scheduler.cpu().num_free(),
+        free_gpu: scheduler.pool(Tier::Gpu).num_free(),
+        free_cpu: scheduler.pool(Tier::Host).num_free(),
         q: [waiting.len(), scheduler.running().len(), swapped.len()],
         q_crc: [&waiting, scheduler.running(), &swapped].map(|queue| crc(queue.iter().map(|id| id.0))),
         tokens: plan.batched_tokens(),
@@ -240,7 +245,7 @@ fn raised(step: usize, plan: &StepPlan, error: EngineError) -> Map<String, Value
         "kind": "raised",
         "step": step,
         "preempted_before_raise": preempted,
-        "swapped_out_before_raise": plan.swapped_out,
+        "swapped_out_before_raise": plan.moved[Route::GpuToHost],
     }))
 }
 
@@ -256,8 +261,8 @@ fn end_of(
         "steps": steps,
         "finished": finished,
         "preemptions": scheduler.preemptions(),
-        "free_gpu": scheduler.gpu().num_free(),
-        "free_cpu": scheduler.cpu().num_free(),
+        "free_gpu": scheduler.pool(Tier::Gpu).num_free(),
+        "free_cpu": scheduler.pool(Tier::Host).num_free(),
     })));
     let mut theirs = log.end.clone();
     theirs.retain(|key, _| key != "type" && key != "message");

@@ -1,8 +1,5 @@
-//! What a prefix pool knows of each block: one record of 32 bytes, so that whatever an operation asks of a block comes
-//! in one cache line. Links are block numbers; the null block 0, which no request ever holds, closes the queue.
-
-/// The null block, in its second office as the closing link of the idle queue.
-const NULL: u32 = 0;
+//! What a prefix pool knows of each block: one record, so that whatever an operation asks of a block comes together. Links
+//! are block numbers.
 
 /// In `next_copy`: the block is not registered.
 const UNREGISTERED: u32 = u32::MAX;
@@ -18,25 +15,19 @@ pub(super) struct Block {
     pub(super) refs: u32,
     /// The watch that the block was last marked by.
     pub(super) watch: u32,
-    /// Idle queue, towards its tail.
-    next: u32,
-    /// Idle queue, towards its head.
-    prev: u32,
     /// The block registered next under the same key, the first again after the last.
     next_copy: u32,
     /// The other direction.
     prev_copy: u32,
 }
 
-/// Every block of a pool, and two kinds of lists through them: the **idle queue** of registered blocks that nobody
-/// holds, and for each key the ring of its **copies** in the order of registration.
+/// Every block of a pool, and through them, for each key, the ring of its **copies** in the order of registration.
 #[derive(Debug, Clone)]
 pub(super) struct Blocks(Vec<Block>);
 
 impl Blocks {
     pub(super) fn new(num_blocks: u32) -> Blocks {
-        let fresh =
-            Block { key: 0, refs: 0, watch: 0, next: NULL, prev: NULL, next_copy: UNREGISTERED, prev_copy: NULL };
+        let fresh = Block { key: 0, refs: 0, watch: 0, next_copy: UNREGISTERED, prev_copy: UNREGISTERED };
         Blocks(vec![fresh; num_blocks as usize])
     }
 
@@ -101,36 +92,7 @@ impl Blocks {
         self.get_mut(block).next_copy = UNREGISTERED;
     }
 
-    /// The block at the head of the idle queue, if it is not empty.
-    pub(super) fn first_idle(&self) -> Option<u32> {
-        self.idle_after(NULL)
-    }
-
-    /// The block behind `block` in the idle queue.
-    pub(super) fn idle_after(&self, block: u32) -> Option<u32> {
-        let next = self.get(block).next;
-        (next != NULL).then_some(next)
-    }
-
-    /// Appends `block` to the idle queue.
-    pub(super) fn push_idle(&mut self, block: u32) {
-        self.join_idle(self.get(NULL).prev, block);
-        self.join_idle(block, NULL);
-    }
-
-    /// Takes `block` out of the idle queue; the order of the others stays.
-    pub(super) fn remove_idle(&mut self, block: u32) {
-        let Block { next, prev, .. } = *self.get(block);
-        self.join_idle(prev, next);
-    }
-
-    /// Whether each link of the idle queue that leads to `block` has its counterpart.
-    pub(super) fn idle_links_agree(&self, block: u32) -> bool {
-        let Block { next, prev, .. } = *self.get(block);
-        self.get(next).prev == block && self.get(prev).next == block
-    }
-
-    /// The same for the ring of copies.
+    /// Whether each link of the ring of copies that leads to `block` has its counterpart.
     pub(super) fn copy_links_agree(&self, block: u32) -> bool {
         let Block { next_copy, prev_copy, .. } = *self.get(block);
         self.get(next_copy).prev_copy == block && self.get(prev_copy).next_copy == block
@@ -139,11 +101,6 @@ impl Blocks {
     /// Forgets every mark, so that watches can be numbered anew.
     pub(super) fn clear_watches(&mut self) {
         self.0.iter_mut().for_each(|block| block.watch = 0);
-    }
-
-    fn join_idle(&mut self, before: u32, after: u32) {
-        self.get_mut(before).next = after;
-        self.get_mut(after).prev = before;
     }
 
     fn join_copies(&mut self, before: u32, after: u32) {

@@ -1,6 +1,7 @@
 //! Blocks: identifiers, pools and the tables that map a request's tokens onto them. Integer arithmetic only.
 
 mod block;
+mod cache;
 mod content;
 mod pool;
 mod prefix_pool;
@@ -12,7 +13,7 @@ mod tests;
 
 pub use content::{Content, Segment, Sharing, shared_prefixes};
 pub use pool::{BlockId, BlockPool};
-pub use prefix_pool::{Eviction, PrefixPool};
+pub use prefix_pool::PrefixPool;
 
 /// Blocks that hold `tokens` tokens.
 pub fn blocks_for(tokens: u32, block_size: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! The pool counted again, from the tables of its holders.
 
-use super::{BlockId, Eviction, PrefixPool};
+use super::{BlockId, PrefixPool};
 
 impl PrefixPool {
     /// Recounts everything; `held` is every table of every holder, with repetition.
@@ -8,14 +8,14 @@ impl PrefixPool {
     /// # Errors
     /// The first thing found that does not add up.
     pub fn validate(&self, held: impl Iterator<Item = BlockId>) -> Result<(), String> {
-        let mut refs = vec![0_u32; self.blocks.len()];
+        let mut refs = vec![0_u32; self.cache.blocks.len()];
         for BlockId(block) in held {
             let count =
                 refs.get_mut(block as usize).ok_or_else(|| format!("block {block} is held, but not in the pool"))?;
             *count += 1;
         }
         self.validate_partition(&refs)?;
-        if self.caching { self.validate_cache(&refs) } else { Ok(()) }
+        if self.cache.caching { self.validate_cache(&refs) } else { Ok(()) }
     }
 
     /// Each block but the null block is either held or in the free queue, once.
@@ -34,7 +34,7 @@ impl PrefixPool {
             if (count > 0) == is_free {
                 return Err(format!("block {block} is in {count} tables and free: {is_free}"));
             }
-            if !self.caching && count > 1 {
+            if !self.cache.caching && count > 1 {
                 return Err(format!("block {block} is in {count} tables, and nothing is shared"));
             }
         }
@@ -47,12 +47,12 @@ impl PrefixPool {
 
     /// The two parts of the queue, reference counts, links, and the rings of copies behind the map.
     fn validate_cache(&self, refs: &[u32]) -> Result<(), String> {
-        let blocks = &self.blocks;
-        if let Some(block) = self.unregistered.iter().find(|block| blocks.is_registered(block.0)) {
+        let blocks = &self.cache.blocks;
+        if let Some(block) = self.cache.unregistered.iter().find(|block| blocks.is_registered(block.0)) {
             return Err(format!("block {} is free and registered, but not idle", block.0));
         }
         if let Some(block) =
-            self.free_blocks().skip(self.unregistered.len()).find(|block| !blocks.is_registered(block.0))
+            self.free_blocks().skip(self.cache.unregistered.len()).find(|block| !blocks.is_registered(block.0))
         {
             return Err(format!("block {} is idle and not registered", block.0));
         }
@@ -63,8 +63,8 @@ impl PrefixPool {
             if !blocks.is_registered(block) {
                 continue;
             }
-            if count == 0 && !blocks.idle_links_agree(block) {
-                return Err(format!("block {block} is not where its neighbours in the idle queue say"));
+            if count == 0 && !self.policy.is_sound(block) {
+                return Err(format!("block {block} is idle, and the policy contradicts itself"));
             }
             if blocks.is_keyless(block) {
                 continue;
@@ -72,7 +72,7 @@ impl PrefixPool {
             if !blocks.copy_links_agree(block) || blocks.get(blocks.next_copy(block)).key != blocks.get(block).key {
                 return Err(format!("block {block} is in a broken ring of copies"));
             }
-            if self.eviction == Eviction::Radix && count == 0 && !blocks.is_sole_copy(block) {
+            if !self.policy.keeps_repeats() && count == 0 && !blocks.is_sole_copy(block) {
                 return Err(format!("block {block} is idle, and another has its key"));
             }
         }
@@ -81,10 +81,10 @@ impl PrefixPool {
 
     /// Every registered block is in the ring of exactly one key.
     fn validate_rings(&self) -> Result<(), String> {
-        let blocks = &self.blocks;
+        let blocks = &self.cache.blocks;
         let mut in_rings = 0;
-        for first in self.registry.firsts() {
-            if self.registry.first(blocks, blocks.get(first).key) != Some(first) {
+        for first in self.cache.registry.firsts() {
+            if self.cache.registry.first(blocks, blocks.get(first).key) != Some(first) {
                 return Err(format!("block {first} is not found under its key"));
             }
             let mut block = first;
@@ -97,8 +97,8 @@ impl PrefixPool {
             }
         }
         let keyless = (0..self.num_blocks()).filter(|&block| blocks.is_keyless(block)).count();
-        if keyless != self.num_keyless as usize {
-            return Err(format!("{keyless} blocks have no key, {} are counted", self.num_keyless));
+        if keyless != self.cache.num_keyless as usize {
+            return Err(format!("{keyless} blocks have no key, {} are counted", self.cache.num_keyless));
         }
         let registered = (0..self.num_blocks()).filter(|&block| blocks.is_registered(block)).count() - keyless;
         if in_rings != registered {

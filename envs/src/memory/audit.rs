@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::text::{Text, draw_row};
-use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Span, Tier, Work, checksum};
+use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Span, Work, checksum};
 use crate::kv::{BlockId, Content};
 use crate::sched::RequestId;
 use crate::seed::RunHash;
+use crate::tier::{Route, Tier};
 
 /// What memory did in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -99,9 +100,9 @@ impl Audit {
         self.held_mut(id).text.seeds(tokens)
     }
 
-    pub(super) fn copied(&mut self, out: usize, back: usize) {
-        self.report.blocks_out += out as u64;
-        self.report.blocks_in += back as u64;
+    pub(super) fn copied(&mut self, work: &Work<'_>) {
+        self.report.blocks_out += work.copies[Route::GpuToHost].len() as u64;
+        self.report.blocks_in += work.copies[Route::HostToGpu].len() as u64;
     }
 
     /// These tokens were computed, or will have been when the backend is asked. Where contents are computed, what each

@@ -8,7 +8,7 @@ use super::KvShape;
 /// `w` are the vector's little-endian words, additions are modulo 2^32, and the keys follow from the vector's place in the
 /// block. This is the hash NH (Black, Halevi, Krawczyk, Krovetz, Rogaway 1999, "UMAC", section 4) with computed keys:
 /// two multiplications for 16 bytes, and a sum that can be taken in any order. It does not depend on where the block is,
-/// so a block keeps it when it is swapped. The kernel `kvtide_block_checksum` computes the same.
+/// so a block keeps it when it moves to another tier. The kernel `kvtide_block_checksum` computes the same.
 ///
 /// # Panics
 /// If `block` is not of that shape.

@@ -1,24 +1,6 @@
 //! What can go wrong with memory.
 
-use std::fmt;
-
-/// Which pool a block is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// The accelerator's memory.
-    Gpu,
-    /// The host's.
-    Host,
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Tier::Gpu => "GPU",
-            Tier::Host => "host",
-        })
-    }
-}
+use crate::tier::Tier;
 
 /// Why blocks cannot be real, or are not any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,11 @@
-//! What blocks are made of: bytes that are written, swapped and read again.
+//! What blocks are made of: bytes that are written, moved from tier to tier and read again.
 //!
 //! A scheduler hands out block numbers; a simulation needs no more. With a [`MemoryBackend`] the blocks are real: each
-//! [`Work`] is one planned step, carried out in the order of a serving engine, copies out, copies in, then the keys and
-//! values of the tokens computed. [`HostMemory`] does it with ordinary memory, so that every promise about contents is
+//! [`Work`] is one planned step, carried out in the order of a serving engine: the copies of each route in turn, then the
+//! keys and values of the tokens computed. [`HostMemory`] does it with ordinary memory, so that every promise about contents is
 //! tested on any machine; that of `kvtide-cuda` does it on a GPU, and measures what the cost model otherwise says. Whoever has
-//! such a backend hands it in with [`MemorySource::lend`]; nothing here knows where it comes from. Every backend is given the same copies in the same order; only the clock differs.
+//! such a backend hands it in with [`MemorySource::lend`]; nothing here knows where it comes from. Every backend is given the same
+//! copies in the same order; only the clock differs.
 //!
 //! [`Memory`] stands between a node and its backend. It knows what every live block has to hold, and compares checksums:
 //! of a request's blocks when they come back from the host and when it finishes, and of all live blocks when asked to.
@@ -21,12 +22,14 @@ mod work;
 
 pub use audit::MemoryReport;
 pub use checksum::checksum;
-pub use error::{Corruption, MemoryError, Tier};
+pub use error::{Corruption, MemoryError};
 pub use host::HostMemory;
 pub use node::Memory;
 pub use shape::KvShape;
 pub use source::{Lease, MemoryKind, MemorySource};
 pub use work::{Filled, Span, Work};
+
+pub use crate::tier::Tier;
 
 use std::fmt::Debug;
 
@@ -41,11 +44,11 @@ pub enum Contents {
     Computed,
 }
 
-/// Blocks on a device and on its host, and steps carried out on them.
+/// Blocks in every tier, and steps carried out on them.
 ///
 /// Steps are submitted in the order planned. A backend may carry out a step later than [`submit`](Self::submit) returns,
-/// but everything that reads or writes a block does so as if the steps ran one after the other, each in three parts:
-/// copies out, copies in, writes of its tokens. What it reads back ([`checksums`](Self::checksums)) is the state after
+/// but everything that reads or writes a block does so as if the steps ran one after the other, each in parts: the copies
+/// of each [route](crate::tier::Route) in their order, then writes of its tokens. What it reads back ([`checksums`](Self::checksums)) is the state after
 /// every step submitted.
 pub trait MemoryBackend: Debug + Send {
     /// What it is, for people: `host memory`, or the name of the device.

@@ -1,9 +1,10 @@
 //! A node's memory: plans in, work for the backend out, and a look at what it left.
 
 use super::audit::{Audit, Part};
-use super::{KvShape, MemoryBackend, MemoryError, MemoryReport, Span, Tier, Work};
+use super::{KvShape, MemoryBackend, MemoryError, MemoryReport, Span, Work};
 use crate::kv::{BlockId, Content, blocks_for};
 use crate::sched::{PreemptedAs, RequestId, Scheduler, StepPlan};
+use crate::tier::{Route, Routes, Tier, Tiers};
 use crate::time::Micros;
 
 /// The memory behind one node: a backend, and the books kept on it.
@@ -44,20 +45,19 @@ impl Memory {
     pub fn submit(&mut self, scheduler: &Scheduler, plan: &StepPlan) -> Result<(), MemoryError> {
         self.read(scheduler, plan);
         let work = Work {
-            copies_out: &plan.copies_out,
-            copies_in: &plan.copies_in,
+            copies: Routes::from_fn(|route| &plan.copies[route][..]),
             spans: &self.spans,
             tables: &self.tables,
             seeds: &self.seeds,
             block_size: self.block_size,
         };
         self.backend.submit(&work)?;
-        self.audit.copied(plan.copies_out.len(), plan.copies_in.len());
+        self.audit.copied(&work);
         check_returned(&mut self.audit, self.backend.as_mut(), plan, &work)?;
         // What these have from now on is computed again, or by others, or has just been compared.
         let dropped =
             plan.preempted.iter().filter(|victim| victim.how == PreemptedAs::Recompute).map(|victim| victim.id);
-        for id in dropped.chain(plan.swapped_in.iter().map(|swap| swap.0)) {
+        for id in dropped.chain(plan.moved[Route::HostToGpu].iter().map(|swap| swap.0)) {
             self.audit.restarted(id);
         }
         self.audit.wrote(&work, self.backend.as_mut())?;
@@ -82,23 +82,25 @@ impl Memory {
     /// As [`submit`](Self::submit).
     pub fn finishing(&mut self, scheduler: &Scheduler, requests: &[RequestId]) -> Result<(), MemoryError> {
         for &id in requests {
-            self.check(id, Tier::Gpu, scheduler.table(id))?;
-            self.check(id, Tier::Host, scheduler.host_table(id))?;
+            for tier in Tier::ALL {
+                self.check(id, tier, scheduler.table_in(tier, id))?;
+            }
             self.audit.left(id);
         }
         Ok(())
     }
 
-    /// Looks at every block that a request holds, on either side.
+    /// Looks at every block that a request holds, in every tier.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
     pub fn verify(&mut self, scheduler: &Scheduler) -> Result<(), MemoryError> {
         for id in (0..scheduler.num_requests() as u32).map(RequestId) {
-            let (table, host) = (scheduler.table(id), scheduler.host_table(id));
-            if !table.is_empty() || !host.is_empty() {
-                self.check(id, Tier::Gpu, table)?;
-                self.check(id, Tier::Host, host)?;
+            let tables = Tiers::from_fn(|tier| scheduler.table_in(tier, id));
+            if tables.iter().any(|table| !table.is_empty()) {
+                for tier in Tier::ALL {
+                    self.check(id, tier, tables[tier])?;
+                }
             }
         }
         Ok(())
@@ -139,8 +141,8 @@ fn check_returned(
     plan: &StepPlan,
     work: &Work<'_>,
 ) -> Result<(), MemoryError> {
-    let mut copies = plan.copies_in.iter();
-    for &(id, blocks) in &plan.swapped_in {
+    let mut copies = plan.copies[Route::HostToGpu].iter();
+    for &(id, blocks) in &plan.moved[Route::HostToGpu] {
         let returned: Vec<BlockId> = copies.by_ref().take(blocks as usize).map(|copy| copy.dst).collect();
         // All of it was found in the prefix cache.
         let Some(first) = returned.first() else { continue };

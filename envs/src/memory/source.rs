@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::{Contents, Filled, HostMemory, KvShape, Memory, MemoryBackend, MemoryError, Tier, Work};
+use super::{Contents, Filled, HostMemory, KvShape, Memory, MemoryBackend, MemoryError, Work};
 use crate::deploy::EngineConfig;
+use crate::tier::{Tier, Tiers};
 use crate::time::Micros;
 
 /// What kind of memory, as in `--memory host`.
@@ -87,7 +88,7 @@ pub struct Lender {
     backend: Mutex<Option<Box<dyn MemoryBackend>>>,
     returned: Condvar,
     shape: KvShape,
-    pools: (u32, u32),
+    pools: Tiers<u32>,
 }
 
 impl MemorySource {
@@ -97,7 +98,7 @@ impl MemorySource {
             backend: Mutex::new(Some(backend)),
             returned: Condvar::new(),
             shape,
-            pools: (engine.num_gpu_blocks, engine.num_cpu_blocks),
+            pools: blocks_of(engine),
         }))
     }
 
@@ -117,18 +118,19 @@ impl MemorySource {
                 let shape = KvShape::small(*token_bytes, engine.block_size).ok_or_else(|| {
                     MemoryError::Unsupported(format!("{token_bytes} bytes a token: expected a multiple of 32"))
                 })?;
-                let backend = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks)?;
+                let backend = HostMemory::new(shape, blocks_of(engine))?;
                 Ok(Some(Memory::new(Box::new(backend), shape)))
             }
             MemorySource::Lent(lender) => {
-                let (gpu, host) = lender.pools;
-                if engine.num_gpu_blocks > gpu
-                    || engine.num_cpu_blocks > host
-                    || engine.block_size != lender.shape.block_size
-                {
+                let is_larger = Tier::ALL.into_iter().any(|tier| engine.num_blocks(tier) > lender.pools[tier]);
+                if is_larger || engine.block_size != lender.shape.block_size {
+                    let list = |blocks: Tiers<u32>| blocks.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ");
                     return Err(MemoryError::Unsupported(format!(
-                        "a node of {} and {} blocks of {} tokens on a device set up for {gpu} and {host} of {}",
-                        engine.num_gpu_blocks, engine.num_cpu_blocks, engine.block_size, lender.shape.block_size
+                        "a node of {} blocks of {} tokens on a device set up for {} of {}",
+                        list(blocks_of(engine)),
+                        engine.block_size,
+                        list(lender.pools),
+                        lender.shape.block_size
                     )));
                 }
                 let mut lease = Lease::of(lender);
@@ -137,6 +139,11 @@ impl MemorySource {
             }
         }
     }
+}
+
+/// What an engine has in each tier.
+fn blocks_of(engine: &EngineConfig) -> Tiers<u32> {
+    Tiers::from_fn(|tier| engine.num_blocks(tier))
 }
 
 /// A lent backend while a node has it; it goes back when dropped.
@@ -212,7 +219,7 @@ mod tests {
     fn a_device_has_one_node_at_a_time() {
         let shape = KvShape::small(32, 4).unwrap();
         let engine = EngineConfig { block_size: 4, num_gpu_blocks: 8, num_cpu_blocks: 2, ..EngineConfig::default() };
-        let source = MemorySource::lend(Box::new(HostMemory::new(shape, 8, 2).unwrap()), shape, &engine);
+        let source = MemorySource::lend(Box::new(HostMemory::new(shape, blocks_of(&engine)).unwrap()), shape, &engine);
         let first = source.memory(&engine).unwrap().unwrap();
         let waiting = std::thread::spawn({
             let (source, engine) = (source.clone(), engine.clone());

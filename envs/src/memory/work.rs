@@ -2,6 +2,7 @@
 
 use crate::kv::{BlockId, blocks_for};
 use crate::sched::{BlockCopy, RequestId};
+use crate::tier::Routes;
 
 /// Tokens of one request computed in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +28,11 @@ impl Span {
     }
 }
 
-/// One step: copies out, copies in, then the keys and values of every span's tokens.
+/// One step: the copies of each route, in the order of routes, then the keys and values of every span's tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
-    /// GPU to host.
-    pub copies_out: &'a [BlockCopy],
-    /// Host to GPU.
-    pub copies_in: &'a [BlockCopy],
+    /// Along each route.
+    pub copies: Routes<&'a [BlockCopy]>,
     /// In scheduled order.
     pub spans: &'a [Span],
     /// Block tables of all spans, end to end.

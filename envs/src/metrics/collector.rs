@@ -9,6 +9,7 @@ use super::cohort::{Cohort, Tick};
 use super::group::Groups;
 use super::{Group, Record};
 use crate::sched::{Phase, PreemptedAs, RequestId, Slo, Source, StepPlan};
+use crate::tier::{Route, Routes};
 use crate::time::Micros;
 
 /// The longest gap the histogram tells apart: an hour.
@@ -53,10 +54,8 @@ pub struct Collector {
     pub preemptions: u64,
     /// Tokens computed again because a preemption dropped them.
     pub recomputed_tokens: u64,
-    /// Blocks copied to the host.
-    pub swap_out_blocks: u64,
-    /// Blocks copied back.
-    pub swap_in_blocks: u64,
+    /// Blocks copied along each route.
+    pub moved_blocks: Routes<u64>,
     /// Prompt tokens found in the prefix cache at admission.
     pub prefix_hit_tokens: u64,
     /// Prompt tokens computed, those computed again included.
@@ -128,11 +127,13 @@ impl Collector {
         for prefill in &plan.prefills {
             self.prefilled_tokens += u64::from(prefill.tokens);
             // What was copied back from the host was not found in the cache.
-            let is_hit = prefill.source == Source::Waiting && plan.swapped_in.iter().all(|&(id, _)| id != prefill.id);
+            let is_hit = prefill.source == Source::Waiting
+                && plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id);
             self.prefix_hit_tokens += if is_hit { u64::from(prefill.context) } else { 0 };
         }
-        self.swap_out_blocks += plan.copies_out.len() as u64;
-        self.swap_in_blocks += plan.copies_in.len() as u64;
+        for (moved, copies) in self.moved_blocks.iter_mut().zip(&plan.copies) {
+            *moved += copies.len() as u64;
+        }
         self.used_block_us += u128::from(used_blocks) * u128::from(duration.0);
         for &id in &plan.rejected {
             self.dropped(id);

@@ -2,6 +2,15 @@
 
 use super::Collector;
 use crate::sched::{Phase, RequestId, Scheduler};
+use crate::tier::Tier;
+
+/// The account of a tier's blocks.
+fn in_use(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Gpu => "GPU blocks in use",
+        Tier::Host => "host blocks in use",
+    }
+}
 
 /// An account that does not add up: a defect of the simulator, never of the workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +58,11 @@ impl Collector {
         for members in self.cohort.recount() {
             equal("members of the cohort", members, u64::from(self.cohort.num_members()))?;
         }
-        let (gpu, host) = scheduler.held_blocks();
-        equal("GPU blocks in use", gpu, u64::from(scheduler.num_gpu_blocks() - scheduler.free_gpu_blocks()))?;
-        equal("host blocks in use", host, u64::from(scheduler.config().num_cpu_blocks - scheduler.free_cpu_blocks()))
+        let held = scheduler.held_blocks();
+        for tier in Tier::ALL {
+            let used = scheduler.num_blocks(tier) - scheduler.free_blocks(tier);
+            equal(in_use(tier), held[tier], u64::from(used))?;
+        }
+        Ok(())
     }
 }

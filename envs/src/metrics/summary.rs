@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Collector, GroupSummary, GuardReport, Record, Stretches};
 use crate::memory::MemoryReport;
 use crate::percentile::percentile;
+use crate::tier::Route;
 use crate::time::Micros;
 
 /// Percentiles of a time, milliseconds.
@@ -133,8 +134,8 @@ impl Summary {
             longest_wait_ms: all.longest_wait_ms,
             longest_stall_ms: all.longest_stall_ms,
             preemptions: collector.preemptions,
-            swap_out_blocks: collector.swap_out_blocks,
-            swap_in_blocks: collector.swap_in_blocks,
+            swap_out_blocks: collector.moved_blocks[Route::GpuToHost],
+            swap_in_blocks: collector.moved_blocks[Route::HostToGpu],
             recomputed_tokens: collector.recomputed_tokens,
             prefix_hit_tokens: collector.prefix_hit_tokens,
             prefix_hit_ratio: share(collector.prefix_hit_tokens as f64, prompt_tokens as f64),

@@ -2,6 +2,7 @@
 
 use super::request::RequestId;
 use crate::kv::BlockId;
+use crate::tier::{Route, Routes};
 
 /// Where a prefill came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct Prefill {
 /// How a victim was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptedAs {
-    /// Copied to the host.
+    /// Copied to the host tier.
     Swap,
     /// Dropped, to be computed again.
     Recompute,
@@ -45,7 +46,7 @@ pub struct Preempted {
     pub id: RequestId,
     /// How.
     pub how: PreemptedAs,
-    /// Tokens whose keys and values are lost and must be computed again; 0 if swapped.
+    /// Tokens whose keys and values are lost and must be computed again; 0 if they were copied to another tier.
     pub lost_tokens: u32,
 }
 
@@ -86,7 +87,7 @@ pub struct Refusal {
     pub status: Admittance,
 }
 
-/// One block copied between a GPU and a host pool.
+/// One block copied from the pool of one tier to that of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCopy {
     /// From, in the source pool.
@@ -126,14 +127,10 @@ pub struct StepPlan {
     pub decode_context: u64,
     /// Victims, in the order preempted.
     pub preempted: Vec<Preempted>,
-    /// Victims copied to the host and their blocks, in order.
-    pub swapped_out: Vec<(RequestId, u32)>,
-    /// Requests copied back and their blocks, in order.
-    pub swapped_in: Vec<(RequestId, u32)>,
-    /// GPU to host copies, within a request in block order.
-    pub copies_out: Vec<BlockCopy>,
-    /// Host to GPU copies, within a request in block order.
-    pub copies_in: Vec<BlockCopy>,
+    /// Per route the requests whose blocks move along it, and how many of them, in order.
+    pub moved: Routes<Vec<(RequestId, u32)>>,
+    /// Per route the copies, within a request in block order.
+    pub copies: Routes<Vec<BlockCopy>>,
     /// Requests dropped for ever: from waiting first, then from swapped.
     pub rejected: Vec<RequestId>,
     /// Admission tests not passed.
@@ -154,10 +151,8 @@ impl StepPlan {
         self.finishing.clear();
         self.decode_context = 0;
         self.preempted.clear();
-        self.swapped_out.clear();
-        self.swapped_in.clear();
-        self.copies_out.clear();
-        self.copies_in.clear();
+        self.moved.iter_mut().for_each(Vec::clear);
+        self.copies.iter_mut().for_each(Vec::clear);
         self.rejected.clear();
         self.admissions_refused.clear();
         self.swap_ins_refused.clear();
@@ -171,7 +166,7 @@ impl StepPlan {
 
     /// Whether anything is computed or copied, so that the step takes time.
     pub fn is_computed(&self) -> bool {
-        self.batched_tokens() > 0 || !self.copies_in.is_empty() || !self.copies_out.is_empty()
+        self.batched_tokens() > 0 || self.copies.iter().any(|copies| !copies.is_empty())
     }
 
     /// Whether nothing is computed, copied or dropped.
@@ -179,7 +174,7 @@ impl StepPlan {
         self.prefills.is_empty()
             && self.cohort == 0
             && self.preempted.is_empty()
-            && self.swapped_in.is_empty()
+            && self.moved[Route::HostToGpu].is_empty()
             && self.rejected.is_empty()
     }
 }

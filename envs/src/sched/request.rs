@@ -57,7 +57,7 @@ pub struct RequestView {
     pub generated: u32,
     /// Tokens whose keys and values exist, or are being written.
     pub computed: u32,
-    /// Blocks it holds: on the GPU, or on the host while it is swapped.
+    /// Blocks it holds, in whichever tier.
     pub held_blocks: u32,
     /// Which queue it is in.
     pub phase: Phase,

@@ -7,6 +7,7 @@ use super::v0::EngineError;
 use super::{Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1};
 use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{BlockId, Content};
+use crate::tier::{Tier, Tiers};
 use crate::time::Micros;
 
 /// A scheduler of either engine. What both can do is here; what only one has is asked of it directly.
@@ -91,16 +92,19 @@ impl Scheduler {
         self.config().default_controls()
     }
 
-    /// GPU blocks that can hold tokens.
-    pub fn num_gpu_blocks(&self) -> u32 {
-        self.config().num_usable_blocks()
+    /// Blocks of a tier that can hold tokens.
+    pub fn num_blocks(&self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Gpu => self.config().num_usable_blocks(),
+            Tier::Host => self.config().num_blocks(tier),
+        }
     }
 
-    /// Free GPU blocks; those that only the prefix cache holds are free.
-    pub fn free_gpu_blocks(&self) -> u32 {
+    /// Free blocks of a tier; those that only the prefix cache holds are free.
+    pub fn free_blocks(&self, tier: Tier) -> u32 {
         match self {
-            Scheduler::V0(v0) => v0.gpu().num_free(),
-            Scheduler::V1(v1) => v1.pool().num_free(),
+            Scheduler::V0(v0) => v0.pool(tier).num_free(),
+            Scheduler::V1(v1) => v1.num_free(tier),
         }
     }
 
@@ -109,14 +113,6 @@ impl Scheduler {
         match self {
             Scheduler::V0(_) => 0,
             Scheduler::V1(v1) => v1.pool().num_idle_cached(),
-        }
-    }
-
-    /// Free host blocks.
-    pub fn free_cpu_blocks(&self) -> u32 {
-        match self {
-            Scheduler::V0(v0) => v0.cpu().num_free(),
-            Scheduler::V1(v1) => v1.host().num_free(),
         }
     }
 
@@ -132,19 +128,17 @@ impl Scheduler {
 
     /// GPU blocks of a request, in order; none while it is not running.
     pub fn table(&self, id: RequestId) -> &[BlockId] {
-        match self {
-            Scheduler::V0(v0) if v0.view(id).phase == Phase::Running => v0.table(id),
-            Scheduler::V0(_) => &[],
-            Scheduler::V1(v1) => v1.table(id),
-        }
+        self.table_in(Tier::Gpu, id)
     }
 
-    /// Host blocks of a request, in order; none unless it was swapped out.
-    pub fn host_table(&self, id: RequestId) -> &[BlockId] {
+    /// Blocks of a request in a tier, in order; none in one that it was not moved to.
+    pub fn table_in(&self, tier: Tier, id: RequestId) -> &[BlockId] {
         match self {
-            Scheduler::V0(v0) if v0.view(id).phase == Phase::Swapped => v0.table(id),
-            Scheduler::V0(_) => &[],
-            Scheduler::V1(v1) => v1.host_table(id),
+            Scheduler::V0(v0) => match (tier, v0.view(id).phase) {
+                (Tier::Gpu, Phase::Running) | (Tier::Host, Phase::Swapped) => v0.table(id),
+                (Tier::Gpu | Tier::Host, _) => &[],
+            },
+            Scheduler::V1(v1) => v1.table_in(tier, id),
         }
     }
 
@@ -182,11 +176,11 @@ impl Scheduler {
         either!(self, scheduler => scheduler.running())
     }
 
-    /// Requests whose blocks are on the host: V0's swapped queue, or those of V1's waiting that were swapped out.
-    pub fn num_swapped(&self) -> usize {
+    /// Requests whose blocks are on the host: V0's swapped queue, or those of V1's waiting that were moved there.
+    pub fn num_on_host(&self) -> usize {
         match self {
             Scheduler::V0(v0) => v0.swapped().len(),
-            Scheduler::V1(v1) => v1.num_offloaded(),
+            Scheduler::V1(v1) => v1.num_on_host(),
         }
     }
 
@@ -203,8 +197,8 @@ impl Scheduler {
         self.num_open() == 0
     }
 
-    /// Distinct GPU blocks and host blocks that requests hold, counted anew. Linear in the requests.
-    pub fn held_blocks(&self) -> (u64, u64) {
+    /// Distinct blocks that requests hold in each tier, counted anew. Linear in the requests.
+    pub fn held_blocks(&self) -> Tiers<u64> {
         either!(self, scheduler => scheduler.held_blocks())
     }
 

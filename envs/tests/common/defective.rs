@@ -3,9 +3,10 @@
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::kv::BlockId;
 use kvtide_envs::memory::{
-    Contents, Filled, HostMemory, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Tier, Work,
+    Contents, Filled, HostMemory, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work,
 };
 use kvtide_envs::sched::BlockCopy;
+use kvtide_envs::tier::{Route, Routes, Tier, Tiers};
 use kvtide_envs::time::Micros;
 
 /// What a defective backend does with the work it is given.
@@ -36,7 +37,7 @@ pub struct Defective {
 impl Defective {
     /// Memory without a defect on which every step takes `takes`.
     pub fn measured(shape: KvShape, engine: &EngineConfig, takes: Micros) -> MemorySource {
-        let memory = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks).unwrap();
+        let memory = HostMemory::new(shape, Tiers::from_fn(|tier| engine.num_blocks(tier))).unwrap();
         let (defect, contents): (Defect, _) = (|_, _| {}, Contents::Drawn);
         MemorySource::lend(
             Box::new(Defective { memory, defect, steps: 0, contents, takes: Some(takes) }),
@@ -47,7 +48,7 @@ impl Defective {
 
     /// Pools of `engine` in ordinary memory, blocks of `shape`.
     pub fn source(shape: KvShape, engine: &EngineConfig, contents: Contents, defect: Defect) -> MemorySource {
-        let memory = HostMemory::new(shape, engine.num_gpu_blocks, engine.num_cpu_blocks).unwrap();
+        let memory = HostMemory::new(shape, Tiers::from_fn(|tier| engine.num_blocks(tier))).unwrap();
         MemorySource::lend(Box::new(Defective { memory, defect, steps: 0, contents, takes: None }), shape, engine)
     }
 }
@@ -63,8 +64,8 @@ impl MemoryBackend for Defective {
 
     fn submit(&mut self, work: &Work<'_>) -> Result<(), MemoryError> {
         let mut copies = Copies {
-            out: work.copies_out.to_vec(),
-            back: work.copies_in.to_vec(),
+            out: work.copies[Route::GpuToHost].to_vec(),
+            back: work.copies[Route::HostToGpu].to_vec(),
             spans: work.spans.to_vec(),
             tables: work.tables.to_vec(),
             seeds: work.seeds.to_vec(),
@@ -81,15 +82,17 @@ impl MemoryBackend for Defective {
         (self.defect)(&mut copies, self.steps);
         self.steps += 1;
         let whole = Work {
-            copies_out: &copies.out,
-            copies_in: &copies.back,
+            copies: Routes::from_fn(|route| match route {
+                Route::GpuToHost => &copies.out[..],
+                Route::HostToGpu => &copies.back[..],
+            }),
             spans: &copies.spans,
             tables: &copies.tables,
             seeds: &copies.seeds,
             block_size: work.block_size,
         };
         if copies.writes_first {
-            self.memory.submit(&Work { copies_out: &[], copies_in: &[], ..whole })?;
+            self.memory.submit(&Work { copies: Routes::default(), ..whole })?;
             return self.memory.submit(&Work { spans: &[], ..whole });
         }
         self.memory.submit(&whole)

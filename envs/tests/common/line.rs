@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Write};
 
 use kvtide_envs::sched::{Admittance, Outcome, PreemptedAs, Refusal, RequestId, Source, StepPlan, V0};
+use kvtide_envs::tier::{Route, Tier};
 
 /// Requests decoding one token each, in scheduled order.
 pub fn decodes(plan: &StepPlan, scheduler: &V0) -> Vec<RequestId> {
@@ -50,14 +51,14 @@ impl Line {
             prefills: plan.prefills.iter().map(|chunk| (chunk.id.0, chunk.tokens, source(chunk.source))).collect(),
             decodes: decodes(plan, scheduler).iter().map(|id| id.0).collect(),
             preempted: plan.preempted.iter().map(|victim| (victim.id.0, how(victim.how))).collect(),
-            swapped_out: pairs(&plan.swapped_out),
-            swapped_in: pairs(&plan.swapped_in),
+            swapped_out: pairs(&plan.moved[Route::GpuToHost]),
+            swapped_in: pairs(&plan.moved[Route::HostToGpu]),
             rejected: ids(&plan.rejected),
             admissions_refused: refused(&plan.admissions_refused),
             swap_ins_refused: refused(&plan.swap_ins_refused),
             queues: [scheduler.waiting().collect(), scheduler.running().to_vec(), scheduler.swapped().collect()]
                 .map(|queue: Vec<RequestId>| ids(&queue)),
-            free: [scheduler.gpu().num_free(), scheduler.cpu().num_free()],
+            free: [scheduler.pool(Tier::Gpu).num_free(), scheduler.pool(Tier::Host).num_free()],
             finished: Vec::new(),
         }
     }

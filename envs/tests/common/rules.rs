@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use kvtide_envs::kv::BlockId;
 use kvtide_envs::sched::{PreemptedAs, RequestId, Source, Stage, StepPlan, V0};
+use kvtide_envs::tier::{Route, Tier};
 use kvtide_runtime::{Admission, Controls, Preemption};
 
 use super::line::decodes;
@@ -63,14 +64,14 @@ fn who_is_where(before: &V0, plan: &StepPlan, after: &V0) -> Result<(), String> 
         let lost = if victim.how == PreemptedAs::Swap { 0 } else { before.request(victim.id).computed };
         ensure(victim.lost_tokens == lost, "lost tokens are those that were computed")?;
     }
-    ensure(plan.preempted.is_empty() || plan.swapped_in.is_empty(), "swap-in and preemption never meet")
+    ensure(plan.preempted.is_empty() || plan.moved[Route::HostToGpu].is_empty(), "swap-in and preemption never meet")
 }
 
 fn orders(before: &V0, plan: &StepPlan, after: &V0, controls: &Controls) -> Result<(), String> {
     let victims = |how| plan.preempted.iter().filter(move |victim| victim.how == how).map(|victim| victim.id);
     let recomputed: Vec<RequestId> = victims(PreemptedAs::Recompute).collect();
     let swapped_out: Vec<RequestId> = victims(PreemptedAs::Swap).collect();
-    let swapped_in: Vec<RequestId> = plan.swapped_in.iter().map(|swap| swap.0).collect();
+    let swapped_in: Vec<RequestId> = plan.moved[Route::HostToGpu].iter().map(|swap| swap.0).collect();
     let from_waiting = plan.prefills.iter().filter(|prefill| prefill.source == Source::Waiting);
     let admitted: Vec<RequestId> = from_waiting.map(|prefill| prefill.id).collect();
 
@@ -101,11 +102,12 @@ fn orders(before: &V0, plan: &StepPlan, after: &V0, controls: &Controls) -> Resu
 
 /// After an admission or a swap-in, the watermark is free, unless whoever came runs alone.
 fn watermark(plan: &StepPlan, after: &V0, controls: &Controls) -> Result<(), String> {
-    let pool = after.gpu().num_blocks();
+    let pool = after.pool(Tier::Gpu).num_blocks();
     let reserve = (controls.watermark * f64::from(pool)).floor() as u32;
-    let came = !plan.swapped_in.is_empty() || plan.prefills.iter().any(|prefill| prefill.source == Source::Waiting);
+    let came = !plan.moved[Route::HostToGpu].is_empty()
+        || plan.prefills.iter().any(|prefill| prefill.source == Source::Waiting);
     ensure(
-        !came || after.running().len() == 1 || after.gpu().num_free() >= reserve,
+        !came || after.running().len() == 1 || after.pool(Tier::Gpu).num_free() >= reserve,
         "admission leaves the watermark free",
     )
 }
@@ -130,7 +132,10 @@ fn slots(plan: &StepPlan, after: &V0) -> Result<(), String> {
 
 /// Copies go from the table before to the table after, block by block.
 fn copies(before: &V0, plan: &StepPlan, after: &V0) -> Result<(), String> {
-    for (swaps, copies) in [(&plan.swapped_out, &plan.copies_out), (&plan.swapped_in, &plan.copies_in)] {
+    for (swaps, copies) in [
+        (&plan.moved[Route::GpuToHost], &plan.copies[Route::GpuToHost]),
+        (&plan.moved[Route::HostToGpu], &plan.copies[Route::HostToGpu]),
+    ] {
         let mut expected: Vec<(BlockId, BlockId)> = Vec::new();
         for &(id, blocks) in swaps {
             let (from, to) = (before.table(id), after.table(id));

@@ -5,6 +5,7 @@ use kvtide_envs::deploy::{DeadEnds, Deployment, EngineConfig};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{Outcome, Phase, Pricing, RequestId, Scheduler, Slo, StepPlan, V0};
 use kvtide_envs::seed::{self, RunHash, Stream};
+use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};
 use rand::RngExt;
@@ -170,7 +171,7 @@ impl<'a> Simulation<'a> {
         self.scheduler.schedule(self.now, &self.controls, &mut self.plan).map_err(|error| error.to_string())?;
         rules::check_step(&before, &self.plan, &self.scheduler, &self.controls)?;
         let duration = self.cost.step_time(&self.plan);
-        let used = self.scheduler.gpu().num_blocks() - self.scheduler.gpu().num_free();
+        let used = self.scheduler.pool(Tier::Gpu).num_blocks() - self.scheduler.pool(Tier::Gpu).num_free();
         self.now += duration;
         self.scheduler.complete(&self.plan, self.now, &mut self.outcome);
         self.scheduler.validate()?;
@@ -225,7 +226,7 @@ impl<'a> Simulation<'a> {
                 self.hash.absorb(u64::from(id.0));
             }
         }
-        for copy in self.plan.copies_in.iter().chain(&self.plan.copies_out) {
+        for copy in self.plan.copies[Route::HostToGpu].iter().chain(&self.plan.copies[Route::GpuToHost]) {
             self.hash.absorb(u64::from(copy.src.0) << 32 | u64::from(copy.dst.0));
         }
     }
@@ -233,7 +234,7 @@ impl<'a> Simulation<'a> {
     /// Everything accepted has finished with all its tokens, and both pools are whole again.
     fn finish(self) -> Result<Run, String> {
         let engine = &self.world.engine;
-        let (gpu, cpu) = (self.scheduler.gpu(), self.scheduler.cpu());
+        let (gpu, cpu) = (self.scheduler.pool(Tier::Gpu), self.scheduler.pool(Tier::Host));
         if (gpu.num_free(), cpu.num_free()) != (engine.num_gpu_blocks, engine.num_cpu_blocks) {
             return Err(format!("{} and {} blocks are free at the end", gpu.num_free(), cpu.num_free()));
         }

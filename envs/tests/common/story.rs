@@ -2,6 +2,7 @@
 
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::sched::{BlockCopy, Outcome, Phase, Slo, StepPlan, V0};
+use kvtide_envs::tier::Route;
 use kvtide_envs::time::Micros;
 use kvtide_runtime::Controls;
 
@@ -91,10 +92,10 @@ fn copies(plan: &StepPlan) -> String {
         let pairs: Vec<String> = copies.iter().map(|copy| format!("{}>{}", copy.src.0, copy.dst.0)).collect();
         pairs.join(" ")
     };
-    match (plan.copies_out.is_empty(), plan.copies_in.is_empty()) {
+    match (plan.copies[Route::GpuToHost].is_empty(), plan.copies[Route::HostToGpu].is_empty()) {
         (true, true) => String::new(),
-        (false, true) => format!(" | to host {}", list(&plan.copies_out)),
-        (true, false) => format!(" | to GPU {}", list(&plan.copies_in)),
+        (false, true) => format!(" | to host {}", list(&plan.copies[Route::GpuToHost])),
+        (true, false) => format!(" | to GPU {}", list(&plan.copies[Route::HostToGpu])),
         (false, false) => panic!("copies in both directions in one step"),
     }
 }

@@ -3,6 +3,7 @@
 use kvtide_envs::calibrate::StepShape;
 use kvtide_envs::cost::{Chunk, CostModel, StepLoad};
 use kvtide_envs::deploy::{Deployment, Kernels};
+use kvtide_envs::tier::Links;
 use proptest::prelude::*;
 
 fn kernels() -> impl Strategy<Value = Kernels> {
@@ -50,7 +51,9 @@ proptest! {
     ) {
         let launch = kernels.launch;
         let cost = cost(kernels, devices);
-        let price = |shape: &StepShape, blocks: usize| cost.device_seconds(&StepLoad { blocks, ..shape.load() });
+        let price = |shape: &StepShape, blocks: usize| {
+            cost.device_seconds(&StepLoad { blocks: Links::from_fn(|_| blocks), ..shape.load() })
+        };
         // Sums are taken in another order where something is added.
         let base = price(&shape, blocks) * (1.0 - 1e-12);
         let changed = |change: &dyn Fn(&mut StepShape)| {

@@ -7,6 +7,7 @@ use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
+use kvtide_envs::tier::Tier;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::Host;
@@ -206,13 +207,13 @@ impl<'a> Recorder<'a> {
             self.ticks.push(Tick { at_s: moment.at_s, ..self.state });
         }
         let scheduler = node.scheduler();
-        let blocks = f64::from(scheduler.num_gpu_blocks());
+        let blocks = f64::from(scheduler.num_blocks(Tier::Gpu));
         self.state = Tick {
             at_s: now,
             output_tokens: node.collector().output_tokens as f64,
             running: scheduler.running().len() as f64,
             waiting: scheduler.num_waiting() as f64,
-            kv_usage: (blocks - f64::from(scheduler.free_gpu_blocks())) / blocks,
+            kv_usage: (blocks - f64::from(scheduler.free_blocks(Tier::Gpu))) / blocks,
         };
     }
 

@@ -8,6 +8,7 @@ use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
 use kvtide_envs::sched::RequestId;
 use kvtide_envs::seed;
+use kvtide_envs::tier::Routes;
 use kvtide_kernels::launch::{PrefillChunk, decode_items, prefill_items};
 
 use super::backend::serve;
@@ -181,7 +182,7 @@ fn validate(element: Element, head_dim: u32, engine: &EngineConfig, tables: &[Ve
             }
         }
         let (spans, tables, seeds) = (&work_spans[..], &work_tables[..], &work_seeds[..]);
-        memory.submit(&Work { copies_out: &[], copies_in: &[], spans, tables, seeds, block_size: 16 }).unwrap();
+        memory.submit(&Work { copies: Routes::default(), spans, tables, seeds, block_size: 16 }).unwrap();
         assert!(memory.wait().unwrap().is_some());
     }
     let ids: Vec<u32> = seeds.iter().map(|seed| (seed % 320) as u32).collect();

@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::model::{Lru, Radix, Slow};
-use crate::kv::{BlockId, BlockPool, Content, Eviction, PrefixPool, Segment};
+use crate::evict::Eviction;
+use crate::kv::{BlockId, BlockPool, Content, PrefixPool, Segment};
 
 /// Longest table, blocks.
 const LONGEST: u32 = 12;

@@ -1,6 +1,7 @@
 //! A recount that finds nothing wrong proves something only if it would have found it.
 
-use crate::kv::{BlockId, Eviction, PrefixPool};
+use crate::evict::{Evict, Eviction, Seen, policy};
+use crate::kv::{BlockId, PrefixPool};
 
 /// Blocks 1 and 2 are held, the first registered; 5, 4 and 3 are idle; 6 and 7 are copies of one key, held; 8 is
 /// unregistered. Also returned is what is held.
@@ -28,33 +29,37 @@ fn whatever_is_damaged_the_recount_notices() {
     let damages: [(&str, Damage); 17] = [
         ("block 9 is held, but not in the pool", |_, held| held.push(BlockId(9))),
         ("the null block was given out", |_, held| held.push(BlockId(0))),
-        ("the null block was given out", |pool, _| pool.unregistered.push(BlockId(0))),
+        ("the null block was given out", |pool, _| pool.cache.unregistered.push(BlockId(0))),
         ("block 7 is in 0 tables and free: false", |_, held| held.truncate(3)),
         ("block 8 is in 1 tables and free: true", |_, held| held.push(BlockId(8))),
         ("block 1 is in 2 tables and counts 1", |_, held| held.push(BlockId(1))),
-        ("block 2 is in 1 tables and counts 0", |pool, _| pool.blocks.get_mut(2).refs = 0),
-        ("block 8 is twice in the free queue", |pool, _| pool.unregistered.push(BlockId(8))),
-        ("block 4 is twice in the free queue", |pool, _| pool.unregistered.push(BlockId(4))),
-        ("4 blocks are free, 5 are counted", |pool, _| pool.num_idle += 1),
-        ("block 6 is in a broken ring", |pool, _| pool.blocks.get_mut(7).key = 51),
-        ("block 3 is not found under its key", |pool, _| pool.blocks.get_mut(3).key = u64::MAX),
-        ("7 blocks are registered, 6 are in the map", |pool, _| pool.blocks.start_ring(2)),
-        ("block 3 is idle and not registered", |pool, _| pool.registry.remove(&mut pool.blocks, 3)),
+        ("block 2 is in 1 tables and counts 0", |pool, _| pool.cache.blocks.get_mut(2).refs = 0),
+        ("block 8 is twice in the free queue", |pool, _| pool.cache.unregistered.push(BlockId(8))),
+        ("block 4 is twice in the free queue", |pool, _| pool.cache.unregistered.push(BlockId(4))),
+        ("4 blocks are free, 5 are counted", |pool, _| pool.cache.num_idle += 1),
+        ("block 6 is in a broken ring", |pool, _| pool.cache.blocks.get_mut(7).key = 51),
+        ("block 3 is not found under its key", |pool, _| pool.cache.blocks.get_mut(3).key = u64::MAX),
+        ("7 blocks are registered, 6 are in the map", |pool, _| pool.cache.blocks.start_ring(2)),
+        ("block 3 is idle and not registered", |pool, _| pool.cache.registry.remove(&mut pool.cache.blocks, 3)),
         ("block 3 is free and registered, but not idle", |pool, _| {
-            pool.blocks.remove_idle(3);
-            pool.blocks.push_idle(8);
-            pool.unregistered[0] = BlockId(3);
+            policy!(&mut pool.policy, policy => {
+                policy.taken(Seen { block: 3 });
+                policy.idle(Seen { block: 8 });
+            });
+            pool.cache.unregistered[0] = BlockId(3);
         }),
         ("block 7 is idle, and another has its key", |pool, held| {
-            pool.eviction = Eviction::Lru;
-            pool.give_back(&mut vec![held.pop().unwrap()]);
-            pool.eviction = Eviction::Radix;
+            let block = held.pop().unwrap().0;
+            pool.cache.blocks.get_mut(block).refs = 0;
+            pool.cache.num_idle += 1;
+            policy!(&mut pool.policy, policy => policy.idle(Seen { block }));
         }),
-        ("block 4 is not where its neighbours in the idle queue say", |pool, _| {
-            let behind_5 = *pool.blocks.get(4);
-            pool.blocks.remove_idle(5);
-            pool.blocks.push_idle(5);
-            *pool.blocks.get_mut(4) = behind_5;
+        ("block 3 is idle, and the policy contradicts itself", |pool, _| {
+            policy!(&mut pool.policy, policy => {
+                // One is taken twice.
+                [4, 5, 4].into_iter().for_each(|block| policy.taken(Seen { block }));
+                [5, 4].into_iter().for_each(|block| policy.idle(Seen { block }));
+            });
         }),
     ];
     for (finding, damage) in damages {
@@ -81,7 +86,7 @@ fn marks_of_old_watches_are_forgotten_when_numbers_run_out() {
     let mut table = Vec::new();
     pool.take(1, &mut table);
     pool.watch(&table);
-    pool.watch = u32::MAX;
+    pool.cache.watch = u32::MAX;
     // Number 1 again, which the block still bore.
     pool.watch(&[]);
     pool.give_back(&mut table);

@@ -5,6 +5,7 @@ use kvtide_rules::Seat;
 use super::super::{Admittance, Entry, Phase, Prefill, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Step, V0};
 use crate::kv::blocks_for;
+use crate::tier::Tier;
 
 impl V0 {
     /// Admits waiting requests until one is refused or the budget is spent.
@@ -14,7 +15,7 @@ impl V0 {
     pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
         let chunked = self.config.enable_chunked_prefill;
         let budget = self.config.max_num_batched_tokens;
-        let pool = self.gpu.num_blocks();
+        let pool = self.pools[Tier::Gpu].num_blocks();
         while let Some((seat, head)) = self.next_waiting(step) {
             let left = budget - step.tokens;
             let tokens = if chunked { head.tokens.min(left) } else { head.tokens };
@@ -25,7 +26,7 @@ impl V0 {
                 continue;
             }
             let need = blocks_for(head.tokens, self.config.block_size);
-            let free = self.gpu.num_free();
+            let free = self.pools[Tier::Gpu].num_free();
             let reserve = self.reserve(step);
             let refusal = |status| Refusal { id: head.id, test: Test::Prompt, need, reserve, free, status };
             // Repair: the watermark alone never makes a request impossible.
@@ -44,7 +45,7 @@ impl V0 {
             }
             self.waiting.admit(seat, step.now);
             let request = &mut self.requests[head.id.index()];
-            self.gpu.take(need, &mut request.blocks);
+            self.pools[Tier::Gpu].take(need, &mut request.blocks);
             request.slots = request.len();
             request.phase = Phase::Running;
             let samples = tokens == head.tokens;

@@ -7,6 +7,7 @@
 use super::super::{Prefill, RequestId, RequestState, RequestView, Scheduled, Stage, StepPlan};
 use super::V0;
 use crate::kv::blocks_for;
+use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Gives a decode the block its token needs, if it needs one: the caller has tested that one is free.
@@ -22,7 +23,7 @@ impl V0 {
         let length = request.len() + self.planned.wrapping_sub(joined);
         let missing = blocks_for(length, block_size) - request.blocks.len() as u32;
         if missing > 0 {
-            self.gpu.take(missing, &mut request.blocks);
+            self.pools[Tier::Gpu].take(missing, &mut request.blocks);
         }
         let left = limit - length;
         if left == 1 {
@@ -126,7 +127,7 @@ impl V0 {
                 request.joined.map(|_| Scheduled { id, tokens: 1, context })
             };
             scheduled.extend(self.running.iter().filter_map(member));
-            let came = |scheduled: &Scheduled| plan.swapped_in.iter().any(|swap| swap.0 == scheduled.id);
+            let came = |scheduled: &Scheduled| plan.moved[Route::HostToGpu].iter().any(|swap| swap.0 == scheduled.id);
             scheduled[plan.prefills.len()..].sort_by_key(came);
         }
         scheduled

@@ -28,6 +28,7 @@ use super::cohort::{Cohort, Turn};
 use super::{Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool};
+use crate::tier::{Tier, Tiers};
 use crate::time::Micros;
 
 /// What stops the engine for good under [`DeadEnds::Faithful`].
@@ -41,12 +42,11 @@ pub enum EngineError {
     },
 }
 
-/// The scheduler and everything it owns: queues, requests, both pools.
+/// The scheduler and everything it owns: queues, requests, the pool of each tier.
 #[derive(Debug, Clone)]
 pub struct V0 {
     config: EngineConfig,
-    gpu: BlockPool,
-    cpu: BlockPool,
+    pools: Tiers<BlockPool>,
     waiting: WaitingQueue,
     /// In the order of tickets.
     running: Vec<RequestId>,
@@ -106,8 +106,7 @@ impl V0 {
     pub fn new(config: EngineConfig) -> Result<V0, ConfigError> {
         config.validate()?;
         Ok(V0 {
-            gpu: BlockPool::new(config.num_gpu_blocks),
-            cpu: BlockPool::new(config.num_cpu_blocks),
+            pools: Tiers::from_fn(|tier| BlockPool::new(config.num_blocks(tier))),
             cohort: Cohort::new(config.block_size),
             config,
             waiting: WaitingQueue::default(),
@@ -264,7 +263,7 @@ impl V0 {
         self.running.remove(self.position(id));
         let request = &mut self.requests[id.index()];
         request.phase = Phase::Finished;
-        self.gpu.give_back(&mut request.blocks);
+        self.pools[Tier::Gpu].give_back(&mut request.blocks);
         outcome.finished.push(id);
     }
 
@@ -314,14 +313,9 @@ impl V0 {
         &self.config
     }
 
-    /// The GPU pool.
-    pub fn gpu(&self) -> &BlockPool {
-        &self.gpu
-    }
-
-    /// The host pool.
-    pub fn cpu(&self) -> &BlockPool {
-        &self.cpu
+    /// The pool of a tier.
+    pub fn pool(&self, tier: Tier) -> &BlockPool {
+        &self.pools[tier]
     }
 
     /// Requests submitted.

@@ -4,6 +4,7 @@ use kvtide_runtime::Preemption;
 
 use super::super::{BlockCopy, Phase, Preempted, PreemptedAs, RequestId, StepPlan};
 use super::{EngineError, Step, V0};
+use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Takes the blocks of the running request at `position`, by copying them to the host or by forgetting them. It joins
@@ -40,14 +41,14 @@ impl V0 {
 
     /// The swap-out test asks for one block more than is copied if the last block is exactly full.
     fn host_has_room(&self, victim: RequestId) -> bool {
-        self.swap_need(&self.requests[victim.index()]) <= self.cpu.num_free()
+        self.swap_need(&self.requests[victim.index()]) <= self.pools[Tier::Host].num_free()
     }
 
     fn recompute(&mut self, victim: RequestId, plan: &mut StepPlan) {
         let request = &mut self.requests[victim.index()];
         let lost_tokens = request.computed;
         plan.preempted.push(Preempted { id: victim, how: PreemptedAs::Recompute, lost_tokens });
-        self.gpu.give_back(&mut request.blocks);
+        self.pools[Tier::Gpu].give_back(&mut request.blocks);
         request.reset();
         request.phase = Phase::Waiting;
         self.scratch.recomputed.push(victim);
@@ -57,17 +58,17 @@ impl V0 {
     fn swap_out(&mut self, victim: RequestId, plan: &mut StepPlan) {
         let request = &mut self.requests[victim.index()];
         let blocks = request.blocks.len() as u32;
-        let first = plan.copies_out.len();
+        let first = plan.copies[Route::GpuToHost].len();
         let sources = request.blocks.iter().map(|&src| BlockCopy { src, dst: src });
-        plan.copies_out.extend(sources);
-        self.gpu.give_back(&mut request.blocks);
-        self.cpu.take(blocks, &mut request.blocks);
-        for (copy, &dst) in plan.copies_out[first..].iter_mut().zip(&request.blocks) {
+        plan.copies[Route::GpuToHost].extend(sources);
+        self.pools[Tier::Gpu].give_back(&mut request.blocks);
+        self.pools[Tier::Host].take(blocks, &mut request.blocks);
+        for (copy, &dst) in plan.copies[Route::GpuToHost][first..].iter_mut().zip(&request.blocks) {
             copy.dst = dst;
         }
         request.phase = Phase::Swapped;
         plan.preempted.push(Preempted { id: victim, how: PreemptedAs::Swap, lost_tokens: 0 });
-        plan.swapped_out.push((victim, blocks));
+        plan.moved[Route::GpuToHost].push((victim, blocks));
         self.scratch.swapped_out.push(victim);
     }
 }

@@ -5,6 +5,7 @@ use kvtide_rules::victim;
 use super::super::cohort::Turn;
 use super::super::{Phase, Prefill, RequestId, Source, Stage, StepPlan};
 use super::{EngineError, Step, V0};
+use crate::tier::Tier;
 
 impl V0 {
     /// Serves running from its head. Victims are taken from those behind the request being served; one already served
@@ -59,7 +60,7 @@ impl V0 {
                 step.left_over = self.running.len() - self.position(id);
                 return Ok(());
             }
-            if self.gpu.num_free() == 0 {
+            if self.pools[Tier::Gpu].num_free() == 0 {
                 // Perhaps for a member before this request, to which nothing else happens; perhaps at its expense.
                 self.make_room(head, step, plan)?;
                 if !self.is_running(id) {
@@ -67,11 +68,11 @@ impl V0 {
                 }
             }
             self.take_turn(id, step, plan);
-            if self.gpu.num_free() == 0 {
+            if self.pools[Tier::Gpu].num_free() == 0 {
                 head = self.position(id) + 1;
             }
         }
-        if self.gpu.num_free() == 0 && head < self.running.len() {
+        if self.pools[Tier::Gpu].num_free() == 0 && head < self.running.len() {
             self.make_room(head, step, plan)?;
         }
         Ok(())
@@ -95,7 +96,7 @@ impl V0 {
     fn make_room(&mut self, head: usize, step: &Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
         loop {
             let id = self.running[head];
-            if self.touched(&self.requests[id.index()]) <= self.gpu.num_free() {
+            if self.touched(&self.requests[id.index()]) <= self.pools[Tier::Gpu].num_free() {
                 return Ok(());
             }
             if head + 1 < self.running.len() {
@@ -104,7 +105,7 @@ impl V0 {
             }
             // Repair: whoever runs alone is asked for what it needs. vLLM would preempt it for each token.
             let is_alone = head == 0 && self.is_safe();
-            if is_alone && self.missing(id) <= self.gpu.num_free() {
+            if is_alone && self.missing(id) <= self.pools[Tier::Gpu].num_free() {
                 return Ok(());
             }
             return self.preempt(head, step, plan);

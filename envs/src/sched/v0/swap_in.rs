@@ -2,6 +2,7 @@
 
 use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan, Test};
 use super::{Step, V0};
+use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Brings swapped requests back until one is refused. Never in a step that preempted.
@@ -10,10 +11,10 @@ impl V0 {
         while let Some(&id) = self.swapped.front() {
             let request = &self.requests[id.index()];
             let need = self.swap_need(request);
-            let free = self.gpu.num_free();
+            let free = self.pools[Tier::Gpu].num_free();
             let reserve = self.reserve(step);
             let refusal = |status| Refusal { id, test: Test::Prompt, need, reserve, free, status };
-            if self.gpu.num_blocks() < need {
+            if self.pools[Tier::Gpu].num_blocks() < need {
                 plan.swap_ins_refused.push(refusal(Admittance::Never));
                 self.reject_swapped(id);
                 continue;
@@ -42,15 +43,15 @@ impl V0 {
     fn bring_back(&mut self, id: RequestId, tokens: u32, plan: &mut StepPlan) {
         let request = &mut self.requests[id.index()];
         let blocks = request.blocks.len() as u32;
-        let first = plan.copies_in.len();
-        plan.copies_in.extend(request.blocks.iter().map(|&src| BlockCopy { src, dst: src }));
-        self.cpu.give_back(&mut request.blocks);
-        self.gpu.take(blocks, &mut request.blocks);
-        for (copy, &dst) in plan.copies_in[first..].iter_mut().zip(&request.blocks) {
+        let first = plan.copies[Route::HostToGpu].len();
+        plan.copies[Route::HostToGpu].extend(request.blocks.iter().map(|&src| BlockCopy { src, dst: src }));
+        self.pools[Tier::Host].give_back(&mut request.blocks);
+        self.pools[Tier::Gpu].take(blocks, &mut request.blocks);
+        for (copy, &dst) in plan.copies[Route::HostToGpu][first..].iter_mut().zip(&request.blocks) {
             copy.dst = dst;
         }
         request.phase = Phase::Running;
-        plan.swapped_in.push((id, blocks));
+        plan.moved[Route::HostToGpu].push((id, blocks));
         self.scratch.swapped_in.push(id);
         if request.stage == Stage::Decode {
             self.decode(id, plan);
@@ -71,7 +72,7 @@ impl V0 {
         if self.is_safe() {
             // Repair: vLLM leaks these host blocks.
             let mut blocks = std::mem::take(&mut self.requests[id.index()].blocks);
-            self.cpu.give_back(&mut blocks);
+            self.pools[Tier::Host].give_back(&mut blocks);
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::super::{Phase, RequestId, RequestState, Stage};
 use super::V0;
-use crate::kv::{BlockPool, blocks_for};
+use crate::kv::blocks_for;
+use crate::tier::{Tier, Tiers};
 
 /// Where a block or a request was found.
 type Places<K> = BTreeMap<K, String>;
@@ -24,8 +25,8 @@ impl V0 {
         }
         self.validate_cohort()?;
         let is_host = |request: &RequestState| matches!(request.phase, Phase::Swapped | Phase::Rejected);
-        self.validate_pool("GPU", &self.gpu, |request| !is_host(request))?;
-        self.validate_pool("host", &self.cpu, is_host)?;
+        self.validate_pool(Tier::Gpu, |request| !is_host(request))?;
+        self.validate_pool(Tier::Host, is_host)?;
         let scratch = &self.scratch;
         let left = [&scratch.swapped_in, &scratch.recomputed, &scratch.swapped_out, &scratch.rejected_swapped];
         if !scratch.turns.is_empty() || left.iter().any(|list| !list.is_empty()) {
@@ -34,14 +35,17 @@ impl V0 {
         Ok(())
     }
 
-    /// Blocks that running requests hold, and host blocks that others do.
-    pub(in super::super) fn held_blocks(&self) -> (u64, u64) {
+    /// Blocks that requests hold in each tier: running ones the GPU's, others the host's.
+    pub(in super::super) fn held_blocks(&self) -> Tiers<u64> {
         let held = |phases: &[Phase]| {
             let held = self.requests.iter().filter(|request| phases.contains(&request.phase));
             held.map(|request| request.blocks.len() as u64).sum()
         };
-        // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
-        (held(&[Phase::Running]), held(&[Phase::Swapped, Phase::Rejected]))
+        Tiers::from_fn(|tier| match tier {
+            Tier::Gpu => held(&[Phase::Running]),
+            // A faithful V0 leaks the host blocks of swapped requests it drops; they stay in the request's table.
+            Tier::Host => held(&[Phase::Swapped, Phase::Rejected]),
+        })
     }
 
     fn validate_cohort(&self) -> Result<(), String> {
@@ -132,12 +136,8 @@ impl V0 {
         if blocks_agree { Ok(()) } else { wrong("it holds another number of blocks than its slots need") }
     }
 
-    fn validate_pool(
-        &self,
-        name: &str,
-        pool: &BlockPool,
-        is_here: impl Fn(&RequestState) -> bool,
-    ) -> Result<(), String> {
+    fn validate_pool(&self, tier: Tier, is_here: impl Fn(&RequestState) -> bool) -> Result<(), String> {
+        let pool = &self.pools[tier];
         let mut places: Places<u32> = BTreeMap::new();
         let free = pool.free_blocks().iter().map(|block| (block.0, "the free list".to_owned()));
         let tables = self.requests.iter().enumerate().filter(|(_, request)| is_here(request));
@@ -146,14 +146,14 @@ impl V0 {
         });
         for (block, place) in free.chain(held) {
             if block >= pool.num_blocks() {
-                return Err(format!("{name} block {block} in {place} is beyond the pool of {}", pool.num_blocks()));
+                return Err(format!("{tier} block {block} in {place} is beyond the pool of {}", pool.num_blocks()));
             }
             if let Some(before) = places.insert(block, place.clone()) {
-                return Err(format!("{name} block {block} is in {before} and in {place}"));
+                return Err(format!("{tier} block {block} is in {before} and in {place}"));
             }
         }
         match (0..pool.num_blocks()).find(|block| !places.contains_key(block)) {
-            Some(lost) => Err(format!("{name} block {lost} is nowhere")),
+            Some(lost) => Err(format!("{tier} block {lost} is nowhere")),
             None => Ok(()),
         }
     }

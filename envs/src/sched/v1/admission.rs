@@ -2,7 +2,8 @@
 
 use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
 use super::{Step, Turn, V1};
-use crate::kv::{BlockId, Eviction, blocks_for};
+use crate::kv::{BlockId, blocks_for};
+use crate::tier::Route;
 
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
 /// has to wait.
@@ -49,7 +50,7 @@ impl V1 {
     /// request that waits for blocks fails it in every step.
     fn could_fit(&self, head: Entry, step: &Step<'_>, plan: &mut StepPlan) -> bool {
         let is_unshared = self.sequences[head.id.index()].is_unshared;
-        if !is_unshared || !self.config.scheduler_reserve_full_isl || self.config.eviction == Eviction::Radix {
+        if !is_unshared || !self.config.scheduler_reserve_full_isl || self.pool.lookup_is_use() {
             return true;
         }
         // vLLM looks at the budget before it looks at blocks.
@@ -158,12 +159,12 @@ impl V1 {
             return;
         }
         let cached = sequence.registered as usize;
-        let before = plan.copies_in.len();
+        let before = plan.copies[Route::HostToGpu].len();
         let pairs = sequence.host_blocks.iter().zip(&sequence.blocks).skip(cached);
-        plan.copies_in.extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
-        plan.swapped_in.push((id, (plan.copies_in.len() - before) as u32));
+        plan.copies[Route::HostToGpu].extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
+        plan.moved[Route::HostToGpu].push((id, (plan.copies[Route::HostToGpu].len() - before) as u32));
         self.host.give_back(&mut sequence.host_blocks);
         sequence.host_tokens = 0;
-        self.offloaded -= 1;
+        self.on_host -= 1;
     }
 }

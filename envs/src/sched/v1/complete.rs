@@ -80,7 +80,7 @@ impl V1 {
         if !sequence.host_blocks.is_empty() {
             self.host.give_back(&mut sequence.host_blocks);
             sequence.host_tokens = 0;
-            self.offloaded -= 1;
+            self.on_host -= 1;
         }
         if was_running {
             let position = self.position(id);

@@ -35,9 +35,10 @@ use super::cohort::{Cohort, Turn};
 use super::{Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
+use crate::tier::Tier;
 use crate::time::Micros;
 
-/// The scheduler and everything it owns: queues, requests, both pools.
+/// The scheduler and everything it owns: queues, requests, the pool of each tier.
 #[derive(Debug, Clone)]
 pub struct V1 {
     config: EngineConfig,
@@ -53,7 +54,7 @@ pub struct V1 {
     /// Requests that left the cohort in the step planned last with a token on its way.
     departed: Vec<RequestId>,
     /// Waiting requests whose blocks are on the host.
-    offloaded: u32,
+    on_host: u32,
     /// Steps planned; the number of the next one.
     planned: u32,
     /// Steps whose tokens are known.
@@ -88,14 +89,14 @@ impl V1 {
         config.validate()?;
         Ok(V1 {
             pool: PrefixPool::new(config.num_gpu_blocks, config.enable_prefix_caching, config.eviction),
-            host: BlockPool::new(config.num_cpu_blocks),
+            host: BlockPool::new(config.num_blocks(Tier::Host)),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
             sequences: Vec::new(),
             cohort: Cohort::new(config.block_size),
             loose: Vec::new(),
             departed: Vec::new(),
-            offloaded: 0,
+            on_host: 0,
             planned: 0,
             completed: 0,
             clock: Micros::ZERO,
@@ -215,6 +216,14 @@ impl V1 {
         &self.host
     }
 
+    /// Free blocks of a tier; those that only the prefix cache holds are free.
+    pub fn num_free(&self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Gpu => self.pool.num_free(),
+            Tier::Host => self.host.num_free(),
+        }
+    }
+
     /// One request.
     ///
     /// # Panics
@@ -249,15 +258,15 @@ impl V1 {
     /// # Panics
     /// If `id` was not handed out by this scheduler.
     pub fn table(&self, id: RequestId) -> &[BlockId] {
-        &self.sequences[id.index()].blocks
+        self.table_in(Tier::Gpu, id)
     }
 
-    /// Host blocks of a request that was swapped out, in order.
+    /// Blocks of a request in a tier, in order.
     ///
     /// # Panics
     /// If `id` was not handed out by this scheduler.
-    pub fn host_table(&self, id: RequestId) -> &[BlockId] {
-        &self.sequences[id.index()].host_blocks
+    pub fn table_in(&self, tier: Tier, id: RequestId) -> &[BlockId] {
+        self.sequences[id.index()].blocks_in(tier)
     }
 
     /// Waiting requests, head first.
@@ -287,8 +296,8 @@ impl V1 {
     }
 
     /// Waiting requests whose blocks are on the host.
-    pub fn num_offloaded(&self) -> usize {
-        self.offloaded as usize
+    pub fn num_on_host(&self) -> usize {
+        self.on_host as usize
     }
 
     /// Whether no request is waiting or running.

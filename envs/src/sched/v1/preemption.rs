@@ -5,6 +5,7 @@ use kvtide_rules::victim;
 use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
 use super::{Step, Turn, V1};
 use crate::kv::blocks_for;
+use crate::tier::Route;
 
 impl V1 {
     /// Preempts until `need` blocks are free for the running request `id`; false if it had to go itself.
@@ -78,8 +79,8 @@ impl V1 {
         self.host.take(blocks, &mut sequence.host_blocks);
         sequence.host_tokens = sequence.computed;
         let pairs = sequence.blocks.iter().zip(&sequence.host_blocks);
-        plan.copies_out.extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
-        plan.swapped_out.push((victim, blocks));
-        self.offloaded += 1;
+        plan.copies[Route::GpuToHost].extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
+        plan.moved[Route::GpuToHost].push((victim, blocks));
+        self.on_host += 1;
     }
 }

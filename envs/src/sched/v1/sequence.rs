@@ -4,6 +4,7 @@ use kvtide_rules::{Answer, Seat};
 
 use super::super::{Phase, Slo};
 use crate::kv::{BlockId, Content};
+use crate::tier::Tier;
 use crate::time::Micros;
 
 /// One request. There is no prefill and no decode: a request has tokens, some of which are computed.
@@ -51,7 +52,7 @@ pub(super) struct Sequence {
     pub(super) keys: Vec<u64>,
     /// What its tokens are; `None` without a prefix cache.
     pub(super) content: Option<Content>,
-    /// Host blocks, of a waiting request that was swapped out.
+    /// Host blocks, of a waiting request whose blocks were moved there.
     pub(super) host_blocks: Vec<BlockId>,
     /// Tokens in them.
     pub(super) host_tokens: u32,
@@ -89,6 +90,14 @@ impl Sequence {
             first_token: None,
             last_token: None,
             preemptions: 0,
+        }
+    }
+
+    /// Its blocks in a tier, in order.
+    pub(super) fn blocks_in(&self, tier: Tier) -> &[BlockId] {
+        match tier {
+            Tier::Gpu => &self.blocks,
+            Tier::Host => &self.host_blocks,
         }
     }
 

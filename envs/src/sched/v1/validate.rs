@@ -5,6 +5,7 @@ use super::sequence::Sequence;
 use super::{Turn, V1};
 use crate::deploy::DeadEnds;
 use crate::kv::BlockId;
+use crate::tier::Tiers;
 
 impl V1 {
     /// Recounts blocks, queues, requests and the cohort between two steps.
@@ -25,14 +26,15 @@ impl V1 {
         self.validate_host()
     }
 
-    /// Distinct GPU blocks and host blocks that requests hold.
-    pub(in super::super) fn held_blocks(&self) -> (u64, u64) {
-        let mut blocks: Vec<BlockId> =
-            self.sequences.iter().flat_map(|sequence| sequence.blocks.iter().copied()).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let host = self.sequences.iter().map(|sequence| sequence.host_blocks.len() as u64).sum();
-        (blocks.len() as u64, host)
+    /// Distinct blocks that requests hold in each tier.
+    pub(in super::super) fn held_blocks(&self) -> Tiers<u64> {
+        Tiers::from_fn(|tier| {
+            let tables = self.sequences.iter().flat_map(|sequence| sequence.blocks_in(tier));
+            let mut blocks: Vec<BlockId> = tables.copied().collect();
+            blocks.sort_unstable();
+            blocks.dedup();
+            blocks.len() as u64
+        })
     }
 
     fn validate_queues(&self) -> Result<(), String> {
@@ -78,11 +80,11 @@ impl V1 {
         if sequence.phase != Phase::Running && sequence.is_member {
             return Err(format!("a member of the cohort is {:?}", sequence.phase));
         }
-        let is_swapped = !sequence.host_blocks.is_empty();
-        if is_swapped && sequence.host_blocks.len() as u32 != sequence.host_tokens.div_ceil(block_size) {
+        let is_on_host = !sequence.host_blocks.is_empty();
+        if is_on_host && sequence.host_blocks.len() as u32 != sequence.host_tokens.div_ceil(block_size) {
             return Err(format!("{} tokens in {} host blocks", sequence.host_tokens, sequence.host_blocks.len()));
         }
-        if is_swapped && sequence.phase != Phase::Waiting {
+        if is_on_host && sequence.phase != Phase::Waiting {
             return Err("host blocks outside waiting".to_owned());
         }
         if self.config.dead_ends == DeadEnds::Safe && sequence.registered > held {
@@ -120,11 +122,11 @@ impl V1 {
         if seen != (0..self.host.num_blocks()).map(BlockId).collect::<Vec<_>>() {
             return Err("a host block is in two places or in none".to_owned());
         }
-        let offloaded = self.sequences.iter().filter(|sequence| !sequence.host_blocks.is_empty()).count();
-        if offloaded == self.offloaded as usize {
+        let on_host = self.sequences.iter().filter(|sequence| !sequence.host_blocks.is_empty()).count();
+        if on_host == self.on_host as usize {
             Ok(())
         } else {
-            Err(format!("{offloaded} requests are on the host, {} are counted", self.offloaded))
+            Err(format!("{on_host} requests are on the host, {} are counted", self.on_host))
         }
     }
 }

@@ -1,0 +1,152 @@
+//! Which cached block goes first: one contract, [`Evict`], and a file for each policy.
+//!
+//! A prefix pool ([`PrefixPool`](crate::kv::PrefixPool)) keeps what blocks hold and who holds them; a policy keeps the
+//! order in which those that nobody holds are evicted, and nothing else. The two meet in the four calls of [`Evict`], the
+//! manner of foyer's eviction trait: neither the pool nor a scheduler knows which policy runs.
+//!
+//! **A new policy** is a file here, and an entry in [`Eviction`] (its name), in `Policy` and in `policy!`, which the
+//! compiler asks for one after the other; the story kit (`kit.rs`) takes it by one line. What it decides by comes in
+//! [`Seen`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
+//! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
+
+mod lru;
+mod order;
+mod radix;
+
+#[cfg(test)]
+mod kit;
+
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use lru::Lru;
+pub use radix::Radix;
+
+/// A block as a policy sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Its number; never 0, vLLM's null block, which is nobody's.
+    pub block: u32,
+}
+
+/// An order of eviction of the **idle** blocks: cached, and held by no request.
+///
+/// The pool keeps these promises:
+///
+/// - a block is told [`idle`](Self::idle) when it becomes idle, and leaves by [`taken`](Self::taken) or
+///   [`victim`](Self::victim), once; in between it may be [`accessed`](Self::accessed);
+/// - of a path, blocks that continue one another, the last block is told first, whatever is told. What a request holds or
+///   hits is a path from the beginning of its text, so that a policy that lets the earlier of two calls count as the older
+///   use never evicts a prefix before what continues it. Whoever orders blocks otherwise has to see to that itself.
+///
+/// A policy allocates nothing after [`new`](Self::new), decides by what it was told and draws nothing at random, so that
+/// equal calls give equal orders.
+pub trait Evict: Debug + Clone {
+    /// Whether a lookup that hits an idle block is a use of it, even if its request is then refused. If not,
+    /// [`accessed`](Self::accessed) is never called, and the caller may leave a lookup out that would change nothing else.
+    const LOOKUP_IS_USE: bool = false;
+
+    /// Whether several idle blocks may have one key. If not, a block that would be idle while another block has its key
+    /// loses its content instead, and so does an idle one whose key a held block is registered under.
+    const KEEPS_REPEATS: bool = true;
+
+    /// A policy for blocks with numbers below `num_blocks`, of which none is idle.
+    fn new(num_blocks: u32) -> Self;
+
+    /// A block becomes idle: its last holder gave it back, and its content stays cached.
+    fn idle(&mut self, block: Seen);
+
+    /// A lookup hits an idle block, which stays idle; only where [`LOOKUP_IS_USE`](Self::LOOKUP_IS_USE).
+    fn accessed(&mut self, _block: Seen) {}
+
+    /// A block is idle no more: it is in use again, or its content is gone. The order of the others stays.
+    fn taken(&mut self, block: Seen);
+
+    /// Takes the block that is evicted next out of the order; `None` if none is idle.
+    fn victim(&mut self) -> Option<u32>;
+
+    /// Idle blocks, the next victim first: what [`victim`](Self::victim) would answer if it were called again and again.
+    fn order(&self) -> impl Iterator<Item = u32>;
+
+    /// Whether what it keeps of an idle block agrees with itself, for recounts.
+    fn is_sound(&self, block: u32) -> bool;
+}
+
+/// The name of a policy, as in `--set eviction=lru`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Eviction {
+    /// vLLM's free queue; see [`Lru`].
+    #[default]
+    Lru,
+    /// SGLang's radix tree; see [`Radix`].
+    Radix,
+}
+
+impl FromStr for Eviction {
+    type Err = &'static str;
+
+    /// Errs with what would do.
+    fn from_str(text: &str) -> Result<Eviction, &'static str> {
+        match text {
+            "lru" => Ok(Eviction::Lru),
+            "radix" => Ok(Eviction::Radix),
+            _ => Err("lru or radix"),
+        }
+    }
+}
+
+/// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
+#[derive(Debug, Clone)]
+pub(crate) enum Policy {
+    Lru(Lru),
+    Radix(Radix),
+}
+
+/// Evaluates `$body` with `$policy` as the policy that `$which` is.
+macro_rules! policy {
+    ($which:expr, $policy:ident => $body:expr) => {
+        match $which {
+            $crate::evict::Policy::Lru($policy) => $body,
+            $crate::evict::Policy::Radix($policy) => $body,
+        }
+    };
+}
+pub(crate) use policy;
+
+impl Policy {
+    pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> Policy {
+        match eviction {
+            Eviction::Lru => Policy::Lru(Lru::new(num_blocks)),
+            Eviction::Radix => Policy::Radix(Radix::new(num_blocks)),
+        }
+    }
+
+    /// See [`Evict::LOOKUP_IS_USE`].
+    pub(crate) fn lookup_is_use(&self) -> bool {
+        fn of<E: Evict>(_: &E) -> bool {
+            E::LOOKUP_IS_USE
+        }
+        policy!(self, policy => of(policy))
+    }
+
+    /// See [`Evict::KEEPS_REPEATS`].
+    pub(crate) fn keeps_repeats(&self) -> bool {
+        fn of<E: Evict>(_: &E) -> bool {
+            E::KEEPS_REPEATS
+        }
+        policy!(self, policy => of(policy))
+    }
+
+    /// See [`Evict::order`].
+    pub(crate) fn order(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        policy!(self, policy => Box::new(policy.order()))
+    }
+
+    /// See [`Evict::is_sound`].
+    pub(crate) fn is_sound(&self, block: u32) -> bool {
+        policy!(self, policy => policy.is_sound(block))
+    }
+}

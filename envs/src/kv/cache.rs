@@ -1,0 +1,180 @@
+//! What a prefix pool knows but the order of eviction. Whatever concerns that is generic over the policy.
+
+use super::BlockId;
+use super::block::Blocks;
+use super::registry::Registry;
+use crate::evict::{Evict, Seen};
+
+/// Blocks, who holds them, and what they are found by.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    pub(super) caching: bool,
+    /// Free blocks without an entry; the head of the queue is the end.
+    pub(super) unregistered: Vec<BlockId>,
+    /// Without caching, neither reference counts nor anything else in here is kept.
+    pub(super) blocks: Blocks,
+    pub(super) registry: Registry,
+    pub(super) num_idle: u32,
+    /// Blocks registered without a key.
+    pub(super) num_keyless: u32,
+    /// Number of the last watch.
+    pub(super) watch: u32,
+    pub(super) watch_is_valid: bool,
+}
+
+impl Cache {
+    pub(super) fn new(num_blocks: u32, caching: bool) -> Cache {
+        Cache {
+            caching,
+            unregistered: (1..num_blocks).rev().map(BlockId).collect(),
+            blocks: Blocks::new(num_blocks),
+            registry: Registry::new(if caching { num_blocks } else { 0 }),
+            num_idle: 0,
+            num_keyless: 0,
+            watch: 0,
+            watch_is_valid: false,
+        }
+    }
+
+    pub(super) fn num_free(&self) -> u32 {
+        self.unregistered.len() as u32 + self.num_idle
+    }
+
+    /// What a policy is told of a block.
+    fn seen(block: u32) -> Seen {
+        Seen { block }
+    }
+
+    /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.
+    pub(super) fn take_unregistered(&mut self, count: u32, table: &mut Vec<BlockId>) -> u32 {
+        let taken = table.len();
+        let left = self.unregistered.len().saturating_sub(count as usize);
+        table.extend(self.unregistered.drain(left..).rev());
+        if self.caching {
+            for &BlockId(block) in &table[taken..] {
+                self.blocks.get_mut(block).refs = 1;
+            }
+        }
+        count - (table.len() - taken) as u32
+    }
+
+    /// Takes `count` blocks whose entries the policy gives up, of which there are as many.
+    pub(super) fn take_idle<E: Evict>(&mut self, policy: &mut E, count: u32, table: &mut Vec<BlockId>) {
+        for _ in 0..count {
+            let block = policy.victim().expect("as many are idle as are counted");
+            self.forget(block);
+            self.blocks.get_mut(block).refs = 1;
+            table.push(BlockId(block));
+        }
+    }
+
+    /// Gives a table back where nothing is cached.
+    pub(super) fn give_back_unregistered(&mut self, table: &mut Vec<BlockId>) {
+        self.unregistered.append(table);
+        debug_assert!(self.unregistered.len() < self.blocks.len(), "a block was given back twice");
+    }
+
+    pub(super) fn give_back<E: Evict>(&mut self, policy: &mut E, table: &mut Vec<BlockId>) {
+        let group = self.unregistered.len();
+        for BlockId(block) in table.drain(..).rev() {
+            let record = self.blocks.get_mut(block);
+            record.refs = record.refs.checked_sub(1).expect("a block is given back once for each table that holds it");
+            if record.refs > 0 {
+                continue;
+            }
+            self.disturb(block);
+            if !self.blocks.is_registered(block) {
+                self.unregistered.push(BlockId(block));
+            } else if !E::KEEPS_REPEATS && !self.blocks.is_sole_copy(block) {
+                self.registry.remove(&mut self.blocks, block);
+                self.unregistered.push(BlockId(block));
+            } else {
+                policy.idle(Cache::seen(block));
+                self.num_idle += 1;
+            }
+        }
+        self.unregistered[group..].reverse();
+    }
+
+    pub(super) fn lookup(&self, keys: impl Iterator<Item = u64>, hits: &mut Vec<BlockId>) {
+        hits.extend(keys.map_while(|key| self.registry.first(&self.blocks, key)).map(BlockId));
+    }
+
+    /// Tells the policy of a lookup that hit `path`.
+    pub(super) fn accessed<E: Evict>(&self, policy: &mut E, path: &[BlockId]) {
+        if E::LOOKUP_IS_USE {
+            for &BlockId(block) in path.iter().rev() {
+                if self.blocks.get(block).refs == 0 {
+                    debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
+                    policy.accessed(Cache::seen(block));
+                }
+            }
+        }
+    }
+
+    pub(super) fn touch<E: Evict>(&mut self, policy: &mut E, hits: &[BlockId]) {
+        for &BlockId(block) in hits {
+            if self.blocks.get(block).refs == 0 {
+                debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
+                self.disturb(block);
+                policy.taken(Cache::seen(block));
+                self.num_idle -= 1;
+            }
+            self.blocks.get_mut(block).refs += 1;
+        }
+    }
+
+    pub(super) fn register<E: Evict>(&mut self, policy: &mut E, block: u32, key: u64) {
+        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
+        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
+        if !E::KEEPS_REPEATS
+            && let Some(first) = self.registry.first(&self.blocks, key)
+            && self.blocks.get(first).refs == 0
+        {
+            policy.taken(Cache::seen(first));
+            self.forget(first);
+            self.unregistered.push(BlockId(first));
+        }
+        self.registry.enter(&mut self.blocks, block, key);
+    }
+
+    pub(super) fn register_keyless(&mut self, block: u32) {
+        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
+        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
+        self.blocks.enter_keyless(block);
+        self.num_keyless += 1;
+    }
+
+    pub(super) fn watch(&mut self, hits: &[BlockId]) {
+        if self.watch == u32::MAX {
+            self.blocks.clear_watches();
+            self.watch = 0;
+        }
+        self.watch += 1;
+        self.watch_is_valid = true;
+        for block in hits {
+            self.blocks.get_mut(block.0).watch = self.watch;
+        }
+    }
+
+    /// A block that is idle no more loses its entry.
+    fn forget(&mut self, block: u32) {
+        self.disturb(block);
+        self.num_idle -= 1;
+        self.unregister(block);
+    }
+
+    pub(super) fn unregister(&mut self, block: u32) {
+        if self.blocks.is_keyless(block) {
+            self.blocks.remove_keyless(block);
+            self.num_keyless -= 1;
+        } else {
+            self.registry.remove(&mut self.blocks, block);
+        }
+    }
+
+    /// Something that a watch must notice happens to `block`.
+    fn disturb(&mut self, block: u32) {
+        self.watch_is_valid &= self.blocks.get(block).watch != self.watch;
+    }
+}
