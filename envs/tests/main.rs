@@ -10,6 +10,7 @@ mod curriculum;
 mod dead_ends;
 mod device_env;
 mod environment;
+mod golden_committed;
 mod golden_small;
 mod golden_small_v1;
 mod golden_v0;
