@@ -35,7 +35,12 @@ fn main() {
         let now_us = step * STEP_US;
         if step % 4 == 0 {
             let first_token_deadline_us = Some(now_us + TTFT_US);
-            waiting.push(WaitingRequest { tokens: 300, arrival_us: now_us, first_token_deadline_us, prefill_us: 40_000 });
+            waiting.push(WaitingRequest {
+                tokens: 300,
+                arrival_us: now_us,
+                first_token_deadline_us,
+                prefill_us: 40_000,
+            });
             snapshot.totals.arrivals += 1;
             snapshot.totals.arrived_prompt_tokens += 300;
         }
@@ -59,13 +64,7 @@ fn main() {
 }
 
 /// What the scheduler knows at this moment.
-fn fill(
-    totals: &Snapshot,
-    now_us: u64,
-    free: u32,
-    running: &[RunningRequest],
-    waiting: &[WaitingRequest],
-) -> Snapshot {
+fn fill(totals: &Snapshot, now_us: u64, free: u32, running: &[RunningRequest], waiting: &[WaitingRequest]) -> Snapshot {
     let mut seen = Snapshot { now_us, free_gpu_blocks: free, ..*totals };
     (seen.running, seen.waiting) = (running.len() as u32, waiting.len() as u32);
     seen.add_all_running(running.iter().copied());
