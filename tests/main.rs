@@ -5,6 +5,7 @@ mod checkpoint;
 mod commands;
 mod common;
 mod cross_entropy;
+mod documents;
 mod evaluate;
 mod hosts;
 mod learn_check;
