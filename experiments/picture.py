@@ -1,4 +1,4 @@
-"""Draws docs/attainment.svg, the picture of the README, from results/*.txt: experiments/picture.py"""
+"""Draws docs/attainment.svg, the picture of the README, from results/*.txt: python3 experiments/picture.py"""
 import pathlib
 import re
 
