@@ -1,5 +1,14 @@
 //! The tuner: trains an agent on a recorded workload, judges it against fixed watermarks, and exports what it learned.
 //!
+//! ```
+//! use kvtide::experiment::Experiment;
+//!
+//! // Everything a training run depends on stands in one file.
+//! let experiment = Experiment::load("experiments/chat-24g.toml".as_ref())?;
+//! assert_eq!(experiment.name, "chat-24g");
+//! # Ok::<(), kvtide::experiment::ExperimentError>(())
+//! ```
+//!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`evaluate`] judges, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the

@@ -4,6 +4,7 @@ mod calibrate;
 mod commands;
 mod common;
 mod cross_entropy;
+mod documents;
 mod evaluate;
 mod floors;
 mod handover;

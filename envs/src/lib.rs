@@ -1,4 +1,15 @@
 //! The world kvtide learns in.
+//! It decides what the real engine decides, step for step. Recorded decisions hold it to that:
+//! ```
+//! use kvtide_envs::golden;
+//! for log in golden::find_logs("../tests/golden/vllm-v1".as_ref())? {
+//!     let report = golden::replay_log(&log)?;
+//!     assert_eq!(report.divergence, None, "{}", report.run);
+//! }
+//! # Ok::<(), golden::GoldenError>(())
+//! ```
+//! A [`Node`](env::Node) is a simulated server that a [`Controller`](env::Controller) steers; a [`VecEnv`](env::VecEnv) is many of
+//! them as an environment to learn in.
 //!
 //! Floor by floor, each standing only on those before it: [`time`], [`seed`] and [`files`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`tier`], where blocks can be; [`evict`], which cached block goes first; [`kv`], blocks; [`deploy`], what serves on what; [`sched`], which request runs;

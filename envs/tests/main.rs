@@ -11,6 +11,7 @@ mod dead_ends;
 mod device_env;
 mod environment;
 mod floors;
+mod golden_committed;
 mod golden_small;
 mod golden_small_v1;
 mod golden_v0;

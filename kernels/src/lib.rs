@@ -1,5 +1,11 @@
 //! CUDA sources as text, what is needed to launch them, and what they must compute.
 //!
+//! ```
+//! use kvtide_kernels::BLOCK_COPY;
+//!
+//! assert!(BLOCK_COPY.source.contains(BLOCK_COPY.entries[0]), "a backend compiles the one and launches the other");
+//! ```
+//!
 //! The sources are compiled by NVRTC at run time, for the device that is there; each uses built-in types only, so that it
 //! compiles without any header. This crate never runs anything on a device: backends that launch these kernels live in
 //! `kvtide-cuda`, and `kvtide-emulator` compiles the sources for the CPU. What it can say about them without one:

@@ -22,6 +22,20 @@
 //! [`victim::choose`] names the running request to preempt. Nothing here reads a clock, and nothing fails: a seat that
 //! is not taken is answered with `None`.
 //!
+//! ```
+//! use kvtide_rules::{AdmissionQueue, Answer, Entry, Micros, Patience, Pricing, Slo};
+//! use kvtide_runtime::Admission;
+//!
+//! let slo: Slo = "ttft:2000,tpot:100,stall:3000".parse()?;
+//! let mut queue = AdmissionQueue::new();
+//! for (id, tokens) in [("long", 8_000), ("short", 200)] {
+//!     queue.push_back(Entry::new(id, slo, Micros::ZERO, Answer::Awaited, tokens, &Pricing::default()));
+//! }
+//! let first = queue.next(Admission::ShortestOnTimeFirst, Micros::from_millis(10), Patience::default());
+//! assert_eq!(first.map(|(_, entry)| entry.id), Some("short"));
+//! # Ok::<(), kvtide_rules::SloError>(())
+//! ```
+//!
 //! The crate needs an allocator and no standard library, contains no `unsafe`, and depends on `kvtide-runtime` alone
 //! (with the feature `serde` also on that).
 #![no_std]

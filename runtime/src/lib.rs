@@ -8,6 +8,22 @@
 //! Beside it, for those who need them: `kvtide-reload` replaces a table while a node serves, `kvtide-capi` is all of this
 //! for C.
 //!
+//! ```
+//! use kvtide_runtime::{ActionMask, Fallback, Guard, GuardConfig, Observer, Snapshot, Table};
+//!
+//! // In a node: the bytes of a file. Where there is none, the guard answers with the fallback and says so.
+//! let bytes: &[u8] = &[];
+//! let mut guard = Guard::new(Table::parse(bytes), GuardConfig::default());
+//! let mut observer = Observer::new();
+//! // Before each decision: what the scheduler knows.
+//! let snapshot = Snapshot { num_gpu_blocks: 2588, free_gpu_blocks: 40, ..Snapshot::default() };
+//! let controls = guard.decide(&observer.observe(&snapshot), 0, ActionMask::ALL);
+//! assert_eq!(guard.last_fallback(), Some(Fallback::NoTable));
+//! assert_eq!(controls.watermark, GuardConfig::default().fallback.watermark);
+//! ```
+//!
+//! `examples/` has a decision of a table from a file, a node in outline, and a table that is compiled in.
+//!
 //! The crate has no dependencies, needs no allocator, contains no `unsafe`, and nothing on the decision path panics.
 #![no_std]
 #![forbid(unsafe_code)]

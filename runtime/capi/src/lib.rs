@@ -1,4 +1,12 @@
-//! The C interface of kvtide-runtime and kvtide-rules. `include/kvtide.h` is made from this crate and is its documentation.
+//! The C interface of kvtide-runtime and kvtide-rules. `include/kvtide.h` is made from this crate and is its documentation;
+//! `examples/node.c` is a node in outline.
+//!
+//! A node opens a policy, fills a snapshot before each decision, and is given the controls of the moment:
+//!
+//! ```c
+//! kvtide_policy_observe(policy, &snapshot, running, num_running, waiting, num_waiting, &observation);
+//! kvtide_policy_decide(policy, &observation, snapshot.now_us, NULL, &controls);
+//! ```
 //!
 //! What is unsafe about talking to C is in this crate, and most of it in `foreign`: a pointer becomes a reference in one
 //! place. Every function is wrapped in `status::guarded`, which turns failures into codes and stops panics.
