@@ -11,6 +11,7 @@ mod bootstrap;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;
+mod constant;
 pub mod distil;
 pub mod evaluate;
 pub mod experiment;

@@ -12,7 +12,7 @@ use kvtide_envs::env::{Node, RewardWeights, mask, observe, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::Window;
-use kvtide_runtime::{ActionProfile, Observer, Policy, Table};
+use kvtide_runtime::{ActionProfile, Head, Observer, Policy, Table};
 
 use super::output::Output;
 use super::progress::Runs;
@@ -105,7 +105,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
     eprintln!("4. judging on {test}, which nobody has seen, at {} loads with 3 seeds", LOADS.len());
     let matrix = Matrix {
-        policies: policies(&checkpoint, &table, world.node.host.profile)?,
+        policies: policies(&checkpoint, &table, world.node.host.profile())?,
         windows: vec![Some(test)],
         loads: LOADS.iter().map(|factor| round(factor * load)).collect(),
         seeds: vec![1, 2, 3],
@@ -162,7 +162,7 @@ fn experiment(args: &DemoArgs, spec: WorldSpec, world: &World) -> anyhow::Result
     let fit_s = span.as_secs_f64() * FIT;
     let mut experiment = Experiment {
         name: "demo".to_owned(),
-        profile: world.node.host.profile.name().to_owned(),
+        profile: world.node.host.profile().name().to_owned(),
         num_envs: NUM_ENVS,
         world: spec,
         episodes: Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0)),
@@ -268,16 +268,13 @@ fn decide(world: &World, test: Window, load: f64, path: &Path) -> anyhow::Result
     let shot = snapshot(&node);
     Ok(format!(
         "\nThe first time a request is refused ({:.0} s in; {} of {} blocks free, {} running, {} waiting) the table says:\n  \
-         watermark {}, victim {}, preemption {}, admission {}, after {} comparisons\n",
+         {}, after {} comparisons\n",
         node.now().as_secs_f64(),
         shot.free_gpu_blocks,
         shot.num_gpu_blocks,
         shot.running,
         shot.waiting,
-        controls.watermark,
-        controls.victim.name(),
-        controls.preemption.name(),
-        controls.admission.name(),
+        Head::ALL.map(|head| format!("{} {}", head.name(), controls.get(head))).join(", "),
         table.path(&observation).count()
     ))
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, bail};
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
-use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Action, ActionProfile, Controls};
+use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head};
 
 use super::progress::Runs;
 use crate::agent::{Prior, best_constant};
@@ -74,10 +73,15 @@ fn search(
     Ok(found)
 }
 
-/// The controls as choices; a watermark between the levels an agent has cannot be favoured.
+/// The controls as choices; a number between the levels an agent has cannot be favoured.
 fn choices(controls: &Controls) -> anyhow::Result<Vec<u8>> {
-    let Some(level) = WATERMARK_LEVELS.iter().position(|&level| level == controls.watermark) else {
-        bail!("prior: watermark {} is none of {WATERMARK_LEVELS:?}", controls.watermark);
-    };
-    Ok(vec![level as u8, controls.victim as u8, controls.preemption as u8, controls.admission as u8])
+    let action = Action::nearest(controls);
+    for head in Head::ALL {
+        if let (Choices::Levels(levels), setting) = (head.choices(), controls.get(head))
+            && action.controls().get(head) != setting
+        {
+            bail!("prior: {} {setting} is none of {levels:?}", head.name());
+        }
+    }
+    Ok(action.indices().to_vec())
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Admission, Controls, Host, Preemption, Victim};
+use kvtide_runtime::{Action, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -156,7 +156,7 @@ impl Schedule {
             victim: pick(s, &[Victim::Newest, Victim::FewestBlocks, Victim::MostBlocks, Victim::LeastProgress]),
             // Mostly swaps: they are what is looked at.
             preemption: pick(s, &[Preemption::Swap, Preemption::Swap, Preemption::Swap, Preemption::Recompute]),
-            admission: Admission::Fcfs,
+            ..Action::ENGINE_DEFAULT.controls()
         }
     }
 
