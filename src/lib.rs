@@ -21,6 +21,7 @@ mod bootstrap;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;
+mod constant;
 pub mod demo;
 mod device;
 pub mod distil;

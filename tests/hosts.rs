@@ -80,7 +80,7 @@ fn every_experiment_is_for_a_host_that_can_serve_it() {
             let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".to_owned()));
             let stand_in = WorldSpec { trace: None, jitter: None, lengths: None, cv: None, workload, ..world.clone() };
             let node = stand_in.world().unwrap_or_else(|error| panic!("{}: {error}", path.display())).node;
-            assert!(node.host.profile.covers(experiment.profile()), "{}: {}", path.display(), node.host.name);
+            assert!(node.host.profile().covers(experiment.profile()), "{}: {}", path.display(), node.host.name);
         }
         judged += 1;
     }

@@ -14,7 +14,7 @@ use kvtide_envs::seed::{self, Stream};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Admission, Controls, Host, Preemption, Victim};
+use kvtide_runtime::{Action, Controls, Host, Preemption, Victim};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -157,7 +157,7 @@ impl Schedule {
             victim: pick(s, &[Victim::Newest, Victim::FewestBlocks, Victim::MostBlocks, Victim::LeastProgress]),
             // Mostly swaps: they are what is looked at.
             preemption: pick(s, &[Preemption::Swap, Preemption::Swap, Preemption::Swap, Preemption::Recompute]),
-            admission: Admission::Fcfs,
+            ..Action::ENGINE_DEFAULT.controls()
         }
     }
 

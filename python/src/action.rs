@@ -1,7 +1,8 @@
 //! What a decision says.
 
-use kvtide_runtime::{Action, ActionMask, Controls, Head, Preemption};
+use kvtide_runtime::{Action, ActionMask, Choices, Controls, Head, Preemption, Setting};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 /// What a scheduler obeys until the next decision.
 #[pyclass(name = "Controls", module = "kvtide", frozen, eq)]
@@ -35,14 +36,27 @@ impl PyControls {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Controls(watermark={}, victim='{}', preemption='{}', admission='{}')",
-            self.watermark(),
-            self.victim(),
-            self.preemption(),
-            self.admission()
-        )
+        let named = |head: Head| match self.0.get(head) {
+            Setting::Level(level) => format!("{}={level}", head.name()),
+            Setting::Choice(name) => format!("{}='{name}'", head.name()),
+        };
+        format!("Controls({})", Head::ALL.map(named).join(", "))
     }
+}
+
+/// Each control has a getter: a head that is added stops here until it has one.
+const _: fn(Controls) = |Controls { watermark: _, victim: _, preemption: _, admission: _ }| {};
+
+/// Every head with its choices: numbers in ascending order, or names.
+pub fn heads(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let heads = PyDict::new(py);
+    for head in Head::ALL {
+        match head.choices() {
+            Choices::Levels(levels) => heads.set_item(head.name(), levels)?,
+            Choices::Named(names) => heads.set_item(head.name(), names)?,
+        }
+    }
+    Ok(heads)
 }
 
 /// What vLLM does by itself, at `watermark`.

@@ -30,6 +30,7 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("SCHEMA_HASH", kvtide_runtime::SCHEMA_HASH)?;
     m.add("ACTION_SET_HASH", kvtide_runtime::ACTION_SET_HASH)?;
     m.add("FEATURE_NAMES", observation::names(m.py())?)?;
+    m.add("HEADS", action::heads(m.py())?)?;
     m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
     m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;

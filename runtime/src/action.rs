@@ -1,123 +1,150 @@
-//! What a policy may do: a multi-discrete action, one choice per [`Head`].
+//! What a policy may do: a multi-discrete action, one choice per [`Head`]. `action/heads.rs` declares them; adding one is an
+//! entry there, and every place that acts on it.
+
+mod declare;
+mod heads;
+mod mask;
+mod profile;
+
+use core::fmt;
 
 use crate::hash;
 
-/// Number of heads.
-pub const NUM_HEADS: usize = 4;
+pub use heads::{Admission, Controls, HEADS, Head, NUM_HEADS, PerHead, Preemption, Victim, WATERMARK_LEVELS};
+pub use mask::ActionMask;
+pub use profile::ActionProfile;
 
-/// The watermarks a policy can choose, as fractions of the GPU pool. The last admits nothing while anything runs.
-pub const WATERMARK_LEVELS: [f64; 12] = [0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25, 0.35, 0.5, 1.0];
+/// What a head is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadSpec {
+    /// Name in files, flags and logs.
+    pub name: &'static str,
+    /// What it is called in policy texts.
+    pub key: &'static str,
+    /// What is decided, in one sentence.
+    pub what: &'static str,
+    /// The narrowest profile that decides it.
+    pub profile: ActionProfile,
+    /// When a scheduler asks for it.
+    pub asked: Asked,
+    /// What can be chosen.
+    pub choices: Choices,
+}
 
-/// One decision within an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Head {
-    /// Fraction of the pool admission must leave free, an index into [`WATERMARK_LEVELS`].
-    Watermark = 0,
-    /// Which running request is preempted when blocks run out.
-    Victim = 1,
-    /// What happens to the victim's blocks.
-    Preemption = 2,
-    /// In which order waiting requests are admitted.
-    Admission = 3,
+/// When a scheduler asks what a head is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// In every step.
+    Always,
+    /// When a running request is preempted: where nobody is, every choice is the same run.
+    OnPreemption,
+}
+
+/// What can be chosen of a head, in index order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choices {
+    /// Numbers in ascending order: neighbours do much the same.
+    Levels(&'static [f64]),
+    /// Rules, of which each is as near to any other.
+    Named(&'static [&'static str]),
+}
+
+impl Choices {
+    /// How many there are.
+    pub const fn len(self) -> usize {
+        match self {
+            Choices::Levels(levels) => levels.len(),
+            Choices::Named(names) => names.len(),
+        }
+    }
+
+    /// Never: a head has choices.
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// What choice `index` sets the head to, if there is one.
+    pub fn get(self, index: u8) -> Option<Setting> {
+        let index = usize::from(index);
+        match self {
+            Choices::Levels(levels) => levels.get(index).copied().map(Setting::Level),
+            Choices::Named(names) => names.get(index).copied().map(Setting::Choice),
+        }
+    }
+
+    /// Whether they are numbers.
+    pub const fn are_levels(self) -> bool {
+        matches!(self, Choices::Levels(_))
+    }
+}
+
+/// What a head is set to, whichever head it is. Written as in policy texts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Setting {
+    /// A number, of a head with levels; it need not be one of them.
+    Level(f64),
+    /// The name of a choice.
+    Choice(&'static str),
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Setting::Level(level) => write!(f, "{level}"),
+            Setting::Choice(name) => f.write_str(name),
+        }
+    }
 }
 
 impl Head {
-    /// Every head, in index order.
-    pub const ALL: [Head; NUM_HEADS] = [Head::Watermark, Head::Victim, Head::Preemption, Head::Admission];
-
     /// The head's name in files, flags and logs.
     pub const fn name(self) -> &'static str {
-        match self {
-            Head::Watermark => "watermark",
-            Head::Victim => "victim",
-            Head::Preemption => "preemption",
-            Head::Admission => "admission",
-        }
+        HEADS[self as usize].name
+    }
+
+    /// What it is called in policy texts.
+    pub const fn key(self) -> &'static str {
+        HEADS[self as usize].key
+    }
+
+    /// What can be chosen.
+    pub const fn choices(self) -> Choices {
+        HEADS[self as usize].choices
+    }
+
+    /// When a scheduler asks for it.
+    pub const fn asked(self) -> Asked {
+        HEADS[self as usize].asked
     }
 
     /// Number of choices of this head.
     pub const fn size(self) -> usize {
-        match self {
-            Head::Watermark => WATERMARK_LEVELS.len(),
-            Head::Victim => Victim::ALL.len(),
-            Head::Preemption => Preemption::ALL.len(),
-            Head::Admission => Admission::ALL.len(),
-        }
+        SIZES[self as usize]
     }
 }
+
+/// Number of choices of each head, in index order.
+pub const SIZES: [usize; NUM_HEADS] = {
+    let mut sizes = [0; NUM_HEADS];
+    let mut head = 0;
+    while head < NUM_HEADS {
+        sizes[head] = HEADS[head].choices.len();
+        // A mask has a bit for each.
+        assert!(0 < sizes[head] && sizes[head] <= 16, "from one choice to sixteen");
+        head += 1;
+    }
+    sizes
+};
 
 /// Sum of the sizes of all heads: the width of a policy network's output.
-pub const NUM_CHOICES: usize =
-    WATERMARK_LEVELS.len() + Victim::ALL.len() + Preemption::ALL.len() + Admission::ALL.len();
-
-macro_rules! choices {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum $name {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl $name {
-            /// Every choice, in index order.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-
-            /// The choice's name in files, flags and logs.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $($name::$variant => $text,)+
-                }
-            }
-
-            /// The choice of that name.
-            pub fn from_name(name: &str) -> Option<$name> {
-                Self::ALL.iter().copied().find(|choice| choice.name() == name)
-            }
-        }
-    };
-}
-
-choices! {
-    /// Which running request is preempted. Candidates are the running requests not yet handled in the step.
-    Victim {
-        /// The tail of running, as vLLM does.
-        Newest = "newest",
-        /// The request holding the fewest blocks; the newest of equals.
-        FewestBlocks = "fewest-blocks",
-        /// The request holding the most blocks; the newest of equals.
-        MostBlocks = "most-blocks",
-        /// The request with the fewest generated tokens; the newest of equals.
-        LeastProgress = "least-progress",
-        /// The request whose next token deadline is furthest away; the newest of equals.
-        MostSlack = "most-slack",
+pub const NUM_CHOICES: usize = {
+    let (mut sum, mut head) = (0, 0);
+    while head < NUM_HEADS {
+        sum += SIZES[head];
+        head += 1;
     }
-}
-
-choices! {
-    /// What happens to a victim's blocks.
-    Preemption {
-        /// Copied to the host and brought back later.
-        Swap = "swap",
-        /// Dropped and computed again.
-        Recompute = "recompute",
-        /// Whichever the cost model prices lower for this victim.
-        Cheaper = "cheaper",
-    }
-}
-
-choices! {
-    /// Order in which waiting requests are admitted. Whoever waited past the ageing bound comes first under every order.
-    Admission {
-        /// Queue order, as vLLM does.
-        Fcfs = "fcfs",
-        /// Requests that can still meet their targets before those that cannot; queue order within each.
-        OnTimeFirst = "on-time-first",
-        /// As `OnTimeFirst`, and among those on time the fewest tokens to compute first.
-        ShortestOnTimeFirst = "shortest-on-time-first",
-    }
-}
+    sum
+};
 
 /// One choice index per head. Indices are always in range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +157,7 @@ impl Action {
     pub const fn new(choices: [u8; NUM_HEADS]) -> Option<Action> {
         let mut head = 0;
         while head < NUM_HEADS {
-            if choices[head] as usize >= Head::ALL[head].size() {
+            if choices[head] as usize >= SIZES[head] {
                 return None;
             }
             head += 1;
@@ -139,18 +166,15 @@ impl Action {
     }
 
     /// vLLM's V0 default where it can be expressed: watermark 0.01, newest victim, recompute, first come first served.
-    pub const ENGINE_DEFAULT: Action = Action { choices: [1, 0, 1, 0] };
+    pub const ENGINE_DEFAULT: Action = Action { choices: heads::V0_CHOICES };
 
     /// vLLM's V1 default: as [`ENGINE_DEFAULT`](Self::ENGINE_DEFAULT) with a watermark of 0.
-    pub const V1_DEFAULT: Action = Action { choices: [0, 0, 1, 0] };
+    pub const V1_DEFAULT: Action = Action { choices: heads::V1_CHOICES };
 
-    /// The action whose controls come nearest to `controls`: its watermark is the level nearest to theirs, the lower of equals;
-    /// NaN is 0.
+    /// The action whose controls come nearest to `controls`: of a head with levels the one nearest to theirs, the lower of
+    /// equals; NaN is the first.
     pub fn nearest(controls: &Controls) -> Action {
-        let distance = |level: usize| (WATERMARK_LEVELS[level] - controls.watermark).abs();
-        let level = (1..WATERMARK_LEVELS.len())
-            .fold(0, |best, level| if distance(level) < distance(best) { level } else { best });
-        Action { choices: [level as u8, controls.victim as u8, controls.preemption as u8, controls.admission as u8] }
+        Action { choices: controls.nearest() }
     }
 
     /// The index chosen for `head`, in `0..head.size()`.
@@ -173,193 +197,47 @@ impl Action {
 
     /// What the scheduler is told.
     pub fn controls(self) -> Controls {
-        Controls {
-            watermark: pick(&WATERMARK_LEVELS, self.choices[0], 0.0),
-            victim: pick(Victim::ALL, self.choices[1], Victim::Newest),
-            preemption: pick(Preemption::ALL, self.choices[2], Preemption::Recompute),
-            admission: pick(Admission::ALL, self.choices[3], Admission::Fcfs),
-        }
+        Controls::of(self.choices)
     }
 }
 
-/// Indexing without a panic path; the constructor keeps every index in range.
-fn pick<T: Copy>(choices: &[T], index: u8, otherwise: T) -> T {
-    choices.get(usize::from(index)).copied().unwrap_or(otherwise)
-}
-
-/// The resolved action: what a scheduler obeys until the next decision.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Controls {
-    /// Fraction of the GPU pool admission must leave free, in `0..=1`. Not restricted to [`WATERMARK_LEVELS`].
-    pub watermark: f64,
-    /// Who is preempted.
-    pub victim: Victim,
-    /// How.
-    pub preemption: Preemption,
-    /// Who is admitted next.
-    pub admission: Admission,
-}
-
-/// Which choices the engine can carry out right now: bit *i* of a head's word allows choice *i*.
-///
-/// Every head always allows at least one choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ActionMask {
-    allowed: [u16; NUM_HEADS],
-}
-
-impl ActionMask {
-    /// Everything allowed.
-    pub const ALL: ActionMask = {
-        let mut allowed = [0; NUM_HEADS];
-        let mut head = 0;
-        while head < NUM_HEADS {
-            allowed[head] = (1 << Head::ALL[head].size()) - 1;
-            head += 1;
-        }
-        ActionMask { allowed }
-    };
-
-    /// Whether `choice` of `head` is allowed.
-    pub const fn allows(self, head: Head, choice: u8) -> bool {
-        choice < 16 && self.allowed[head as usize] >> choice & 1 == 1
-    }
-
-    /// The mask without one choice. The last remaining choice of a head cannot be forbidden.
+impl Controls {
+    /// The same controls with another choice for one head, or `None` if `choice` is out of range.
     #[must_use]
-    pub const fn forbid(mut self, head: Head, choice: u8) -> ActionMask {
-        let bit = if choice < 16 { 1 << choice } else { 0 };
-        let left = self.allowed[head as usize] & !bit;
-        if left != 0 {
-            self.allowed[head as usize] = left;
-        }
-        self
-    }
-
-    /// The mask with one head pinned to a single choice.
-    #[must_use]
-    pub const fn pin(mut self, head: Head, choice: u8) -> ActionMask {
-        if (choice as usize) < head.size() {
-            self.allowed[head as usize] = 1 << choice;
-        }
-        self
-    }
-
-    /// What both masks allow; a head on which they have nothing in common stays as it is here.
-    #[must_use]
-    pub const fn and(mut self, other: ActionMask) -> ActionMask {
-        let mut head = 0;
-        while head < NUM_HEADS {
-            let both = self.allowed[head] & other.allowed[head];
-            if both != 0 {
-                self.allowed[head] = both;
-            }
-            head += 1;
-        }
-        self
-    }
-
-    /// `action` with every forbidden choice replaced by the head's first allowed one.
-    #[must_use]
-    pub fn repair(self, mut action: Action) -> Action {
-        for (word, choice) in self.allowed.iter().zip(&mut action.choices) {
-            if word >> *choice & 1 == 0 {
-                *choice = word.trailing_zeros() as u8;
-            }
-        }
-        action
-    }
-
-    /// Raw words in head order.
-    pub const fn words(self) -> [u16; NUM_HEADS] {
-        self.allowed
+    pub fn with(mut self, head: Head, choice: u8) -> Option<Controls> {
+        self.take(head, &Action::ENGINE_DEFAULT.with(head, choice)?.controls());
+        Some(self)
     }
 }
 
-/// The heads in use; the others stay at the engine's defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ActionProfile {
-    /// Watermark alone: what a stock vLLM flag could do.
-    Watermark = 0,
-    /// Watermark, victim, preemption.
-    Core = 1,
-    /// Everything, with admission order.
-    Full = 2,
-}
-
-impl ActionProfile {
-    /// Every profile, in index order.
-    pub const ALL: [ActionProfile; 3] = [ActionProfile::Watermark, ActionProfile::Core, ActionProfile::Full];
-
-    /// The profile's name in files and flags.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ActionProfile::Watermark => "watermark",
-            ActionProfile::Core => "core",
-            ActionProfile::Full => "full",
-        }
-    }
-
-    /// The profile of that name.
-    pub fn from_name(name: &str) -> Option<ActionProfile> {
-        Self::ALL.into_iter().find(|profile| profile.name() == name)
-    }
-
-    /// The heads this profile decides, in index order.
-    pub const fn heads(self) -> &'static [Head] {
-        match self {
-            ActionProfile::Watermark => &[Head::Watermark],
-            ActionProfile::Core => &[Head::Watermark, Head::Victim, Head::Preemption],
-            ActionProfile::Full => &Head::ALL,
-        }
-    }
-
-    /// Whether a node that can carry out this profile's heads can carry out `table`'s.
-    pub fn covers(self, table: ActionProfile) -> bool {
-        table.heads().iter().all(|head| self.heads().contains(head))
-    }
-
-    /// `mask` with every head outside the profile pinned to `default`'s choice.
-    #[must_use]
-    pub fn restrict(self, mask: ActionMask, default: Action) -> ActionMask {
-        Head::ALL
-            .into_iter()
-            .filter(|head| !self.heads().contains(head))
-            .fold(mask, |mask, head| mask.pin(head, default.get(head)))
-    }
-}
-
-/// Hash of the meaning of an action: heads, choices and watermark levels, in order. A table made for another set is refused.
+/// Hash of the meaning of an action: heads, then each head's levels or choices, in order. A table made for another set is
+/// refused.
 pub const ACTION_SET_HASH: u64 = {
     let mut state = hash::OFFSET_BASIS;
     let mut head = 0;
     while head < NUM_HEADS {
-        state = hash::absorb(state, Head::ALL[head].name().as_bytes());
+        state = hash::absorb(state, HEADS[head].name.as_bytes());
         head += 1;
     }
-    let mut index = 0;
-    while index < WATERMARK_LEVELS.len() {
-        state = hash::absorb(state, &WATERMARK_LEVELS[index].to_bits().to_le_bytes());
-        index += 1;
-    }
-    index = 0;
-    while index < Victim::ALL.len() {
-        state = hash::absorb(state, Victim::ALL[index].name().as_bytes());
-        index += 1;
-    }
-    index = 0;
-    while index < Preemption::ALL.len() {
-        state = hash::absorb(state, Preemption::ALL[index].name().as_bytes());
-        index += 1;
-    }
-    index = 0;
-    while index < Admission::ALL.len() {
-        state = hash::absorb(state, Admission::ALL[index].name().as_bytes());
-        index += 1;
+    head = 0;
+    while head < NUM_HEADS {
+        state = absorb_choices(state, HEADS[head].choices);
+        head += 1;
     }
     state
 };
+
+const fn absorb_choices(mut state: u64, choices: Choices) -> u64 {
+    let mut index = 0;
+    while index < choices.len() {
+        state = match choices {
+            Choices::Levels(levels) => hash::absorb(state, &levels[index].to_bits().to_le_bytes()),
+            Choices::Named(names) => hash::absorb(state, names[index].as_bytes()),
+        };
+        index += 1;
+    }
+    state
+}
 
 #[cfg(test)]
 mod tests {
@@ -368,6 +246,56 @@ mod tests {
     #[test]
     fn choices_sum_over_heads() {
         assert_eq!(NUM_CHOICES, Head::ALL.iter().map(|head| head.size()).sum::<usize>());
+    }
+
+    #[test]
+    fn the_hash_is_that_of_the_tables_there_are() {
+        assert_eq!(ACTION_SET_HASH, 0x6203_e25e_664e_3d4b);
+    }
+
+    #[test]
+    fn a_head_is_what_its_declaration_says() {
+        assert_eq!(Head::ALL.map(Head::name), ["watermark", "victim", "preemption", "admission"]);
+        assert_eq!(Head::ALL.map(Head::key), ["watermark", "victim", "mode", "admission"]);
+        assert_eq!(HEADS[1].what, "Which running request is preempted when blocks run out.");
+        assert_eq!(SIZES, [12, 5, 3, 3]);
+        assert_eq!(Head::Watermark.choices().get(4), Some(Setting::Level(0.05)));
+        assert_eq!(Head::Victim.choices().get(4), Some(Setting::Choice("most-slack")));
+        assert_eq!(Head::Victim.choices().get(5), None);
+        for profile in ActionProfile::ALL {
+            let decided = Head::ALL.into_iter().filter(|&head| profile.decides(head));
+            assert!(profile.heads().iter().copied().eq(decided));
+        }
+    }
+
+    #[test]
+    fn controls_are_read_and_set_head_by_head() {
+        let default = Action::V1_DEFAULT.controls();
+        let controls = default.read(Head::Watermark, "0.07").unwrap().read(Head::Preemption, "swap").unwrap();
+        assert_eq!(controls, Controls { watermark: 0.07, preemption: Preemption::Swap, ..default });
+        for (head, text) in
+            [(Head::Watermark, "1.5"), (Head::Watermark, "nan"), (Head::Victim, "me"), (Head::Victim, "")]
+        {
+            assert_eq!(default.read(head, text), None);
+        }
+        assert_eq!(
+            Head::ALL.map(|head| controls.get(head)),
+            [Setting::Level(0.07), Setting::Choice("newest"), Setting::Choice("swap"), Setting::Choice("fcfs"),]
+        );
+        let mut taken = default;
+        Head::ALL.into_iter().for_each(|head| taken.take(head, &controls));
+        assert_eq!(taken, controls);
+        assert_eq!(default.with(Head::Preemption, 0), default.read(Head::Preemption, "swap"));
+        assert_eq!(default.with(Head::Watermark, 12), None);
+    }
+
+    #[test]
+    fn what_a_mask_forbids_is_replaced_but_for_numbers() {
+        let controls = Controls { watermark: 0.07, preemption: Preemption::Swap, ..Action::V1_DEFAULT.controls() };
+        let mask = ActionMask::ALL.forbid(Head::Preemption, 0).pin(Head::Watermark, 3);
+        assert_eq!(controls.repaired(mask), Controls { preemption: Preemption::Recompute, ..controls });
+        let sound = |watermark| Controls { watermark, ..controls }.sound().watermark;
+        assert_eq!([-1.0, f64::NAN, 0.3, 7.0].map(sound), [0.0, 0.0, 0.3, 1.0]);
     }
 
     #[test]

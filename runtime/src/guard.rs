@@ -4,7 +4,7 @@
 //! the one that did best on that traffic ([`GuardConfig::fallback_for`]), and a counter says why. Only features the table
 //! decides by are looked at: where the others are, nothing depends on.
 
-use crate::action::{Action, ActionMask, ActionProfile, Controls, Head};
+use crate::action::{Action, ActionMask, ActionProfile, Controls};
 use crate::feature_set::FeatureSet;
 use crate::format::FormatError;
 use crate::observation::{Feature, NUM_FEATURES, Observation};
@@ -211,7 +211,7 @@ pub struct GuardState {
 impl GuardState {
     /// The state before the first decision. A fallback watermark outside 0..=1 is clamped; NaN is 0.
     pub fn new(mut config: GuardConfig) -> GuardState {
-        config.fallback = sound(config.fallback);
+        config.fallback = config.fallback.sound();
         GuardState {
             config,
             counters: GuardCounters::default(),
@@ -226,7 +226,7 @@ impl GuardState {
 
     /// Falls back to other controls from now on: another table may know a better watermark. Clamped as by [`new`](Self::new).
     pub fn set_fallback(&mut self, fallback: Controls) {
-        self.config.fallback = sound(fallback);
+        self.config.fallback = fallback.sound();
     }
 
     /// What is fallen back to.
@@ -245,12 +245,12 @@ impl GuardState {
         let outcome = self.judge(table, observation, age_us);
         self.last = outcome.err();
         self.counters.count(self.last);
-        let fallback = repair(self.config.fallback, mask);
+        let fallback = self.config.fallback.repaired(mask);
         let Ok(table) = outcome else {
             self.in_force = None;
             return fallback;
         };
-        let wanted = overlay(fallback, table.decide(observation, mask).controls(), table.profile());
+        let wanted = overlay(fallback, &table.decide(observation, mask).controls(), table.profile());
         self.limit(wanted, mask)
     }
 
@@ -261,7 +261,7 @@ impl GuardState {
                 self.in_force = Some((controls, age.saturating_add(1)));
                 controls
             }
-            Some((controls, age)) if age < self.config.hold_decisions && repair(controls, mask) == controls => {
+            Some((controls, age)) if age < self.config.hold_decisions && controls.repaired(mask) == controls => {
                 self.in_force = Some((controls, age.saturating_add(1)));
                 self.counters.held = self.counters.held.saturating_add(1);
                 controls
@@ -333,30 +333,10 @@ impl GuardState {
     }
 }
 
-/// `controls` with a watermark in 0..=1.
-fn sound(controls: Controls) -> Controls {
-    // `max` drops NaN, `clamp` would keep it.
-    Controls { watermark: controls.watermark.max(0.0).clamp(0.0, 1.0), ..controls }
-}
-
-/// `controls` with every choice the mask forbids replaced; the watermark stays, it need not be one of the levels.
-fn repair(controls: Controls, mask: ActionMask) -> Controls {
-    let choices = [0, controls.victim as u8, controls.preemption as u8, controls.admission as u8];
-    match Action::new(choices) {
-        Some(action) => Controls { watermark: controls.watermark, ..mask.repair(action).controls() },
-        None => controls,
-    }
-}
-
 /// `base` with the heads of `profile` taken from `table`.
-fn overlay(mut base: Controls, table: Controls, profile: ActionProfile) -> Controls {
-    for head in profile.heads() {
-        match head {
-            Head::Watermark => base.watermark = table.watermark,
-            Head::Victim => base.victim = table.victim,
-            Head::Preemption => base.preemption = table.preemption,
-            Head::Admission => base.admission = table.admission,
-        }
+fn overlay(mut base: Controls, table: &Controls, profile: ActionProfile) -> Controls {
+    for &head in profile.heads() {
+        base.take(head, table);
     }
     base
 }

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use crate::action::{ActionProfile, Head, Preemption};
+use crate::action::{Action, ActionMask, ActionProfile, Head, PerHead, Preemption};
 use crate::feature_set::FeatureSet;
 use crate::format::{FeatureRange, Node};
 use crate::observation::{FEATURES, Feature, Observation};
@@ -17,7 +17,7 @@ pub struct Host {
     /// Its name in files and flags.
     pub name: &'static str,
     /// The heads it lets a table decide.
-    pub profile: ActionProfile,
+    pub heads: PerHead<bool>,
     /// Whether a victim's blocks can be copied out and brought back.
     pub has_host_tier: bool,
     /// Features it always shows as one value.
@@ -47,7 +47,7 @@ impl Host {
     /// vLLM 0.33: every head, no host tier.
     pub const VLLM: Host = Host {
         name: "vllm-0.33",
-        profile: ActionProfile::Full,
+        heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
         has_host_tier: false,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
@@ -59,7 +59,7 @@ impl Host {
     /// SGLang 0.5 through its new-token ratio: the watermark alone, and neither refusals nor unfinished prompts to be seen.
     pub const SGLANG: Host = Host {
         name: "sglang-0.5",
-        profile: ActionProfile::Watermark,
+        heads: PerHead { watermark: true, victim: false, preemption: false, admission: false },
         has_host_tier: false,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
@@ -71,7 +71,12 @@ impl Host {
     };
 
     /// The simulator's own engine, and any node that embeds the runtime: everything.
-    pub const KVTIDE: Host = Host { name: "kvtide", profile: ActionProfile::Full, has_host_tier: true, constants: &[] };
+    pub const KVTIDE: Host = Host {
+        name: "kvtide",
+        heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
+        has_host_tier: true,
+        constants: &[],
+    };
 
     /// Every host.
     pub const ALL: [Host; 3] = [Host::VLLM, Host::SGLANG, Host::KVTIDE];
@@ -79,6 +84,24 @@ impl Host {
     /// The host of that name.
     pub fn from_name(name: &str) -> Option<Host> {
         Host::ALL.into_iter().find(|host| host.name == name)
+    }
+
+    /// Whether it lets a table decide `head`.
+    pub const fn decides(&self, head: Head) -> bool {
+        *self.heads.get(head)
+    }
+
+    /// The widest profile of which it lets a table decide every head.
+    pub fn profile(&self) -> ActionProfile {
+        let fits = |profile: &&ActionProfile| profile.heads().iter().all(|&head| self.decides(head));
+        ActionProfile::ALL.iter().rfind(fits).copied().unwrap_or(ActionProfile::Watermark)
+    }
+
+    /// `mask` with every head it keeps for itself pinned to `default`'s choice.
+    #[must_use]
+    pub fn restrict(&self, mask: ActionMask, default: Action) -> ActionMask {
+        let own = Head::ALL.into_iter().filter(|&head| !self.decides(head));
+        own.fold(mask, |mask, head| mask.pin(head, default.get(head)))
     }
 
     /// The features that can move on it.
@@ -103,10 +126,10 @@ impl Host {
     /// The first reason why not.
     pub fn check(&self, table: &Table<'_>, has_prefix_cache: bool, tolerance: f32) -> Result<(), Unfit> {
         let host = self.name;
-        if let Some(&head) = table.profile().heads().iter().find(|head| !self.profile.heads().contains(head)) {
+        if let Some(&head) = table.profile().heads().iter().find(|&&head| !self.decides(head)) {
             return Err(Unfit::Head { host, head });
         }
-        if !self.has_host_tier && table.profile().heads().contains(&Head::Preemption) && swaps(table) {
+        if !self.has_host_tier && table.profile().decides(Head::Preemption) && swaps(table) {
             return Err(Unfit::Swap { host });
         }
         let cache = (!has_prefix_cache).then_some(&NO_CACHE);

@@ -43,7 +43,10 @@ pub mod owned;
 pub mod policy;
 pub mod table;
 
-pub use action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Controls, Head, Preemption, Victim};
+pub use action::{
+    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSpec,
+    PerHead, Preemption, Setting, Victim,
+};
 pub use census::{RunningRequest, WaitingRequest};
 pub use feature_set::FeatureSet;
 pub use fixed::Fixed;

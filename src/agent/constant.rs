@@ -4,22 +4,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::env::{Arena, Episode};
 use kvtide_envs::seed;
-use kvtide_runtime::{Action, ActionProfile, Fixed, Head};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Fixed, Head};
 use rayon::prelude::*;
 
 use super::AgentError;
 use super::validate::{attainment, play};
+use crate::constant::{Constants, Effort, Round, Stage};
 
 /// Episodes all constants are judged on.
-const FEW: u64 = 24;
+const FEW: usize = 24;
 /// Episodes the best of them are judged on.
-const MANY: u64 = 96;
+const MANY: usize = 96;
 /// How many go on to the next round.
 const BEST: usize = 4;
 
 /// Looks for the constant action under which the largest share of requests misses no target, over episodes of all of the
-/// arena's worlds, drawn from `seed`: every watermark with every admission order first, the victims and preemption modes
-/// of the best of these next, and the best of all on four times the episodes. Heads that `profile` does not decide stay
+/// arena's worlds, drawn from `seed`: every choice of the heads that are always asked for first, for the best of these every
+/// choice of the others next, and the best of all on four times the episodes. Heads that `profile` does not decide stay
 /// at the engine's default. `progress` is told how many more
 /// episodes are planned and how many more are done. `None` once `stop` is set.
 ///
@@ -32,60 +33,65 @@ pub fn best_constant(
     progress: &(dyn Fn(usize, usize) + Sync),
     stop: &AtomicBool,
 ) -> Result<Option<Action>, AgentError> {
-    let default = arena.default_action();
-    let coarse = variants(arena, profile, &[default], [Head::Watermark, Head::Admission]);
-    let Some(coarse) = best(arena, coarse, FEW, seed, progress, stop)? else { return Ok(None) };
-    let fine = variants(arena, profile, &coarse, [Head::Victim, Head::Preemption]);
-    let Some(fine) = best(arena, fine, FEW, seed, progress, stop)? else { return Ok(None) };
-    Ok(best(arena, fine, MANY, seed, progress, stop)?.map(|best| best[0]))
+    let constants = Constants { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
+    let best = constants.best(&mut Episodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
+    Ok(best.map(|(controls, _)| Action::nearest(&controls)))
 }
 
-/// `actions` with every choice of two heads that the profile decides and some episode allows.
-fn variants(arena: &dyn Arena, profile: ActionProfile, actions: &[Action], heads: [Head; 2]) -> Vec<Action> {
-    let allowed = arena.choices();
-    let mut variants = actions.to_vec();
-    for head in heads.into_iter().filter(|head| profile.heads().contains(head)) {
-        let choices = (0..head.size() as u8).filter(|choice| allowed[head as usize] & (1 << choice) != 0);
-        let choices: Vec<u8> = choices.collect();
-        variants =
-            variants.iter().flat_map(|action| choices.iter().filter_map(|&choice| action.with(head, choice))).collect();
-    }
-    variants
+/// The choices that some episode allows.
+fn allowed(arena: &dyn Arena) -> ActionMask {
+    let choices = Head::ALL.into_iter().zip(arena.choices());
+    let forbidden = choices.flat_map(|(head, word)| {
+        (0..head.size() as u8).filter(move |choice| word >> choice & 1 == 0).map(move |choice| (head, choice))
+    });
+    forbidden.fold(ActionMask::ALL, |mask, (head, choice)| mask.forbid(head, choice))
 }
 
-/// The best of `actions`, best first, the earlier of equals; `None` once `stop` is set.
-fn best(
-    arena: &dyn Arena,
-    actions: Vec<Action>,
-    episodes: u64,
+/// Constants on the same episodes of an arena each.
+struct Episodes<'a> {
+    arena: &'a dyn Arena,
     seed: u64,
-    progress: &(dyn Fn(usize, usize) + Sync),
-    stop: &AtomicBool,
-) -> Result<Option<Vec<Action>>, AgentError> {
-    let total = actions.len() * episodes as usize;
-    progress(total, 0);
-    let run = |number: usize| -> Result<Option<Episode>, AgentError> {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let (action, episode) = (actions[number / episodes as usize], number as u64 % episodes);
-        let played = play(arena, seed::derive(seed, "constant", episode), &Fixed(action), |_| {})?;
-        progress(0, 1);
-        Ok(Some(played))
-    };
-    let played: Result<Vec<Option<Episode>>, AgentError> = (0..total).into_par_iter().map(run).collect();
-    let Some(played) = played?.into_iter().collect::<Option<Vec<Episode>>>() else { return Ok(None) };
-    let attained = played.chunks(episodes as usize).map(attainment);
-    let mut ranked: Vec<(f64, Action)> = attained.zip(actions).collect();
-    ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    Ok(Some(ranked.into_iter().take(BEST).map(|(_, action)| action).collect()))
+    progress: &'a (dyn Fn(usize, usize) + Sync),
+    stop: &'a AtomicBool,
+}
+
+impl Stage for Episodes<'_> {
+    type Runs = Vec<Episode>;
+    type Error = AgentError;
+
+    fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
+        let episodes = if round == Round::Last { MANY } else { FEW };
+        let total = constants.len() * episodes;
+        (self.progress)(total, 0);
+        let run = |number: usize| -> Result<Option<Episode>, AgentError> {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let (action, episode) = (Action::nearest(&constants[number / episodes]), (number % episodes) as u64);
+            let played = play(self.arena, seed::derive(self.seed, "constant", episode), &Fixed(action), |_| {})?;
+            (self.progress)(0, 1);
+            Ok(Some(played))
+        };
+        let played: Result<Vec<Option<Episode>>, AgentError> = (0..total).into_par_iter().map(run).collect();
+        let played = played?.into_iter().collect::<Option<Vec<Episode>>>();
+        Ok(played.map(|played| played.chunks(episodes).map(<[Episode]>::to_vec).collect()))
+    }
+
+    fn score(runs: &Vec<Episode>) -> (f64, f64) {
+        (attainment(runs), 0.0)
+    }
+
+    /// A race varies the best of a round, whatever they do.
+    fn preempted(_: &Vec<Episode>) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use kvtide_envs::env::{EnvError, Served};
+    use kvtide_runtime::Observation;
     use kvtide_runtime::action::NUM_HEADS;
-    use kvtide_runtime::{ActionMask, Observation};
 
     use super::*;
 

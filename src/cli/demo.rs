@@ -72,7 +72,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
 
     let (loads, seeds) = (LOADS.len(), SEEDS.len());
     eprintln!("4. judging on {test}, which nobody has seen, at {loads} loads with {seeds} seeds");
-    let matrix = demo.matrix(&checkpoint, &table, world.node.host.profile)?;
+    let matrix = demo.matrix(&checkpoint, &table, world.node.host.profile())?;
     let Some(rows) = judge(&world, &matrix, stop)? else { return Ok(Exit::Interrupted) };
     show(args, &demo, &world, &rows, &table)
 }

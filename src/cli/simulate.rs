@@ -139,3 +139,15 @@ fn render(row: &Row) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_head() {
+        let help = SimulateArgs::augment_args(clap::Command::new("simulate")).render_long_help().to_string();
+        let keys = kvtide_runtime::Head::ALL.into_iter().skip(1).map(|head| format!("{}=…", head.key()));
+        assert!(help.contains(&format!("fixed:W[,{}]", keys.collect::<Vec<String>>().join(","))), "{help}");
+    }
+}

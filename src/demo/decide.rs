@@ -5,7 +5,7 @@ use std::path::Path;
 use kvtide_envs::env::{Node, Progress, mask, observe, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::workload::Draw;
-use kvtide_runtime::{Observer, Policy};
+use kvtide_runtime::{Head, Observer, Policy};
 
 use super::{Demo, DemoError};
 use crate::export;
@@ -33,16 +33,13 @@ impl Demo {
         let shot = snapshot(&node);
         Ok(format!(
             "\nThe first time a request is refused ({:.0} s in; {} of {} blocks free, {} running, {} waiting) the table \
-             says:\n  watermark {}, victim {}, preemption {}, admission {}, after {} comparisons\n",
+             says:\n  {}, after {} comparisons\n",
             node.now().as_secs_f64(),
             shot.free_gpu_blocks,
             shot.num_gpu_blocks,
             shot.running,
             shot.waiting,
-            controls.watermark,
-            controls.victim.name(),
-            controls.preemption.name(),
-            controls.admission.name(),
+            Head::ALL.map(|head| format!("{} {}", head.name(), controls.get(head))).join(", "),
             table.path(&observation).count()
         ))
     }

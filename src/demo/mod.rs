@@ -176,7 +176,7 @@ impl Demo {
 fn experiment(spec: WorldSpec, world: &World, episodes: Episodes, decisions: u64, seed: u64) -> Experiment {
     Experiment {
         name: "demo".to_owned(),
-        profile: world.node.host.profile.name().to_owned(),
+        profile: world.node.host.profile().name().to_owned(),
         num_envs: NUM_ENVS,
         world: spec,
         episodes,

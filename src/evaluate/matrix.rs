@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use kvtide_envs::env::{Controller, RunError};
 use kvtide_envs::metrics::Summary;
 use kvtide_envs::workload::{Window, Workload, WorkloadError};
-use kvtide_runtime::{ActionProfile, Controls};
+use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Preemption};
 use rayon::prelude::*;
 
-use super::hindsight;
 use super::row::Row;
 use super::spec::fixed_name;
 use super::subject::Subject;
+use crate::constant::{Constants, Effort, Round, Stage};
 use crate::world::{Draw, World};
 
 /// Everything to be run on one world.
@@ -172,23 +172,12 @@ impl Job<'_> {
         name: &str,
         profile: ActionProfile,
     ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
-        let default = self.default_controls();
-        let coarse = hindsight::coarse(profile, default);
-        if self.constants(name, &coarse)?.is_none() {
-            return Ok(None);
-        }
         let host_pool = self.world.node.engine.num_cpu_blocks > 0;
-        let preempted = |controls: &&Controls| self.summaries(controls).iter().any(|summary| summary.preemptions > 0);
-        let fine: Vec<Controls> = coarse
-            .iter()
-            .filter(preempted)
-            .flat_map(|controls| hindsight::refine(profile, controls, host_pool))
-            .collect();
-        if self.constants(name, &fine)?.is_none() {
-            return Ok(None);
-        }
-        let candidates = coarse.iter().chain(&fine).map(|controls| (*controls, self.summaries(controls).to_vec()));
-        Ok(hindsight::best(candidates))
+        // Without a host pool a victim can only be recomputed, and every mode would be the same run.
+        let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
+        let allowed = if host_pool { ActionMask::ALL } else { recompute };
+        let constants = Constants { profile, default: self.default_controls(), allowed };
+        constants.best(&mut Hindsight { job: self, name }, Effort::All)
     }
 
     /// Runs those constants that are not known yet; `None` if interrupted.
@@ -266,6 +255,32 @@ impl Job<'_> {
             slo: self.world.node.slo.to_string(),
             summary,
         })
+    }
+}
+
+/// Constants on the draws of a cell: what a perfect operator could do, knowing the traffic beforehand.
+struct Hindsight<'j, 'a> {
+    job: &'j mut Job<'a>,
+    name: &'j str,
+}
+
+impl Stage for Hindsight<'_, '_> {
+    type Runs = Vec<Summary>;
+    type Error = MatrixError;
+
+    fn play(&mut self, _: Round, constants: &[Controls]) -> Result<Option<Vec<Vec<Summary>>>, MatrixError> {
+        let known = self.job.constants(self.name, constants)?;
+        Ok(known.map(|()| constants.iter().map(|controls| self.job.summaries(controls).to_vec()).collect()))
+    }
+
+    /// Mean attainment over seeds; of equals output tokens/s decide.
+    fn score(summaries: &Vec<Summary>) -> (f64, f64) {
+        let mean = |value: fn(&Summary) -> f64| summaries.iter().map(value).sum::<f64>() / summaries.len() as f64;
+        (mean(|summary| summary.slo_attainment), mean(|summary| summary.output_tok_s))
+    }
+
+    fn preempted(summaries: &Vec<Summary>) -> bool {
+        summaries.iter().any(|summary| summary.preemptions > 0)
     }
 }
 

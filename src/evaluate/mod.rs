@@ -4,7 +4,6 @@ mod against;
 mod capacity;
 mod compare;
 mod distinct;
-mod hindsight;
 mod knee;
 mod matrix;
 mod resample;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
-use kvtide_runtime::{Action, ActionProfile, Admission, Controls, Preemption, Unfit, Victim};
+use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, Unfit};
 
 use crate::checkpoint::CheckpointError;
 use crate::export::ExportError;
@@ -40,9 +40,10 @@ pub enum PolicySpec {
 pub enum SpecError {
     /// No such kind.
     #[error(
-        "unknown policy {0:?}; known: default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T, \
+        "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
          past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, \
-         best-static[:watermark|core|full]"
+         best-static[:watermark|core|full]",
+        keys = keys().join(",")
     )]
     Unknown(String),
     /// A value that does not fit.
@@ -135,14 +136,24 @@ fn value(text: &str, part: &str, expected: &str) -> SpecError {
 fn fixed(text: &str, rest: &str) -> Result<Controls, SpecError> {
     let mut parts = rest.split(',');
     let first = parts.next().unwrap_or_default();
-    let watermark = first.parse().ok().filter(|value| (0.0..=1.0).contains(value));
-    let watermark = watermark.ok_or_else(|| value(text, first, "a watermark from 0 to 1"))?;
+    let watermark = no_heads().read(Head::Watermark, first);
+    let Controls { watermark, .. } = watermark.ok_or_else(|| value(text, first, &expected(Head::Watermark)))?;
     Ok(Controls { watermark, ..heads(text, parts)? })
 }
 
 /// What every engine does with the heads beside the watermark, which is left to whoever asks.
 fn no_heads() -> Controls {
     Controls { watermark: 0.0, ..Action::ENGINE_DEFAULT.controls() }
+}
+
+/// The heads named by their keys: all but the watermark, which stands first in `fixed:` and is computed by the others.
+fn keyed() -> impl Iterator<Item = Head> {
+    Head::ALL.into_iter().filter(|&head| head != Head::Watermark)
+}
+
+/// `victim=…`, `mode=…`, and so on.
+fn keys() -> Vec<String> {
+    keyed().map(|head| format!("{}=…", head.key())).collect()
 }
 
 /// `victim=most-blocks`, `mode=swap`, `admission=fcfs`, each at most once.
@@ -155,26 +166,28 @@ fn heads<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> Result<Control
             return Err(SpecError::Twice { text: text.to_owned(), key: key.to_owned() });
         }
         seen.push(key);
-        match key {
-            "victim" => controls.victim = choose(text, part, choice, Victim::ALL, Victim::name)?,
-            "mode" => controls.preemption = choose(text, part, choice, Preemption::ALL, Preemption::name)?,
-            "admission" => controls.admission = choose(text, part, choice, Admission::ALL, Admission::name)?,
-            _ => return Err(value(text, part, "victim=…, mode=… or admission=…")),
-        }
+        let head = keyed().find(|head| head.key() == key).ok_or_else(|| value(text, part, &either(&keys())))?;
+        controls = controls.read(head, choice).ok_or_else(|| value(text, part, &expected(head)))?;
     }
     Ok(controls)
 }
 
-fn choose<T: Copy>(
-    text: &str,
-    part: &str,
-    choice: &str,
-    all: &[T],
-    name: fn(T) -> &'static str,
-) -> Result<T, SpecError> {
-    let names = || all.iter().map(|&one| name(one)).collect::<Vec<_>>().join(", ");
-    let found = all.iter().copied().find(|&one| name(one) == choice);
-    found.ok_or_else(|| value(text, part, &format!("one of {}", names())))
+/// `a, b or c`.
+fn either(names: &[String]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        names => names.concat(),
+    }
+}
+
+/// What a head can be set to.
+fn expected(head: Head) -> String {
+    match head.choices() {
+        Choices::Levels(levels) => {
+            format!("a {} from {} to {}", head.name(), levels[0], levels[levels.len() - 1])
+        }
+        Choices::Named(names) => format!("one of {}", names.join(", ")),
+    }
 }
 
 /// Controls as a `fixed:` policy; only what differs from the engine's default is named.
@@ -185,17 +198,8 @@ pub(super) fn fixed_name(controls: &Controls) -> String {
 /// `,victim=most-blocks,mode=swap`: heads that differ from what every engine does.
 fn heads_name(controls: &Controls) -> String {
     let default = no_heads();
-    let mut name = String::new();
-    if controls.victim != default.victim {
-        name = format!("{name},victim={}", controls.victim.name());
-    }
-    if controls.preemption != default.preemption {
-        name = format!("{name},mode={}", controls.preemption.name());
-    }
-    if controls.admission != default.admission {
-        name = format!("{name},admission={}", controls.admission.name());
-    }
-    name
+    let moved = keyed().filter(|&head| controls.get(head) != default.get(head));
+    moved.map(|head| format!(",{}={}", head.key(), controls.get(head))).collect()
 }
 
 impl fmt::Display for PolicySpec {

@@ -107,20 +107,17 @@ impl Subject {
             return Err(unfit(Unfit::Swap { host: node.host.name }));
         }
         let default = node.engine.default_controls();
+        // Every host has a watermark.
         let moved = |controls: &Controls| {
-            let heads = [
-                (Head::Victim, controls.victim != default.victim),
-                (Head::Preemption, controls.preemption != default.preemption),
-                (Head::Admission, controls.admission != default.admission),
-            ];
-            heads.into_iter().filter_map(|(head, moved)| moved.then_some(head)).collect::<Vec<Head>>()
+            let is_moved = |&head: &Head| head != Head::Watermark && controls.get(head) != default.get(head);
+            Head::ALL.into_iter().filter(is_moved).collect::<Vec<Head>>()
         };
         let decided = match self {
             Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
             Subject::Unguarded(table) => table.profile().heads().to_vec(),
             _ => controls.as_ref().map(moved).unwrap_or_default(),
         };
-        let foreign = decided.into_iter().find(|head| !node.host.profile.heads().contains(head));
+        let foreign = decided.into_iter().find(|head| !node.host.decides(*head));
         foreign.map_or(Ok(()), |head| Err(unfit(Unfit::Head { host: node.host.name, head })))
     }
 

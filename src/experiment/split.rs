@@ -51,7 +51,7 @@ impl Experiment {
     }
 
     fn check_heads(&self, host: &Host) -> Result<(), ExperimentError> {
-        let foreign = self.profile().heads().iter().find(|head| !host.profile.heads().contains(head));
+        let foreign = self.profile().heads().iter().find(|&&head| !host.decides(head));
         let unfit = |&head| ExperimentError::Unfit {
             profile: self.profile.clone(),
             source: Unfit::Head { host: host.name, head },

@@ -120,7 +120,7 @@ impl<'a> Inspection<'a> {
             Node::Leaf { choices } => {
                 let named = |&head: &Head| {
                     let name = self.names.choice(head, choices[head as usize]);
-                    // A watermark is a number where it is known.
+                    // A level is a number where it is known.
                     (head.name().to_owned(), name.parse::<f64>().map_or(Value::from(name), Value::from))
                 };
                 json!({"leaf": self.file.profile().heads().iter().map(named).collect::<Map<String, Value>>()})

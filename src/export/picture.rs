@@ -126,9 +126,10 @@ impl Picture<'_> {
 
     /// What a leaf says in the heads that vary.
     fn action(&self, choices: [u8; NUM_HEADS]) -> String {
-        let choice = |&head: &Head| match head {
-            Head::Watermark => format!("watermark {}", self.names.choice(head, choices[head as usize])),
-            _ => self.names.choice(head, choices[head as usize]),
+        // A rule's name says whose it is, a number does not.
+        let choice = |&head: &Head| {
+            let name = self.names.choice(head, choices[head as usize]);
+            if head.choices().are_levels() { format!("{} {name}", head.name()) } else { name }
         };
         let said: Vec<String> = self.varying.iter().map(choice).collect();
         if said.is_empty() { "always".to_owned() } else { said.join(", ") }

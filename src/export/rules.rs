@@ -1,6 +1,6 @@
 //! A table's tree as nested rules.
 
-use kvtide_runtime::action::{Admission, NUM_HEADS, Preemption, Victim, WATERMARK_LEVELS};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::TableFile;
 use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, Node, SCHEMA_HASH};
 
@@ -28,14 +28,8 @@ impl Names {
 
     /// A choice's name, or its number.
     pub(super) fn choice(self, head: Head, choice: u8) -> String {
-        let index = usize::from(choice);
-        let name = match head {
-            Head::Watermark => WATERMARK_LEVELS.get(index).map(f64::to_string),
-            Head::Victim => Victim::ALL.get(index).map(|choice| choice.name().to_owned()),
-            Head::Preemption => Preemption::ALL.get(index).map(|choice| choice.name().to_owned()),
-            Head::Admission => Admission::ALL.get(index).map(|choice| choice.name().to_owned()),
-        };
-        name.filter(|_| self.actions).unwrap_or_else(|| format!("#{choice}"))
+        let setting = head.choices().get(choice).filter(|_| self.actions);
+        setting.map_or_else(|| format!("#{choice}"), |setting| setting.to_string())
     }
 }
 

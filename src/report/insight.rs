@@ -3,7 +3,6 @@
 use kvtide_envs::seed;
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{ActionProfile, Feature, Head, NUM_FEATURES, Policy, Table};
-use kvtide_runtime::{Admission, Preemption, Victim, action::WATERMARK_LEVELS};
 use rand::RngExt;
 
 use super::close_up::Visit;
@@ -87,22 +86,12 @@ fn choices(profile: ActionProfile, visits: &[Visit]) -> Vec<(Head, Vec<(String, 
         let shares = (0..head.size() as u8).map(|choice| (choice, taken(choice) as f64 / visits.len() as f64));
         let mut shares: Vec<(String, f64)> = shares
             .filter(|(_, share)| *share > 0.0)
-            .map(|(choice, share)| (choice_name(head, choice), share))
+            .filter_map(|(choice, share)| Some((head.choices().get(choice)?.to_string(), share)))
             .collect();
         shares.sort_by(|a, b| b.1.total_cmp(&a.1));
         (head, shares)
     };
     profile.heads().iter().map(of_head).collect()
-}
-
-fn choice_name(head: Head, choice: u8) -> String {
-    let index = usize::from(choice);
-    match head {
-        Head::Watermark => WATERMARK_LEVELS[index].to_string(),
-        Head::Victim => Victim::ALL[index].name().to_owned(),
-        Head::Preemption => Preemption::ALL[index].name().to_owned(),
-        Head::Admission => Admission::ALL[index].name().to_owned(),
-    }
 }
 
 #[cfg(test)]

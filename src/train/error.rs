@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use kvtide_envs::env::EnvError;
 use kvtide_envs::workload::WorkloadError;
-use kvtide_runtime::action::WATERMARK_LEVELS;
 use thiserror::Error;
 
 use crate::agent::AgentError;
@@ -110,7 +109,14 @@ pub enum TrainError {
     /// The prior is a policy, but no constant one.
     #[error("prior {0:?}: expected search or a fixed: policy")]
     NotConstant(String),
-    /// The prior's watermark lies between the levels an agent has, so no choice of it can be favoured.
-    #[error("prior: watermark {0} is none of {WATERMARK_LEVELS:?}")]
-    Level(f64),
+    /// A number of the prior lies between the levels an agent has, so no choice of it can be favoured.
+    #[error("prior: {head} {setting} is none of {levels:?}")]
+    Level {
+        /// Whose number.
+        head: &'static str,
+        /// What it is.
+        setting: String,
+        /// What it could be.
+        levels: &'static [f64],
+    },
 }

@@ -4,8 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
-use kvtide_runtime::action::WATERMARK_LEVELS;
-use kvtide_runtime::{Action, ActionProfile, Controls};
+use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head};
 
 use super::{Found, Listener, TrainError};
 use crate::agent::{Prior, best_constant};
@@ -91,10 +90,16 @@ fn search(
     Ok(best_constant(&arena, profile, seed, &show, stop)?)
 }
 
-/// The controls as choices; a watermark between the levels an agent has cannot be favoured.
+/// The controls as choices; a number between the levels an agent has cannot be favoured.
 fn choices(controls: &Controls) -> Result<Vec<u8>, TrainError> {
-    let Some(level) = WATERMARK_LEVELS.iter().position(|&level| level == controls.watermark) else {
-        return Err(TrainError::Level(controls.watermark));
-    };
-    Ok(vec![level as u8, controls.victim as u8, controls.preemption as u8, controls.admission as u8])
+    let action = Action::nearest(controls);
+    for head in Head::ALL {
+        let setting = controls.get(head);
+        if let Choices::Levels(levels) = head.choices()
+            && action.controls().get(head) != setting
+        {
+            return Err(TrainError::Level { head: head.name(), setting: setting.to_string(), levels });
+        }
+    }
+    Ok(action.indices().to_vec())
 }

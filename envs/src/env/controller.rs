@@ -71,7 +71,7 @@ pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
             mask.forbid(Head::Preemption, Preemption::Swap as u8).forbid(Head::Preemption, Preemption::Cheaper as u8);
     }
     let default = node.scheduler().config().engine.default_action();
-    profile.restrict(node.host().profile.restrict(mask, default), default)
+    profile.restrict(node.host().restrict(mask, default), default)
 }
 
 /// Why a run has no result.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
+use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS, SIZES};
 use kvtide_runtime::{Action, ActionMask, Head, NUM_FEATURES, Observation};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -55,9 +55,6 @@ struct SavedSlot {
     hash: u64,
     actions: Vec<[u8; NUM_HEADS]>,
 }
-
-const HEAD_SIZES: [usize; NUM_HEADS] =
-    [Head::Watermark.size(), Head::Victim.size(), Head::Preemption.size(), Head::Admission.size()];
 
 /// Where one environment writes its part of a [`Batch`].
 struct Row<'a> {
@@ -113,7 +110,7 @@ impl VectorEnv for VecEnv {
     }
 
     fn head_sizes(&self) -> &[usize] {
-        &HEAD_SIZES
+        &SIZES
     }
 
     fn reset(&mut self, seed: u64, batch: &mut Batch) {

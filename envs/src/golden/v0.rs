@@ -1,6 +1,6 @@
 //! Logs of vLLM's V0 scheduler: driver protocol, and our step in the log's form.
 
-use kvtide_runtime::{Admission, Controls, Preemption, Victim};
+use kvtide_runtime::{Action, Controls, Preemption};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -117,12 +117,11 @@ pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
     let mut scheduler = V0::new(config(params)).map_err(|error| error.to_string())?;
     let controls = Controls {
         watermark: params.watermark,
-        victim: Victim::Newest,
         preemption: match params.preemption_mode {
             Some(Mode::Swap) => Preemption::Swap,
             Some(Mode::Recompute) | None => Preemption::Recompute,
         },
-        admission: Admission::Fcfs,
+        ..Action::ENGINE_DEFAULT.controls()
     };
     drive(log, &order, &mut scheduler, &controls)
 }

@@ -8,6 +8,7 @@ __version__: str
 SCHEMA_HASH: int
 ACTION_SET_HASH: int
 FEATURE_NAMES: tuple[str, ...]
+HEADS: dict[str, list[float] | list[str]]
 WATERMARK_LEVELS: list[float]
 FALLBACK_REASONS: tuple[str, ...]
 

@@ -259,14 +259,15 @@ sized! {
 impl Options {
     pub(crate) fn default_values() -> Options {
         let config = rt::GuardConfig::default();
+        let rt::Controls { watermark, victim, preemption, admission } = config.fallback;
         Options {
             struct_size: size_of::<Options>() as u32,
             abi_version: KVTIDE_ABI_VERSION,
             honoured_profile: rt::ActionProfile::Watermark as u32,
-            fallback_victim: config.fallback.victim as u32,
-            fallback_preemption: config.fallback.preemption as u32,
-            fallback_admission: config.fallback.admission as u32,
-            fallback_watermark: config.fallback.watermark,
+            fallback_victim: victim as u32,
+            fallback_preemption: preemption as u32,
+            fallback_admission: admission as u32,
+            fallback_watermark: watermark,
             max_age_us: config.max_age_us,
             range_tolerance: config.range_tolerance,
             out_of_range_decisions: config.out_of_range_decisions,
@@ -284,11 +285,12 @@ impl Options {
         check_abi(self.abi_version)?;
         let profile = pick(&rt::ActionProfile::ALL, self.honoured_profile, "honoured_profile")?;
         let fallback = rt::Controls {
-            watermark: self.fallback_watermark.max(0.0).clamp(0.0, 1.0),
+            watermark: self.fallback_watermark,
             victim: pick(rt::Victim::ALL, self.fallback_victim, "fallback_victim")?,
             preemption: pick(rt::Preemption::ALL, self.fallback_preemption, "fallback_preemption")?,
             admission: pick(rt::Admission::ALL, self.fallback_admission, "fallback_admission")?,
-        };
+        }
+        .sound();
         let config = rt::GuardConfig {
             fallback,
             max_age_us: self.max_age_us,
@@ -416,12 +418,13 @@ impl Mask {
 
 impl Controls {
     pub(crate) fn fill(&mut self, controls: rt::Controls, fallback: FallbackReason) {
+        let rt::Controls { watermark, victim, preemption, admission } = controls;
         *self = Controls {
             struct_size: self.struct_size,
-            victim: Victim::from(controls.victim) as u32,
-            preemption: Preemption::from(controls.preemption) as u32,
-            admission: Admission::from(controls.admission) as u32,
-            watermark: controls.watermark,
+            victim: Victim::from(victim) as u32,
+            preemption: Preemption::from(preemption) as u32,
+            admission: Admission::from(admission) as u32,
+            watermark,
             fallback: fallback as u32,
             reserved: 0,
         };

@@ -6,6 +6,11 @@ use crate::action::NUM_HEADS;
 const SPLIT: u8 = 0;
 const LEAF: u8 = 1;
 
+/// Where a leaf has its choices, head by head. The bytes of heads that do not exist are 0.
+const CHOICE_AT: [usize; 7] = [4, 5, 6, 7, 2, 3, 0];
+
+const _: () = assert!(NUM_HEADS <= CHOICE_AT.len(), "a leaf has a byte for each head");
+
 /// One node of a decision tree, decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Node {
@@ -34,7 +39,15 @@ impl Node {
                 let [a, b, c, d] = threshold.to_le_bytes();
                 [feature, SPLIT, left_low, left_high, a, b, c, d]
             }
-            Node::Leaf { choices: [a, b, c, d] } => [0, LEAF, 0, 0, a, b, c, d],
+            Node::Leaf { choices } => {
+                let mut bytes = [0, LEAF, 0, 0, 0, 0, 0, 0];
+                let mut head = 0;
+                while head < NUM_HEADS {
+                    bytes[CHOICE_AT[head]] = choices[head];
+                    head += 1;
+                }
+                bytes
+            }
         }
     }
 
@@ -42,12 +55,30 @@ impl Node {
     pub const fn from_bytes(bytes: [u8; NODE_BYTES]) -> Node {
         let [feature, kind, left_low, left_high, a, b, c, d] = bytes;
         if kind == LEAF {
-            Node::Leaf { choices: [a, b, c, d] }
+            Node::Leaf { choices: leaf_choices(bytes) }
         } else {
             let left = u16::from_le_bytes([left_low, left_high]);
             Node::Split { feature, left, threshold: f32::from_le_bytes([a, b, c, d]) }
         }
     }
+}
+
+const fn leaf_choices(bytes: [u8; NODE_BYTES]) -> [u8; NUM_HEADS] {
+    // As `CHOICE_AT` says, without a loop: this is part of what a decision costs.
+    let [g, _, e, f, a, b, c, d] = bytes;
+    match [a, b, c, d, e, f, g].first_chunk() {
+        Some(choices) => *choices,
+        None => [0; NUM_HEADS],
+    }
+}
+
+/// Whether what no head uses is 0.
+const fn leaf_is_clean(bytes: [u8; NODE_BYTES]) -> bool {
+    let mut at = NUM_HEADS;
+    while at < CHOICE_AT.len() && bytes[CHOICE_AT[at]] == 0 {
+        at += 1;
+    }
+    at == CHOICE_AT.len()
 }
 
 /// Depth and leaves of a tree.
@@ -98,8 +129,7 @@ pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Resu
                 next_child += 2;
             }
             (LEAF, Node::Leaf { .. }) => {
-                let [feature, _, left_low, left_high, ..] = *bytes;
-                if feature != 0 || left_low != 0 || left_high != 0 {
+                if !leaf_is_clean(*bytes) {
                     return Err(FormatError::LeafFields { node });
                 }
                 shape.leaves += 1;
@@ -159,8 +189,7 @@ impl<'a, 'v> Path<'a, 'v> {
             let word = u64::from_le_bytes(*bytes);
             let [feature, kind, ..] = *bytes;
             if kind == LEAF {
-                let [.., a, b, c, d] = *bytes;
-                return Leaf { node, choices: [a, b, c, d] };
+                return Leaf { node, choices: leaf_choices(*bytes) };
             }
             let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
             let threshold = f32::from_bits((word >> 32) as u32);

@@ -1,7 +1,7 @@
 //! What a point of the search stands for: a policy that is linear in the standardised observation.
 //!
 //! A point holds one row after another, each a weight for every feature and a bias. A head with several choices has a row
-//! for each choice that can be taken: its logit. Watermark levels are in order, so that head has a single row, its score
+//! for each choice that can be taken: its logit. Levels are in order, so a head with levels has a single row, its score
 //! `s` counted in levels, and level *k* has the logit `2ks − k²`, which is `−(s − k)²` but for a term that all levels
 //! share: the nearest level wins. Either way the logits are linear, so a point is exactly a network without hidden layers.
 
@@ -45,13 +45,13 @@ impl Linear {
                 rows.push(row);
                 start.extend(std::iter::repeat_n(0.0, NUM_FEATURES).chain([bias]));
             };
-            if word.count_ones() > 1 && head == Head::Watermark {
+            if word.count_ones() > 1 && head.choices().are_levels() {
                 row(Row::Levels(first, head.size()), f64::from(prior.choices[head as usize]));
             }
             for choice in 0..head.size() {
                 if word >> choice & 1 == 0 {
                     bias[first + choice] = NEVER;
-                } else if word.count_ones() > 1 && head != Head::Watermark {
+                } else if word.count_ones() > 1 && !head.choices().are_levels() {
                     row(Row::Choice(first + choice), f64::from(bias[first + choice]));
                 }
             }

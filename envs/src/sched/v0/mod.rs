@@ -149,7 +149,9 @@ impl V0 {
     /// [`EngineError`] under [`DeadEnds::Faithful`]; `plan` then holds what was done before.
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) -> Result<(), EngineError> {
         plan.clear();
-        let watermark_blocks = (controls.watermark * f64::from(self.config.num_gpu_blocks)) as u32;
+        // All that is to be obeyed: a head that is added stops here until something obeys it.
+        let Controls { watermark, victim: _, preemption: _, admission: _ } = *controls;
+        let watermark_blocks = (watermark * f64::from(self.config.num_gpu_blocks)) as u32;
         let mut step = Step { controls, now, watermark_blocks, tokens: 0, slots: 0, is_short: false, left_over: 0 };
         if self.config.enable_chunked_prefill {
             self.advance(&mut step, plan)?;

@@ -152,6 +152,8 @@ impl V1 {
     /// Plans one step and moves requests between queues and pools accordingly.
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
         plan.clear();
+        // All that is to be obeyed: a head that is added stops here until something obeys it.
+        let Controls { watermark: _, victim: _, preemption: _, admission: _ } = controls;
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
             0 => u32::MAX,

@@ -1,0 +1,198 @@
+//! The best constant choice: where learning starts, and what a perfect operator could have done with constants.
+//!
+//! There is one search. Who asks brings the stage on which constants are played, and says whether all of them are, or whether
+//! only the best of a round go on to the next.
+
+use kvtide_runtime::action::Asked;
+use kvtide_runtime::{ActionMask, ActionProfile, Controls};
+
+/// The constants to choose from, in the order in which ties are decided.
+#[derive(Debug, Clone, Copy)]
+pub struct Constants {
+    /// The heads that vary.
+    pub profile: ActionProfile,
+    /// What the others are set to.
+    pub default: Controls,
+    /// The choices there are.
+    pub allowed: ActionMask,
+}
+
+/// Which round of a search it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// Every choice of the heads that are always asked for.
+    Coarse,
+    /// And of those that only a preemption asks for.
+    Fine,
+    /// The best of these, once more.
+    Last,
+}
+
+/// Where constants are played.
+pub trait Stage {
+    /// What came of a constant.
+    type Runs;
+    /// Why it cannot be played.
+    type Error;
+
+    /// Plays each of `constants`; `None` if interrupted.
+    ///
+    /// # Errors
+    /// One cannot be played.
+    fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<Self::Runs>>, Self::Error>;
+
+    /// How good that is: first what counts most.
+    fn score(runs: &Self::Runs) -> (f64, f64);
+
+    /// Whether anybody was preempted.
+    fn preempted(runs: &Self::Runs) -> bool;
+}
+
+/// How a search goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Everything that can make a difference: where nobody is preempted, what only a preemption asks for is not varied.
+    All,
+    /// So many of the best go on from round to round.
+    Race(usize),
+}
+
+impl Constants {
+    /// Every choice of the heads that are always asked for.
+    pub fn coarse(&self) -> Vec<Controls> {
+        self.variants(&[self.default], Asked::Always)
+    }
+
+    /// `coarse`, each with every choice of the heads that only a preemption asks for.
+    pub fn fine(&self, coarse: &[Controls]) -> Vec<Controls> {
+        self.variants(coarse, Asked::OnPreemption)
+    }
+
+    fn variants(&self, bases: &[Controls], asked: Asked) -> Vec<Controls> {
+        let heads = self.profile.heads().iter().filter(|head| head.asked() == asked);
+        heads.fold(bases.to_vec(), |variants, &head| {
+            let choices = (0..head.size() as u8).filter(|&choice| self.allowed.allows(head, choice));
+            let choices: Vec<u8> = choices.collect();
+            let of_one = |base: &Controls| {
+                let base = *base;
+                choices.iter().filter_map(move |&choice| base.with(head, choice)).collect::<Vec<Controls>>()
+            };
+            variants.iter().flat_map(of_one).collect()
+        })
+    }
+
+    /// The best of them with its runs, the first of equals; `None` if interrupted.
+    ///
+    /// # Errors
+    /// One cannot be played.
+    pub fn best<S: Stage>(&self, stage: &mut S, effort: Effort) -> Result<Option<(Controls, S::Runs)>, S::Error> {
+        let Some(coarse) = play(stage, Round::Coarse, &self.coarse())? else { return Ok(None) };
+        match effort {
+            Effort::All => {
+                let open: Vec<Controls> =
+                    coarse.iter().filter(|(_, runs)| S::preempted(runs)).map(|(controls, _)| *controls).collect();
+                let played = play(stage, Round::Fine, &self.fine(&open))?;
+                Ok(played.and_then(|fine| best::<S>(coarse.into_iter().chain(fine))))
+            }
+            Effort::Race(keep) => {
+                let ahead = ranked::<S>(&coarse, keep);
+                let Some(fine) = play(stage, Round::Fine, &self.fine(&ahead))? else { return Ok(None) };
+                let ahead = ranked::<S>(&fine, keep);
+                Ok(play(stage, Round::Last, &ahead)?.and_then(|last| best::<S>(last.into_iter())))
+            }
+        }
+    }
+}
+
+type Played<S> = Vec<(Controls, <S as Stage>::Runs)>;
+
+fn play<S: Stage>(stage: &mut S, round: Round, constants: &[Controls]) -> Result<Option<Played<S>>, S::Error> {
+    let runs = stage.play(round, constants)?;
+    Ok(runs.map(|runs| constants.iter().copied().zip(runs).collect()))
+}
+
+/// So many of the best, best first, the earlier of equals.
+fn ranked<S: Stage>(played: &Played<S>, keep: usize) -> Vec<Controls> {
+    let mut ranked: Vec<((f64, f64), Controls)> =
+        played.iter().map(|(controls, runs)| (S::score(runs), *controls)).collect();
+    ranked.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
+    ranked.into_iter().take(keep).map(|(_, controls)| controls).collect()
+}
+
+/// The one with the highest score, the first of equals.
+fn best<S: Stage>(played: impl Iterator<Item = (Controls, S::Runs)>) -> Option<(Controls, S::Runs)> {
+    let mut best: Option<(Controls, S::Runs)> = None;
+    for (controls, runs) in played {
+        if best.as_ref().is_none_or(|(_, so_far)| S::score(&runs) > S::score(so_far)) {
+            best = Some((controls, runs));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_runtime::{Action, Head, Preemption};
+
+    use super::*;
+
+    fn constants(profile: ActionProfile, allowed: ActionMask) -> Constants {
+        Constants { profile, default: Action::V1_DEFAULT.controls(), allowed }
+    }
+
+    #[test]
+    fn every_constant_of_a_profile_is_there_once() {
+        let without_host = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
+        let count = |profile, allowed| {
+            let constants = constants(profile, allowed);
+            let (coarse, fine) = (constants.coarse(), constants.fine(&constants.coarse()));
+            assert!(coarse.contains(&constants.default) && coarse.iter().all(|one| fine.contains(one)));
+            assert!(fine.iter().enumerate().all(|(at, one)| !fine[..at].contains(one)));
+            (coarse.len(), fine.len())
+        };
+        assert_eq!(count(ActionProfile::Watermark, ActionMask::ALL), (12, 12));
+        assert_eq!(count(ActionProfile::Core, ActionMask::ALL), (12, 12 * 5 * 3));
+        assert_eq!(count(ActionProfile::Full, ActionMask::ALL), (12 * 3, 12 * 5 * 3 * 3));
+        assert_eq!(count(ActionProfile::Full, without_host), (12 * 3, 12 * 5 * 3));
+    }
+
+    /// Scores by a rule, counts what is asked for.
+    struct Ruled {
+        score: fn(&Controls) -> f64,
+        preempts: bool,
+        asked: Vec<(Round, usize)>,
+    }
+
+    impl Stage for Ruled {
+        type Runs = (f64, bool);
+        type Error = std::convert::Infallible;
+
+        fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<(f64, bool)>>, Self::Error> {
+            self.asked.push((round, constants.len()));
+            Ok(Some(constants.iter().map(|one| ((self.score)(one), self.preempts)).collect()))
+        }
+
+        fn score(runs: &(f64, bool)) -> (f64, f64) {
+            (runs.0, 0.0)
+        }
+
+        fn preempted(runs: &(f64, bool)) -> bool {
+            runs.1
+        }
+    }
+
+    #[test]
+    fn what_makes_no_difference_is_not_played_and_the_first_of_equals_wins() {
+        let found = |score, preempts, effort| {
+            let mut stage = Ruled { score, preempts, asked: Vec::new() };
+            let (best, _) = constants(ActionProfile::Full, ActionMask::ALL).best(&mut stage, effort).unwrap().unwrap();
+            (Action::nearest(&best).indices(), stage.asked.iter().map(|(_, count)| *count).collect::<Vec<usize>>())
+        };
+        let by_victim = |one: &Controls| f64::from(one.victim as u8) - one.watermark;
+        assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0], vec![36, 0]));
+        assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0], vec![36, 540]));
+        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0], vec![36, 60, 4]));
+        assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0], vec![36, 540]));
+        assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0], vec![36, 60, 4]));
+    }
+}
