@@ -124,9 +124,8 @@ impl Cache {
         }
     }
 
-    pub(super) fn register<E: Evict>(&mut self, policy: &mut E, block: u32, key: u64) {
-        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
-        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
+    /// A held block is about to be registered under `key`: an idle one that the policy would not keep beside it goes.
+    pub(super) fn give_way<E: Evict>(&mut self, policy: &mut E, key: u64) {
         if !E::KEEPS_REPEATS
             && let Some(first) = self.registry.first(&self.blocks, key)
             && self.blocks.get(first).refs == 0
@@ -135,6 +134,11 @@ impl Cache {
             self.forget(first);
             self.unregistered.push(BlockId(first));
         }
+    }
+
+    pub(super) fn register(&mut self, block: u32, key: u64) {
+        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
+        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
         self.registry.enter(&mut self.blocks, block, key);
     }
 

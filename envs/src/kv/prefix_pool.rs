@@ -130,7 +130,8 @@ impl PrefixPool {
             parent.is_none_or(|parent| self.cache.blocks.is_registered(parent.0)),
             "tables are registered in order"
         );
-        policy!(&mut self.policy, policy => self.cache.register(policy, block.0, key));
+        policy!(&mut self.policy, policy => self.cache.give_way(policy, key));
+        self.cache.register(block.0, key);
     }
 
     /// Registers a full block that the caller holds and whose content nobody else will ever ask for: what it could be
