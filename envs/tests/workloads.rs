@@ -212,7 +212,10 @@ fn splits_for_fitting_and_judging() {
     // To the whole second where that leaves any, and people are told whole ones.
     assert_eq!(Split::of(Micros(9_400_000), 0.5, 0.0).unwrap().fit, seconds(0, 4));
     assert_eq!(Split::of(Micros(900_000), 0.5, 0.0).unwrap().fit.end, Micros(450_000));
-    assert_eq!([9_400_000, 9_000_000].map(|moment| to_whole_second(Micros(moment))), [SECOND.times(10), SECOND.times(9)]);
+    assert_eq!(
+        [9_400_000, 9_000_000].map(|moment| to_whole_second(Micros(moment))),
+        [SECOND.times(10), SECOND.times(9)]
+    );
     for fit in [0.0, 1.5, -0.1, f64::NAN] {
         let said = Split::of(span, fit, 0.0).unwrap_err().to_string();
         assert_eq!(said, format!("split: fit {fit}: must be above 0, at most 1"));

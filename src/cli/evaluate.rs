@@ -83,8 +83,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     drop(bar);
     let command = command_line();
     let (world, matrix, found) = (&world, &matrix, &found[..]);
-    let material =
-        Material { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
+    let material = Material { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
     show(args.json, &material)?;
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {

@@ -147,5 +147,7 @@ pub(super) fn tell_choice(making: &Making<'_>, chosen: &Chosen) {
 fn per_head_text(student: &Student, lost: &str) -> String {
     let (trees, fidelity) = &student.per_head;
     let (leaves, agreed) = (trees.leaves(), fidelity.joint * 100.0);
-    format!("in one tree for each head, {leaves} leaves together, it would agree in {agreed:.1} % and lose {lost} points")
+    format!(
+        "in one tree for each head, {leaves} leaves together, it would agree in {agreed:.1} % and lose {lost} points"
+    )
 }

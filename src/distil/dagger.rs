@@ -81,12 +81,7 @@ pub(super) fn seen(
 }
 
 /// Every decision of one episode.
-fn episode(
-    arena: &ServingArena,
-    driver: &dyn Policy,
-    seed: u64,
-    stop: &AtomicBool,
-) -> Result<Vec<Visit>, DistilError> {
+fn episode(arena: &ServingArena, driver: &dyn Policy, seed: u64, stop: &AtomicBool) -> Result<Vec<Visit>, DistilError> {
     let mut visits = Vec::new();
     let mut stopped = false;
     arena.play_while(seed, &mut |observation, mask| {

@@ -10,7 +10,9 @@ use kvtide_envs::seed;
 use kvtide_runtime::Table;
 use thiserror::Error;
 
-use super::{ChooseError, Chosen, ExportError, Frontier, Provenance, add_margin, choose, deploy, encode, rust_source, save};
+use super::{
+    ChooseError, Chosen, ExportError, Frontier, Provenance, add_margin, choose, deploy, encode, rust_source, save,
+};
 use crate::agent::Validator;
 use crate::checkpoint::{self, CheckpointError};
 use crate::distil::{self, DistilConfig, DistilError, Fidelity, Loss, Reference, Student};

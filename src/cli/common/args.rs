@@ -87,7 +87,11 @@ impl DrawArgs {
     }
 
     /// The windows asked for; `otherwise` if none was.
-    pub(in crate::cli) fn windows(&self, world: &World, otherwise: Option<Window>) -> anyhow::Result<Vec<Option<Window>>> {
+    pub(in crate::cli) fn windows(
+        &self,
+        world: &World,
+        otherwise: Option<Window>,
+    ) -> anyhow::Result<Vec<Option<Window>>> {
         let given: Option<Window> = self.window.as_deref().map(str::parse).transpose().context("--window")?;
         let whole = given.or(otherwise);
         ensure!(self.windows >= 1, "--windows 0: expected at least 1");

@@ -19,7 +19,9 @@ impl Listener for Talk {
                 eprintln!("   learning starts from the best constant choice on that traffic: {prior}");
             }
             Found::Fallback(watermark) => {
-                eprintln!("   a table that cannot be trusted falls back to the best constant watermark there: {watermark}");
+                eprintln!(
+                    "   a table that cannot be trusted falls back to the best constant watermark there: {watermark}"
+                );
             }
         }
     }

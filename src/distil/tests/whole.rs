@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use kvtide_envs::env::{EnvError, ServingArena};
 use kvtide_envs::sched::DeadEnds;
 use kvtide_runtime::action::NUM_CHOICES;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, FEATURES, Head, Observation, Policy};
@@ -144,10 +145,10 @@ fn the_student_is_grown_from_every_iteration_and_measured_on_none() {
 #[test]
 fn no_two_episodes_are_alike() {
     let stop = AtomicBool::new(false);
-    let env = crowded(ActionProfile::Full);
+    let arena = ServingArena::new(&crowded(ActionProfile::Full)).unwrap();
     let play = |seed: u64, samples: usize| {
         let plan = Plan { seed, episodes: 2, samples };
-        dagger::play(&env, &Rules(cautious), plan, &stop)
+        dagger::play(&arena, &Rules(cautious), plan, &stop)
     };
     let visits = play(1, 200).unwrap();
     let repeated = |visit: &&Visit| visits.iter().filter(|other| other == visit).count() > 1;
@@ -202,5 +203,5 @@ fn an_engine_that_can_die_is_refused() {
     let stop = AtomicBool::new(false);
     let swaps = Rules(|_| [0, 0, 0, 0]);
     let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);
-    assert!(matches!(outcome, Err(DistilError::Env(kvtide_envs::env::EnvError::Faithful))), "{outcome:?}");
+    assert!(matches!(outcome, Err(DistilError::Env(EnvError::Faithful))), "{outcome:?}");
 }
