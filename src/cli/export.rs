@@ -132,8 +132,7 @@ fn export(
 }
 
 /// An iteration of distillation, on stderr.
-pub(super) fn tell(progress: distil::Progress) {
-    let distil::Progress { iteration, iterations, samples, leaves, .. } = progress;
+pub(super) fn tell(distil::Progress { iteration, iterations, samples, leaves, .. }: distil::Progress) {
     eprintln!("   iteration {iteration} of {iterations}: {samples} samples, {leaves} leaves");
 }
 

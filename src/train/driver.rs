@@ -15,8 +15,11 @@ use crate::checkpoint::{CheckpointError, Provenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 
+/// Who is shown each iteration of a learner; an error ends the run.
+pub(super) type Each<'a, L, R> = &'a mut dyn FnMut(&L, &R) -> Result<(), TrainError>;
+
 /// Whoever learns, iteration by iteration, and can be saved between two of them.
-pub(super) trait Learner {
+pub(super) trait Learner: Sized {
     /// What an iteration reports.
     type Report;
     /// What it does, in a word: `training`.
@@ -28,12 +31,8 @@ pub(super) trait Learner {
     fn is_finished(&self) -> bool;
     /// What it would decide with.
     fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError>;
-    /// Goes on until done or until `stop` is set, and shows each iteration to `each`, whose error ends the run.
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        each: &mut dyn FnMut(&Self, &Self::Report) -> Result<(), TrainError>,
-    ) -> Result<Outcome, TrainError>;
+    /// Goes on until done or until `stop` is set, and shows each iteration to `each`.
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Self, Self::Report>) -> Result<Outcome, TrainError>;
     /// The logs of a run that has come as far as this one, in its folder.
     fn recorder(&self, out: &Path) -> io::Result<Recorder>;
     /// Adds an iteration to them.

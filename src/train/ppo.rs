@@ -8,7 +8,7 @@ use kvtide_envs::env::VecEnv;
 use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
-use super::driver::Learner;
+use super::driver::{Each, Learner};
 use crate::agent::{AgentError, IterationReport, NetworkPolicy, Outcome, Tensors, Trainer};
 use crate::checkpoint::{self, CheckpointError, Provenance};
 use crate::experiment::Experiment;
@@ -46,11 +46,7 @@ impl Learner for Trainer {
         NetworkPolicy::new(&state.weights, state.normalisers.observation.as_ref(), profile)
     }
 
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        each: &mut dyn FnMut(&Trainer, &IterationReport) -> Result<(), TrainError>,
-    ) -> Result<Outcome, TrainError> {
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Trainer, IterationReport>) -> Result<Outcome, TrainError> {
         Trainer::run(self, stop, each)
     }
 

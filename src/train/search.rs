@@ -8,7 +8,7 @@ use kvtide_envs::env::ServingArena;
 use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
-use super::driver::Learner;
+use super::driver::{Each, Learner};
 use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, Outcome};
 use crate::checkpoint::{self, CheckpointError, Provenance};
 use crate::experiment::Experiment;
@@ -50,7 +50,7 @@ impl Learner for CrossEntropy {
     fn run(
         &mut self,
         stop: &AtomicBool,
-        each: &mut dyn FnMut(&CrossEntropy, &GenerationReport) -> Result<(), TrainError>,
+        each: Each<'_, CrossEntropy, GenerationReport>,
     ) -> Result<Outcome, TrainError> {
         CrossEntropy::run(self, stop, each)
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvtide_envs::deploy::DeadEnds;
-use kvtide_envs::env::ServingArena;
+use kvtide_envs::env::{EnvError, ServingArena};
 use kvtide_runtime::action::NUM_CHOICES;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, FEATURES, Head, Observation, Policy};
 use rayon::ThreadPoolBuilder;
@@ -203,5 +203,5 @@ fn an_engine_that_can_die_is_refused() {
     let stop = AtomicBool::new(false);
     let swaps = Rules(|_| [0, 0, 0, 0]);
     let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);
-    assert!(matches!(outcome, Err(DistilError::Env(kvtide_envs::env::EnvError::Faithful))), "{outcome:?}");
+    assert!(matches!(outcome, Err(DistilError::Env(EnvError::Faithful))), "{outcome:?}");
 }
