@@ -72,7 +72,9 @@ pub(super) fn beside(run: &Path) -> Vec<PathBuf> {
 fn block_hashes(tokens: &[u32], block_size: u32) -> Vec<u64> {
     let mut hasher = blake3::Hasher::new();
     let block = |block: &[u32]| {
-        block.iter().for_each(|token| _ = hasher.update(&token.to_le_bytes()));
+        for token in block {
+            hasher.update(&token.to_le_bytes());
+        }
         let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     };
