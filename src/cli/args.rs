@@ -6,7 +6,8 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, PolicySpec, Subject, Watch, find_loads};
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads};
+use crate::policy::{PolicySpec, Subject};
 use crate::world::World;
 
 /// What is drawn of the traffic.

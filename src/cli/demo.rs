@@ -20,8 +20,9 @@ use super::train::{policy_of, train};
 use super::{Exit, export, prior, stop};
 use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule};
 use crate::distil::DistilConfig;
-use crate::evaluate::{Comparison, Matrix, PolicySpec, Subject, compare, knee, render, run_matrix};
+use crate::evaluate::{Comparison, Matrix, compare, knee, render, run_matrix};
 use crate::experiment::{Episodes, Experiment, Method, Validation};
+use crate::policy::{PolicySpec, Subject};
 use crate::world::{Draw, World, WorldSpec};
 
 #[derive(Debug, Args)]

@@ -16,9 +16,10 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::checkpoint;
-use crate::evaluate::{Comparison, Matrix, PolicySpec, Row, bisect_capacity, compare, render, run_matrix};
+use crate::evaluate::{Comparison, Matrix, Row, bisect_capacity, compare, render, run_matrix};
 use crate::experiment::met_in_training;
 use crate::export;
+use crate::policy::PolicySpec;
 use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
 

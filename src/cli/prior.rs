@@ -10,8 +10,8 @@ use kvtide_runtime::{Action, ActionProfile, Controls};
 
 use super::progress::Runs;
 use crate::agent::{Prior, best_constant};
-use crate::evaluate::PolicySpec;
 use crate::experiment::Experiment;
+use crate::policy::PolicySpec;
 use crate::world::World;
 
 /// How surely the first policy takes the prior's choice of each head.

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::knee::{Crossing, Curve, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
-use super::subject::Subject;
 use crate::bootstrap::Evidence;
+use crate::policy::Subject;
 use crate::world::World;
 
 /// Share of requests that must be attained.

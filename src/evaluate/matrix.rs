@@ -11,8 +11,7 @@ use rayon::prelude::*;
 
 use super::hindsight;
 use super::row::Row;
-use super::spec::fixed_name;
-use super::subject::Subject;
+use crate::policy::{PolicySpec, Subject};
 use crate::world::{Draw, World};
 
 /// Everything to be run on one world.
@@ -242,7 +241,7 @@ impl Job<'_> {
     ) -> impl Iterator<Item = Row> + 'b {
         self.draws.iter().zip(summaries).map(move |((seed, _), summary)| Row {
             policy: name.to_owned(),
-            chosen: chosen.map(fixed_name),
+            chosen: chosen.map(|controls| PolicySpec::Fixed(*controls).to_string()),
             trace: self.world.trace.clone(),
             recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::insight::Insight;
 use super::{Material, ReportError};
-use crate::evaluate::{Comparison, PolicySpec, Subject};
+use crate::evaluate::Comparison;
+use crate::policy::{PolicySpec, Subject};
 use crate::world::Draw;
 
 /// The draw, and how each policy served it.

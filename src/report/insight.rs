@@ -7,7 +7,7 @@ use kvtide_runtime::{Admission, Preemption, Victim, action::WATERMARK_LEVELS};
 use rand::RngExt;
 
 use super::close_up::Visit;
-use crate::evaluate::Subject;
+use crate::policy::Subject;
 
 /// What one policy did on the states it came to.
 #[derive(Debug, Clone, PartialEq)]

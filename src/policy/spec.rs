@@ -178,7 +178,7 @@ fn choose<T: Copy>(
 }
 
 /// Controls as a `fixed:` policy; only what differs from the engine's default is named.
-pub(super) fn fixed_name(controls: &Controls) -> String {
+fn fixed_name(controls: &Controls) -> String {
     format!("fixed:{}{}", controls.watermark, heads_name(controls))
 }
 

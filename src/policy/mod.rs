@@ -1,0 +1,12 @@
+//! Policies: how they are written, what they are called in results, and how they are made ready to decide.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `spec.rs` | [`PolicySpec`]: which policy, read from text and written back |
+//! | `subject.rs` | [`Subject`]: what a spec names, loaded, and whether a host could run it |
+
+mod spec;
+mod subject;
+
+pub use spec::{PolicySpec, SpecError};
+pub use subject::Subject;
