@@ -22,7 +22,7 @@ use crate::agent::{CrossEntropyConfig, Outcome, PpoConfig, Schedule};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Comparison, Matrix, compare, knee, render, run_matrix};
 use crate::experiment::{Episodes, Experiment, Method, Validation};
-use crate::policy::{PolicySpec, Subject};
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::{Draw, World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -123,7 +123,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
     fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;
-    let comparisons = compare(&rows, "best-fixed", &[]);
+    let comparisons = compare(&rows, &PolicySpec::BestFixed.into(), &[]);
 
     let mut output = Output::new();
     output.text(&render(&comparisons, &[]))?;
@@ -215,37 +215,35 @@ fn round(load: f64) -> f64 {
 }
 
 /// Everybody who is judged, where a host lets the heads of `profile` be decided.
-fn policies(checkpoint: &Path, table: &Path, profile: ActionProfile) -> anyhow::Result<Vec<(String, Subject)>> {
+fn policies(checkpoint: &Path, table: &Path, profile: ActionProfile) -> anyhow::Result<Vec<(PolicyName, Subject)>> {
     let constants = ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed"]);
-    let mut policies = Vec::new();
+    let mut names: Vec<PolicyName> = Vec::new();
     for text in constants {
         let spec: PolicySpec = text.parse()?;
-        policies.push((text.to_owned(), Subject::load(&spec)?));
+        names.push(spec.into());
     }
-    policies.push(("best-static".to_owned(), Subject::load(&PolicySpec::BestStatic(profile))?));
-    policies.push(("agent".to_owned(), Subject::load(&PolicySpec::Checkpoint(checkpoint.to_owned()))?));
-    policies.push(("table".to_owned(), Subject::load(&PolicySpec::Table(table.to_owned()))?));
-    Ok(policies)
+    names.extend([PolicyName::best_static(profile), PolicyName::agent(checkpoint), PolicyName::table(table)]);
+    names.into_iter().map(|name| Subject::load(name.spec()).map(|subject| (name, subject)).map_err(Into::into)).collect()
 }
 
 /// The comparison in two sentences.
 fn in_words(comparisons: &[Comparison]) -> String {
-    let attained = |policy: &str| {
-        comparisons.iter().find(|line| line.policy == policy).map_or(0.0, |line| line.slo_attainment * 100.0)
+    let attained = |is_meant: fn(&PolicySpec) -> bool| {
+        comparisons.iter().find(|line| is_meant(line.policy.spec())).map_or(0.0, |line| line.slo_attainment * 100.0)
     };
     let mut text = String::new();
     let _ = writeln!(
         text,
         "\nOn unseen traffic the table met all targets for {:.1} % of requests (the agent it was made from: {:.1} %).",
-        attained("table"),
-        attained("agent")
+        attained(|policy| matches!(policy, PolicySpec::Table(_))),
+        attained(|policy| matches!(policy, PolicySpec::Checkpoint(_)))
     );
     let _ = writeln!(
         text,
         "The best fixed watermark, chosen in hindsight, met them for {:.1} %; the best constant choice of everything, \
          also in hindsight, for {:.1} %.",
-        attained("best-fixed"),
-        attained("best-static")
+        attained(|policy| matches!(policy, PolicySpec::BestFixed)),
+        attained(|policy| matches!(policy, PolicySpec::BestStatic(_)))
     );
     text
 }

@@ -19,7 +19,7 @@ use crate::checkpoint;
 use crate::evaluate::{Comparison, Matrix, Row, bisect_capacity, compare, render, run_matrix};
 use crate::experiment::met_in_training;
 use crate::export;
-use crate::policy::PolicySpec;
+use crate::policy::{PolicyName, PolicySpec};
 use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
 
@@ -33,14 +33,14 @@ pub(super) struct EvaluateArgs {
     /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed,
     /// best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", required = true)]
-    policies: Vec<String>,
+    policies: Vec<PolicySpec>,
     /// The policy the others are compared with.
     #[arg(long, value_name = "POLICY")]
-    reference: Option<String>,
+    reference: Option<PolicySpec>,
     /// Also print what everybody gains over this policy, where it gains least, and its longest wait as a multiple of this
     /// one's; one of those evaluated, such as fixed:0.03. Repeatable.
     #[arg(long, value_name = "POLICY")]
-    versus: Vec<String>,
+    versus: Vec<PolicySpec>,
     /// Look for the load at which each policy attains 90 %, instead of interpolating between the loads run.
     #[arg(long)]
     capacity: bool,
@@ -61,11 +61,8 @@ pub(super) struct EvaluateArgs {
 
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let policies = load_policies(&args.policies, args.guard)?;
-    let reference = match &args.reference {
-        Some(text) => canonical(text)?,
-        None => policies[0].0.clone(),
-    };
-    let versus: Vec<String> = args.versus.iter().map(|text| canonical(text)).collect::<anyhow::Result<_>>()?;
+    let reference = args.reference.clone().map_or_else(|| policies[0].0.clone(), PolicyName::from);
+    let versus: Vec<PolicyName> = args.versus.iter().cloned().map(PolicyName::from).collect();
     let named = std::iter::once(("reference", &reference)).chain(versus.iter().map(|name| ("versus", name)));
     for (option, name) in named {
         ensure!(policies.iter().any(|(known, _)| known == name), "--{option} {name} is not one of the policies");
@@ -152,11 +149,6 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A policy as results name it.
-fn canonical(text: &str) -> anyhow::Result<String> {
-    Ok(text.parse::<PolicySpec>()?.to_string())
-}
-
 /// Finds each policy's capacity. False if interrupted; those found are kept.
 fn bisect(
     world: &World,
@@ -191,12 +183,12 @@ fn quoted(word: &str) -> String {
 }
 
 /// A policy judged on what it was trained on proves nothing, and one judged in another world may prove little.
-fn warn_of_training(world: &World, matrix: &Matrix, policies: &[String]) -> anyhow::Result<()> {
+fn warn_of_training(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> anyhow::Result<()> {
     for name in policies {
-        let trained = match name.parse()? {
-            PolicySpec::Checkpoint(path) => checkpoint::inspect(&path)?.metadata,
+        let trained = match name {
+            PolicySpec::Checkpoint(path) => checkpoint::inspect(path)?.metadata,
             PolicySpec::Table(path) => {
-                let table = export::load_table(&path)?;
+                let table = export::load_table(path)?;
                 table.metadata().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
             }
             _ => continue,

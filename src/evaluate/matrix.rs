@@ -11,14 +11,14 @@ use rayon::prelude::*;
 
 use super::hindsight;
 use super::row::Row;
-use crate::policy::{PolicySpec, Subject};
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::{Draw, World};
 
 /// Everything to be run on one world.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     /// Policies with the names they are reported under.
-    pub policies: Vec<(String, Subject)>,
+    pub policies: Vec<(PolicyName, Subject)>,
     /// Parts of the traffic; `None` is all of it.
     pub windows: Vec<Option<Window>>,
     /// Load factors.
@@ -55,7 +55,7 @@ pub enum MatrixError {
     #[error("policy {policy}, window {window}, load {load}, seed {seed}: {error}")]
     Run {
         /// Which policy.
-        policy: String,
+        policy: PolicyName,
         /// Which window.
         window: String,
         /// Which load.
@@ -129,7 +129,7 @@ type Judged = (Option<Controls>, Vec<Summary>);
 
 impl Job<'_> {
     /// A summary per seed; `None` if interrupted.
-    fn run(&mut self, name: &str, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
+    fn run(&mut self, name: &PolicyName, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
         match subject {
             Subject::Hindsight(profile) => {
                 Ok(self.hindsight(name, *profile)?.map(|(controls, summaries)| (Some(controls), summaries)))
@@ -148,13 +148,13 @@ impl Job<'_> {
         self.world.node.engine.default_controls()
     }
 
-    fn constant(&mut self, name: &str, controls: Controls) -> Result<Option<Judged>, MatrixError> {
+    fn constant(&mut self, name: &PolicyName, controls: Controls) -> Result<Option<Judged>, MatrixError> {
         Ok(self.constants(name, &[controls])?.map(|()| (None, self.summaries(&controls).to_vec())))
     }
 
     fn hindsight(
         &mut self,
-        name: &str,
+        name: &PolicyName,
         profile: ActionProfile,
     ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
         let default = self.default_controls();
@@ -177,7 +177,7 @@ impl Job<'_> {
     }
 
     /// Runs those constants that are not known yet; `None` if interrupted.
-    fn constants(&mut self, name: &str, wanted: &[Controls]) -> Result<Option<()>, MatrixError> {
+    fn constants(&mut self, name: &PolicyName, wanted: &[Controls]) -> Result<Option<()>, MatrixError> {
         let mut missing: Vec<Controls> = Vec::new();
         for controls in wanted {
             if !missing.contains(controls) && self.known.iter().all(|(known, _)| known != controls) {
@@ -200,7 +200,7 @@ impl Job<'_> {
     /// Runs controllers in parallel, the i-th on draw `i % seeds`; `None` if interrupted.
     fn serve(
         &self,
-        name: &str,
+        name: &PolicyName,
         controllers: Vec<Box<dyn Controller + Send>>,
     ) -> Result<Option<Vec<Summary>>, MatrixError> {
         let seeds = self.draws.len();
@@ -219,7 +219,7 @@ impl Job<'_> {
                 let summary = self.world.serve(self.cell.load, workload, controller.as_mut());
                 self.watch.done();
                 Some(summary.map_err(|error| MatrixError::Run {
-                    policy: name.to_owned(),
+                    policy: name.clone(),
                     window: window_name(self.cell.window),
                     load: self.cell.load,
                     seed: *seed,
@@ -235,13 +235,13 @@ impl Job<'_> {
 
     fn rows<'b>(
         &'b self,
-        name: &'b str,
+        name: &'b PolicyName,
         chosen: Option<&'b Controls>,
         summaries: Vec<Summary>,
     ) -> impl Iterator<Item = Row> + 'b {
         self.draws.iter().zip(summaries).map(move |((seed, _), summary)| Row {
-            policy: name.to_owned(),
-            chosen: chosen.map(|controls| PolicySpec::Fixed(*controls).to_string()),
+            policy: name.clone(),
+            chosen: chosen.map(|controls| PolicySpec::Fixed(*controls)),
             trace: self.world.trace.clone(),
             recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),

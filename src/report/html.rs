@@ -1,7 +1,10 @@
 //! Text within HTML.
 
+use std::fmt;
+
 /// `text` as HTML shows it, in elements and in quoted attributes. Control characters become U+FFFD.
-pub(super) fn escape(text: &str) -> String {
+pub(super) fn escape(text: impl fmt::Display) -> String {
+    let text = text.to_string();
     let mut html = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -71,7 +71,7 @@ pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
 
 /// What came of it in a sentence or two.
 fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> String {
-    let best = |line: &&Comparison| !line.policy.starts_with("best-") && !line.policy.starts_with("oracle");
+    let best = |line: &&Comparison| !line.policy.spec().knows_the_future();
     let index = close_up.pair.0;
     let line = index
         .map(|index| &comparisons[index])

@@ -14,6 +14,7 @@ use crate::evaluate::{
     Against, Comparison, Interval, Row, capacity_text, dash, distinct, evidence, percent, signed, time, times,
     yardsticks,
 };
+use crate::policy::PolicyName;
 
 /// What each policy attained, with what happened to late requests.
 pub(super) fn results(comparisons: &[Comparison]) -> String {
@@ -79,8 +80,8 @@ pub(super) fn violations(comparisons: &[Comparison]) -> String {
     table(&head, comparisons.iter().map(row))
 }
 
-fn against<'a>(line: &'a Comparison, than: &str) -> Option<&'a Against> {
-    line.against.iter().find(|against| against.than == than)
+fn against<'a>(line: &'a Comparison, than: &PolicyName) -> Option<&'a Against> {
+    line.against.iter().find(|against| against.than == *than)
 }
 
 /// `-1.2 at 0.8`.
@@ -89,7 +90,7 @@ fn worst_load(against: &Against) -> String {
 }
 
 /// Gains over `than`, and where they cost most.
-pub(super) fn gains(comparisons: &[Comparison], than: &str) -> String {
+pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName) -> String {
     let head = [
         "policy",
         "gain, points",
