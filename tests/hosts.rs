@@ -77,7 +77,7 @@ fn every_experiment_is_for_a_host_that_can_serve_it() {
         let experiment = Experiment::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         for world in std::iter::once(&experiment.world).chain(experiment.also.iter().map(|also| &also.world)) {
             // A recorded trace may not be here; what serves it is said all the same.
-            let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".to_owned()));
+            let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".parse().unwrap()));
             let stand_in = WorldSpec { trace: None, jitter: None, lengths: None, cv: None, workload, ..world.clone() };
             let node = stand_in.world().unwrap_or_else(|error| panic!("{}: {error}", path.display())).node;
             assert!(node.host.profile.covers(experiment.profile()), "{}: {}", path.display(), node.host.name);

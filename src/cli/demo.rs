@@ -68,7 +68,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let stop = stop::on_interrupt();
     let mut spec = args.world.clone();
     if spec.trace.is_none() && spec.workload.is_none() {
-        spec.workload = Some(TRAFFIC.to_owned());
+        spec.workload = Some(TRAFFIC.parse()?);
     }
     let world = spec.world()?;
     let span_s = world.span()?.as_secs_f64();

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, ensure};
 use clap::Args;
 use kvtide_envs::time::Micros;
-use kvtide_envs::workload::{Window, duration};
+use kvtide_envs::workload::{Duration, Window};
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
@@ -208,8 +208,8 @@ fn warn_of_training(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> 
             eprintln!(
                 "warning: {name} was trained on {seen} of this trace, and a window judged overlaps it; judge what \
                  comes after with --window {}..{}",
-                duration::format(seen.end),
-                duration::format(Micros(world.span()?.0.next_multiple_of(1_000_000)))
+                Duration(seen.end),
+                Duration(Micros(world.span()?.0.next_multiple_of(1_000_000)))
             );
         }
     }

@@ -20,6 +20,7 @@ mod stop;
 mod timings;
 mod trace;
 mod train;
+mod usage;
 
 use std::io;
 use std::process::ExitCode;
@@ -73,7 +74,10 @@ enum Exit {
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::end(&error),
+    };
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -318,8 +318,8 @@ mod tests {
     #[test]
     fn loads_are_found_for_the_default_unless_interrupted() {
         let spec = WorldSpec {
-            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
-            set: vec!["num_gpu_blocks=1500".to_owned()],
+            workload: Some("chat:rate=3,duration=60,seed=3".parse().unwrap()),
+            set: vec!["num_gpu_blocks=1500".parse().unwrap()],
             ..WorldSpec::default()
         };
         let world = spec.world().unwrap();

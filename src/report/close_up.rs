@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn what_is_watched_is_what_was_judged() {
         let spec = WorldSpec {
-            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
-            set: vec!["num_gpu_blocks=1500".to_owned()],
+            workload: Some("chat:rate=3,duration=60,seed=3".parse().unwrap()),
+            set: vec!["num_gpu_blocks=1500".parse().unwrap()],
             ..WorldSpec::default()
         };
         let world = spec.world().unwrap();

@@ -37,7 +37,7 @@ mod profile;
 mod roofline;
 mod schedule;
 
-pub use deployment::{Deployment, DeploymentError};
+pub use deployment::{Deployment, DeploymentError, DeploymentName};
 pub use errors::{Errors, Kind, KindErrors, Miss, render};
 pub use fit::{FitError, Fitted, fit};
 pub use hardware::Hardware;

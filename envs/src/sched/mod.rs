@@ -20,7 +20,8 @@ pub use plan::{
 };
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;
-pub use settings::{Setting, SettingError};
+pub(crate) use settings::of_hardware;
+pub use settings::{Setting, SettingError, describe as describe_settings};
 pub use v0::V0;
 pub use v1::V1;
 

@@ -20,6 +20,7 @@ pub mod windows;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use duration::Duration;
 pub use error::WorkloadError;
 pub use lengths::LengthScale;
 pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};
