@@ -412,7 +412,8 @@ mod tests {
                 Err(reason) => reason,
             }
         };
-        let world = |memory: &str| format!("[world]\nworkload = \"chat:rate=1,n=9\"\nmemory = \"{memory}\"\n{episodes}");
+        let world =
+            |memory: &str| format!("[world]\nworkload = \"chat:rate=1,n=9\"\nmemory = \"{memory}\"\n{episodes}");
         assert_eq!(error(&format!("num_envs = 1\n{}", world("cuda"))), "");
         assert_eq!(error(&format!("num_envs = 8\n{}", world("host"))), "");
         assert!(error(&format!("num_envs = 8\n{}", world("cuda"))).contains("one node at a time"));

@@ -88,6 +88,21 @@ fn every_experiment_is_for_a_host_that_can_serve_it() {
 }
 
 #[test]
+fn experiments_of_earlier_runs_are_written_back_as_they_were_read() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("checkpoints");
+    let manifests = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join("manifest.json"));
+    let mut read = 0;
+    for path in manifests.filter(|path| path.exists()) {
+        let manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let text = manifest["experiment"].as_str().unwrap();
+        let experiment = Experiment::parse(text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(experiment.to_toml(), text, "{}", path.display());
+        read += 1;
+    }
+    assert!(read >= 7);
+}
+
+#[test]
 fn every_shipped_table_is_for_the_host_it_names() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("checkpoints");
     let mut judged = 0;

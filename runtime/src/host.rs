@@ -137,7 +137,13 @@ impl fmt::Display for UnknownHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("expected ")?;
         for (index, host) in Host::ALL.iter().enumerate() {
-            let before = if index == 0 { "" } else if index + 1 == Host::ALL.len() { " or " } else { ", " };
+            let before = if index == 0 {
+                ""
+            } else if index + 1 == Host::ALL.len() {
+                " or "
+            } else {
+                ", "
+            };
             write!(f, "{before}{}", host.name)?;
         }
         Ok(())

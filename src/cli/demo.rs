@@ -223,7 +223,10 @@ fn policies(checkpoint: &Path, table: &Path, profile: ActionProfile) -> anyhow::
         names.push(spec.into());
     }
     names.extend([PolicyName::best_static(profile), PolicyName::agent(checkpoint), PolicyName::table(table)]);
-    names.into_iter().map(|name| Subject::load(name.spec()).map(|subject| (name, subject)).map_err(Into::into)).collect()
+    names
+        .into_iter()
+        .map(|name| Subject::load(name.spec()).map(|subject| (name, subject)).map_err(Into::into))
+        .collect()
 }
 
 /// The comparison in two sentences.

@@ -35,7 +35,10 @@ fn context(error: &clap::Error, kind: ContextKind) -> &str {
 /// The reason, with the option and its value where it names neither.
 fn named(option: &str, value: &str, reason: String) -> String {
     let key = option.trim_start_matches('-');
-    match (reason.contains(key) || reason.contains(&key.replace('-', "_")), reason.contains(&format!("{value:?}")) || reason.contains(&format!("`{value}`"))) {
+    match (
+        reason.contains(key) || reason.contains(&key.replace('-', "_")),
+        reason.contains(&format!("{value:?}")) || reason.contains(&format!("`{value}`")),
+    ) {
         (true, _) => reason,
         (false, true) => format!("{option}: {reason}"),
         (false, false) => format!("{option} {value:?}: {reason}"),

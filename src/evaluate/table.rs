@@ -139,7 +139,8 @@ fn gains(comparisons: &[Comparison], than: &PolicyName, width: usize) -> String 
 
 /// Policies somebody is compared with, in order of appearance.
 pub fn yardsticks(comparisons: &[Comparison]) -> Vec<&PolicyName> {
-    let is_one = |name: &PolicyName| comparisons.iter().flat_map(|line| &line.against).any(|against| against.than == *name);
+    let is_one =
+        |name: &PolicyName| comparisons.iter().flat_map(|line| &line.against).any(|against| against.than == *name);
     comparisons.iter().map(|line| &line.policy).filter(|name| is_one(name)).collect()
 }
 

@@ -117,7 +117,9 @@ mod tests {
         let full = kvtide_runtime::ActionProfile::Full;
         assert_eq!(PolicyName::best_static(full), PolicySpec::BestStatic(full).into());
         assert_ne!(PolicyName::agent(Path::new("a")), PolicyName::agent(Path::new("b")));
-        assert_eq!(format!("{:>9}|{:<9}|", PolicyName::from(PolicySpec::Default), PolicyName::table(Path::new("t"))),
-            "  default|table    |");
+        assert_eq!(
+            format!("{:>9}|{:<9}|", PolicyName::from(PolicySpec::Default), PolicyName::table(Path::new("t"))),
+            "  default|table    |"
+        );
     }
 }

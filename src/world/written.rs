@@ -83,7 +83,11 @@ mod tests {
     #[test]
     fn mistakes_name_what_was_written() {
         let error = |text: &str| serde_json::from_str::<Written<Host>>(text).unwrap_err().to_string();
-        assert!(error("\"vllm\"").starts_with("\"vllm\": expected vllm-0.33, sglang-0.5 or kvtide"), "{}", error("\"vllm\""));
+        assert!(
+            error("\"vllm\"").starts_with("\"vllm\": expected vllm-0.33, sglang-0.5 or kvtide"),
+            "{}",
+            error("\"vllm\"")
+        );
         assert!(error("7").starts_with("invalid type"));
     }
 }

@@ -324,7 +324,10 @@ mod tests {
         let one: DeploymentName = "llama-3-8b@1x2x.toml".parse().unwrap();
         assert_eq!((one.devices, one.to_string()), (1, "llama-3-8b@1x2x.toml".to_owned()));
         let built_in: DeploymentName = "llama-3-70b@4xh100".parse().unwrap();
-        assert_eq!((built_in.relative_to(folder.path()), built_in.to_string()), (None, "llama-3-70b@4xh100".to_owned()));
+        assert_eq!(
+            (built_in.relative_to(folder.path()), built_in.to_string()),
+            (None, "llama-3-70b@4xh100".to_owned())
+        );
         assert_eq!(Deployment::load("llama-3-70b@4xh100"), "llama-3-70b@4xh100".parse());
         let missing = Deployment::load("llama-3-8b@nowhere.toml").unwrap_err().to_string();
         assert!(missing.starts_with("nowhere.toml: cannot open"), "{missing}");

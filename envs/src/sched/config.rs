@@ -7,7 +7,7 @@ use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
-use super::settings::counts;
+use super::keys::counts;
 use crate::kv::{Eviction, Sharing};
 use crate::time::Micros;
 

@@ -6,6 +6,7 @@
 
 mod cohort;
 mod config;
+mod keys;
 mod plan;
 mod request;
 mod scheduler;
@@ -14,14 +15,15 @@ pub mod v0;
 pub mod v1;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
+pub use keys::describe as describe_settings;
+pub(crate) use keys::of_hardware;
 pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
     Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Scheduled, Source, StepPlan, Test,
 };
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;
-pub(crate) use settings::of_hardware;
-pub use settings::{Setting, SettingError, describe as describe_settings};
+pub use settings::{Setting, SettingError};
 pub use v0::V0;
 pub use v1::V1;
 

@@ -37,7 +37,8 @@ impl FromStr for SyntheticSpec {
 
         let rate_rps = settings.take("rate", "a number of requests per second, or inf")?;
         let count: Option<u64> = settings.take("n", "a number of requests")?;
-        let duration = settings.take_text("duration").map(|text| text.parse().map(|Duration(length)| length)).transpose()?;
+        let duration =
+            settings.take_text("duration").map(|text| text.parse().map(|Duration(length)| length)).transpose()?;
         let cv = settings.take("cv", "a number")?;
         let lengths = settings.take_text("lengths").map_or(Ok(LengthScale::ONE), |lengths| lengths.parse())?;
         let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
