@@ -136,7 +136,7 @@ fn mistakes_are_one_line_and_exit_2() {
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--prefix-cache", "so"], "\"so\": expected on, off or auto"),
         (
             vec!["simulate", "--workload", "chat:rate=1,n=9", "--scale", "up"],
-            "--scale: `up`: is no way to scale a load",
+            "`up`: is no way to scale a load: expected thin",
         ),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--jitter", "x"], "--jitter: `x`: is not a duration"),
         (

@@ -35,10 +35,12 @@ fn context(error: &clap::Error, kind: ContextKind) -> &str {
 /// The reason, with the option and its value where it names neither.
 fn named(option: &str, value: &str, reason: String) -> String {
     let key = option.trim_start_matches('-');
-    match (
-        reason.contains(key) || reason.contains(&key.replace('-', "_")),
-        reason.contains(&format!("{value:?}")) || reason.contains(&format!("`{value}`")),
-    ) {
+    // `SLO target …`, and of a setting the setting.
+    let lower = reason.to_lowercase();
+    let names_setting = value.split_once('=').is_some_and(|(setting, _)| reason.contains(setting));
+    let names_option = lower.contains(key) || lower.contains(&key.replace('-', "_")) || names_setting;
+    let names_value = [format!("{value:?}"), format!("`{value}`")].iter().any(|written| reason.contains(written));
+    match (names_option, names_value) {
         (true, _) => reason,
         (false, true) => format!("{option}: {reason}"),
         (false, false) => format!("{option} {value:?}: {reason}"),
@@ -55,6 +57,9 @@ mod tests {
         assert_eq!(said("--policy", "lru", "unknown policy \"lru\""), "unknown policy \"lru\"");
         assert_eq!(said("--jitter", "x", "`x`: is not a duration"), "--jitter: `x`: is not a duration");
         assert_eq!(said("--host", "vllm", "expected vllm-0.33"), "--host \"vllm\": expected vllm-0.33");
+        let setting = "max_num_seqs=\"x\": expected a whole number";
+        assert_eq!(said("--set", "max_num_seqs=x", setting), setting);
+        assert_eq!(said("--slo", "ttft:0", "SLO target ttft:\"0\""), "SLO target ttft:\"0\"");
         assert_eq!(said("--clients", "many", "invalid digit"), "--clients \"many\": invalid digit");
     }
 }

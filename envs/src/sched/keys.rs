@@ -1,5 +1,5 @@
-//! Everything that can be set by `--set`: one table that says of each key what it is called, what its value is, within which range, and
-//! what it means. Values are read, checked, set, listed and described by it.
+//! Everything that can be set by `--set`: one table that says of each key what it is called, what its value is, within which
+//! range, and what it means. Values are read, checked, set, listed and described by it.
 
 use std::fmt::Write;
 
