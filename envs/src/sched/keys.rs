@@ -8,6 +8,10 @@ use crate::cost::Hardware;
 use crate::kv::{Eviction, Sharing};
 use crate::time::Micros;
 
+/// Where a whole number of the engine stands, and a number of the hardware.
+type CountOf = fn(&mut EngineConfig) -> &mut u32;
+type NumberOf = fn(&mut Hardware) -> &mut f64;
+
 /// Something that can be set.
 pub(super) struct Key {
     pub(super) name: &'static str,
@@ -19,7 +23,7 @@ pub(super) struct Key {
 /// What its value is, and where it goes.
 pub(super) enum Kind {
     /// A whole number of the engine, whose range is checked with everything else: what is impossible depends on what adapts.
-    Count { unit: &'static str, range: (u64, u64), of: fn(&mut EngineConfig) -> &mut u32 },
+    Count { unit: &'static str, range: (u64, u64), of: CountOf },
     /// Whole seconds of the engine.
     Seconds(fn(&mut EngineConfig) -> &mut Micros),
     /// A switch of the engine.
@@ -29,7 +33,7 @@ pub(super) enum Kind {
     /// One of several ways of the engine, by its place among them.
     Choice { names: &'static [&'static str], expected: &'static str, set: fn(&mut EngineConfig, usize) },
     /// A number of the hardware.
-    Hardware { range: Range, of: fn(&mut Hardware) -> &mut f64 },
+    Hardware { range: Range, of: NumberOf },
 }
 
 /// Numbers that are taken, both ends among them, and the same in words.
@@ -68,13 +72,7 @@ const MAX_SEQS: u64 = 1 << 16;
 /// Longest sequence and largest step, in tokens.
 const MAX_TOKENS: u64 = 1 << 26;
 
-const fn count(
-    name: &'static str,
-    unit: &'static str,
-    range: (u64, u64),
-    of: fn(&mut EngineConfig) -> &mut u32,
-    doc: &'static str,
-) -> Key {
+const fn count(name: &'static str, unit: &'static str, range: (u64, u64), of: CountOf, doc: &'static str) -> Key {
     Key { name, kind: Kind::Count { unit, range, of }, doc }
 }
 
@@ -82,7 +80,7 @@ const fn flag(name: &'static str, of: fn(&mut EngineConfig) -> &mut bool, doc: &
     Key { name, kind: Kind::Flag(of), doc }
 }
 
-const fn hardware(name: &'static str, range: Range, of: fn(&mut Hardware) -> &mut f64, doc: &'static str) -> Key {
+const fn hardware(name: &'static str, range: Range, of: NumberOf, doc: &'static str) -> Key {
     Key { name, kind: Kind::Hardware { range, of }, doc }
 }
 
@@ -253,7 +251,7 @@ pub fn describe() -> String {
 }
 
 /// Whole numbers of the engine, with their ranges and where they stand.
-pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), fn(&mut EngineConfig) -> &mut u32)> {
+pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), CountOf)> {
     KEYS.iter().filter_map(|key| match key.kind {
         Kind::Count { range, of, .. } => Some((key.name, range, of)),
         _ => None,
@@ -261,7 +259,7 @@ pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), fn(&mu
 }
 
 /// Numbers of the hardware, with their ranges and where they stand.
-pub(crate) fn of_hardware() -> impl Iterator<Item = (&'static str, Range, fn(&mut Hardware) -> &mut f64)> {
+pub(crate) fn of_hardware() -> impl Iterator<Item = (&'static str, Range, NumberOf)> {
     KEYS.iter().filter_map(|key| match key.kind {
         Kind::Hardware { range, of } => Some((key.name, range, of)),
         _ => None,

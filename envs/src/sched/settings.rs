@@ -139,7 +139,9 @@ impl EngineConfig {
     /// # Errors
     /// Settings that do not work together.
     pub fn with(mut self, overrides: &[Setting]) -> Result<EngineConfig, SettingError> {
-        overrides.iter().for_each(|setting| setting.apply(&mut self));
+        for setting in overrides {
+            setting.apply(&mut self);
+        }
         let named = |key: &str| overrides.iter().any(|setting| setting.key() == key);
         if !named("max_model_len") {
             self.max_model_len = self.max_model_len.min(self.num_usable_blocks().saturating_mul(self.block_size));
