@@ -18,7 +18,7 @@ const MAX_FEATURES: usize = 12;
 pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
     let mut html = String::from(HEAD);
     let Material { world, comparisons, .. } = *material;
-    let _ = writeln!(html, "<h1>{} on {}</h1>", escape(&world.trace), escape(&world.deployment.name()));
+    let _ = writeln!(html, "<h1>{} on {}</h1>", escape(&world.trace), escape(world.deployment.name()));
     let _ = writeln!(html, "<p class=\"claim\">{}</p>", claim(comparisons, close_up));
     settings(&mut html, material);
 
