@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
-//! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`evaluate`] judges, [`report`] shows it;
+//! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
 //! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
 //! [`cli`] is the command line over all of them.
@@ -29,6 +29,7 @@ pub mod evaluate;
 pub mod experiment;
 pub mod export;
 pub mod plot;
+pub mod policy;
 pub mod record;
 pub mod report;
 pub mod train;

@@ -131,12 +131,35 @@ fn mistakes_are_one_line_and_exit_2() {
             vec!["evaluate", "--workload", "chat:rate=1,n=9", "--policy", "default", "--reference", "fixed:0"],
             "--reference",
         ),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--set", "max_num_seq=9"], "; was max_num_seqs meant?"),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--engine", "v2"], "engine=\"v2\": expected v0 or v1"),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--prefix-cache", "so"], "\"so\": expected on, off or auto"),
+        (
+            vec!["simulate", "--workload", "chat:rate=1,n=9", "--scale", "up"],
+            "`up`: is no way to scale a load: expected thin",
+        ),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--jitter", "x"], "--jitter: `x`: is not a duration"),
+        (
+            vec!["simulate", "--workload", "chat:rate=1,n=9", "--memory", "gpu"],
+            "memory \"gpu\": expected modelled, host",
+        ),
+        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--clients", "x"], "--clients \"x\": invalid digit"),
+        (vec!["simulate", "--workload", "talk:n=9"], "--workload: `talk:n=9`: unknown profile `talk`"),
         (vec!["replay", "--golden", "nowhere"], "nowhere"),
         (vec!["train", "--experiment", "nowhere.toml", "--out", "x"], "nowhere.toml"),
         (vec!["export", "--checkpoint", "nowhere", "--out", "x.kvt"], "nowhere"),
     ] {
         let error = refused(path, &arguments);
         assert!(error.contains(part) || part == "takes more" && error.contains("take more"), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn what_can_be_set_is_listed() {
+    let folder = tempdir().unwrap();
+    let list = done(folder.path(), &["simulate", "--set", "help"]).stdout;
+    for key in ["num_gpu_blocks", "eviction", "patience", "bandwidth_efficiency"] {
+        assert!(list.contains(&format!("\n  {key} ")), "{list}");
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{done, kvtide, lines, refused};
+use kvtide::evaluate::Row;
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -25,6 +26,26 @@ fn evaluate(folder: &Path, more: &[&str]) -> String {
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Whoever reads results finds the policies in them, as they were written.
+#[test]
+fn results_of_earlier_runs_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/results");
+    let mut read = 0;
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.extension().is_none_or(|end| end != "jsonl") {
+            continue;
+        }
+        for (line, text) in (1..).zip(std::fs::read_to_string(&path).unwrap().lines()) {
+            let row: Row =
+                serde_json::from_str(text).unwrap_or_else(|error| panic!("{}:{line}: {error}", path.display()));
+            let (written, before) = (serde_json::to_value(&row).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+            assert_eq!((&written["policy"], &written["chosen"]), (&before["policy"], &before["chosen"]));
+            read += 1;
+        }
+    }
+    assert!(read > 2000, "{read}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn every_experiment_is_for_a_host_that_can_serve_it() {
         let experiment = Experiment::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         for world in std::iter::once(&experiment.world).chain(experiment.also.iter().map(|also| &also.world)) {
             // A recorded trace may not be here; what serves it is said all the same.
-            let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".to_owned()));
+            let workload = world.workload.clone().or_else(|| Some("chat:rate=1,duration=60".parse().unwrap()));
             let stand_in = WorldSpec { trace: None, jitter: None, lengths: None, cv: None, workload, ..world.clone() };
             let node = stand_in.world().unwrap_or_else(|error| panic!("{}: {error}", path.display())).node;
             assert!(node.host.profile().covers(experiment.profile()), "{}: {}", path.display(), node.host.name);
@@ -85,6 +85,21 @@ fn every_experiment_is_for_a_host_that_can_serve_it() {
         judged += 1;
     }
     assert!(judged >= 14);
+}
+
+#[test]
+fn experiments_of_earlier_runs_are_written_back_as_they_were_read() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("checkpoints");
+    let manifests = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join("manifest.json"));
+    let mut read = 0;
+    for path in manifests.filter(|path| path.exists()) {
+        let manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let text = manifest["experiment"].as_str().unwrap();
+        let experiment = Experiment::parse(text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(experiment.to_toml(), text, "{}", path.display());
+        read += 1;
+    }
+    assert!(read >= 7);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! difference is declared here, once, for training, evaluation and the adapters.
 
 use core::fmt;
+use core::str::FromStr;
 
 use crate::action::{Action, ActionMask, ActionProfile, Head, PerHead, Preemption};
 use crate::feature_set::FeatureSet;
@@ -142,6 +143,37 @@ impl Host {
         Ok(())
     }
 }
+
+impl FromStr for Host {
+    type Err = UnknownHost;
+
+    fn from_str(name: &str) -> Result<Host, UnknownHost> {
+        Host::from_name(name).ok_or(UnknownHost)
+    }
+}
+
+/// There is no host of that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownHost;
+
+impl fmt::Display for UnknownHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected ")?;
+        for (index, host) in Host::ALL.iter().enumerate() {
+            let before = if index == 0 {
+                ""
+            } else if index + 1 == Host::ALL.len() {
+                " or "
+            } else {
+                ", "
+            };
+            write!(f, "{before}{}", host.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownHost {}
 
 /// Whether some leaf asks for what only a host tier can do.
 fn swaps(table: &Table<'_>) -> bool {

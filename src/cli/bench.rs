@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
+use kvtide_envs::deploy::DeploymentName;
 use kvtide_envs::workload::Workload;
 
 use super::output::Output;
 use super::{Exit, handover, stop};
 use crate::agent::Tensors;
 use crate::bench::{self, Figure};
-use crate::world::WorldSpec;
+use crate::world::{WorldSpec, Written};
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
@@ -19,7 +20,7 @@ pub(super) struct BenchArgs {
     trace: Option<PathBuf>,
     /// Model and hardware that serve it.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@a100-80g")]
-    env: String,
+    env: Written<DeploymentName>,
     /// How often each figure is measured.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
@@ -50,7 +51,7 @@ pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> an
     if stopped.load(Ordering::Relaxed) {
         return written.map(|()| Exit::Interrupted);
     }
-    let workload = args.trace.is_none().then(|| GENERATED.to_owned());
+    let workload = if args.trace.is_none() { Some(GENERATED.parse()?) } else { None };
     let world =
         WorldSpec { trace: args.trace.clone(), workload, env: args.env.clone(), ..WorldSpec::default() }.world()?;
     let traffic: Workload = world.draw(&crate::world::Draw { window: None, load: 1.0, seed: 0 })?;

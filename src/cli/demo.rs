@@ -18,6 +18,7 @@ use crate::demo::{self, Demo, LOADS, SEEDS, TARGET, in_words};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Matrix, Row, compare, render, run_matrix};
 use crate::export::Making;
+use crate::policy::PolicySpec;
 use crate::train::{self, Run};
 use crate::world::{World, WorldSpec};
 
@@ -102,7 +103,7 @@ fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[Row], table: &Path)
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
     fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;
-    let comparisons = compare(rows, "best-fixed", &[]);
+    let comparisons = compare(rows, &PolicySpec::BestFixed.into(), &[]);
     let mut output = Output::new();
     output.text(&render(&comparisons, &[]))?;
     output.text(&in_words(&comparisons))?;

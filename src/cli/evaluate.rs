@@ -14,9 +14,9 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    Comparison, FoundLoad, Matrix, MatrixError, PolicySpec, Row, Subject, bisect_capacities, compare, doubts, render,
-    run_matrix,
+    Comparison, FoundLoad, Matrix, MatrixError, Row, bisect_capacities, compare, doubts, render, run_matrix,
 };
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, Material};
 use crate::world::{World, WorldSpec};
 
@@ -30,14 +30,14 @@ pub(super) struct EvaluateArgs {
     /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed,
     /// best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", required = true)]
-    policies: Vec<String>,
+    policies: Vec<PolicySpec>,
     /// The policy the others are compared with.
     #[arg(long, value_name = "POLICY")]
-    reference: Option<String>,
+    reference: Option<PolicySpec>,
     /// Also print what everybody gains over this policy, where it gains least, and its longest wait as a multiple of this
     /// one's; one of those evaluated, such as fixed:0.03. Repeatable.
     #[arg(long, value_name = "POLICY")]
-    versus: Vec<String>,
+    versus: Vec<PolicySpec>,
     /// Look for the load at which each policy attains 90 %, instead of interpolating between the loads run.
     #[arg(long)]
     capacity: bool,
@@ -99,26 +99,18 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
 
 /// Whom everybody is compared with.
 struct Compared {
-    reference: String,
-    versus: Vec<String>,
+    reference: PolicyName,
+    versus: Vec<PolicyName>,
 }
 
-fn compared(args: &EvaluateArgs, policies: &[(String, Subject)]) -> anyhow::Result<Compared> {
-    let reference = match &args.reference {
-        Some(text) => canonical(text)?,
-        None => policies[0].0.clone(),
-    };
-    let versus: Vec<String> = args.versus.iter().map(|text| canonical(text)).collect::<anyhow::Result<_>>()?;
+fn compared(args: &EvaluateArgs, policies: &[(PolicyName, Subject)]) -> anyhow::Result<Compared> {
+    let reference = args.reference.clone().map_or_else(|| policies[0].0.clone(), PolicyName::from);
+    let versus: Vec<PolicyName> = args.versus.iter().cloned().map(PolicyName::from).collect();
     let named = std::iter::once(("reference", &reference)).chain(versus.iter().map(|name| ("versus", name)));
     for (option, name) in named {
         ensure!(policies.iter().any(|(known, _)| known == name), "--{option} {name} is not one of the policies");
     }
     Ok(Compared { reference, versus })
-}
-
-/// A policy as results name it.
-fn canonical(text: &str) -> anyhow::Result<String> {
-    Ok(text.parse::<PolicySpec>()?.to_string())
 }
 
 /// Every run, written and printed as it finishes, and how many cells were finished, or why not all.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use kvtide_runtime::Host;
 
 use super::output::Output;
 use super::{Exit, stop};
@@ -12,7 +13,7 @@ use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
 use crate::export::{self, Chosen, Gate, Judged, Making, Summary};
 use crate::train;
-use crate::world::World;
+use crate::world::{World, Written};
 
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
@@ -49,7 +50,7 @@ pub(super) struct ExportArgs {
     /// The host the table is for, with whose heads, tiers and features it is taught, chosen and judged: vllm-0.33, sglang-0.5 or
     /// kvtide. A table that it would refuse is not written: exit code 1 [default: the host of the experiment].
     #[arg(long, value_name = "HOST")]
-    host: Option<String>,
+    host: Option<Written<Host>>,
     /// Also judge smaller tables, cut from this one, and draw size against loss.
     #[arg(long, value_name = "FILE.svg")]
     frontier: Option<PathBuf>,

@@ -12,6 +12,7 @@ mod replay;
 mod simulate;
 mod trace;
 mod train;
+mod usage;
 
 use std::io;
 use std::process::ExitCode;
@@ -70,7 +71,10 @@ enum Exit {
 /// Runs the command line of this process. Training by PPO multiplies with `tensors`; without it, it is handed over to
 /// `kvtide-train`, which is this tool with it.
 pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::end(&error),
+    };
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),

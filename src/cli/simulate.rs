@@ -11,6 +11,7 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
 use crate::evaluate::{Matrix, Row, run_matrix};
+use crate::policy::PolicySpec;
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ pub(super) struct SimulateArgs {
     /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T,
     /// past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
-    policies: Vec<String>,
+    policies: Vec<PolicySpec>,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
     guard: GuardSwitch,

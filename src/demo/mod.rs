@@ -16,9 +16,10 @@ use thiserror::Error;
 pub use folder::make_folder;
 
 use crate::agent::{CrossEntropyConfig, PpoConfig, Schedule};
-use crate::evaluate::{Comparison, Matrix, MatrixError, PolicySpec, SpecError, Subject, knee};
+use crate::evaluate::{Comparison, Matrix, MatrixError, knee};
 use crate::experiment::{Episodes, Experiment, ExperimentError, Method, Validation};
 use crate::export::ExportError;
+use crate::policy::{PolicyName, PolicySpec, SpecError, Subject};
 use crate::world::{World, WorldSpec};
 
 /// Traffic of the demo when none is given: chat, at about twice what the card can serve.
@@ -113,7 +114,7 @@ pub struct Demo {
 /// `spec` with the demo's own traffic, if it has none.
 pub fn with_traffic(mut spec: WorldSpec) -> WorldSpec {
     if spec.trace.is_none() && spec.workload.is_none() {
-        spec.workload = Some(TRAFFIC.to_owned());
+        spec.workload = Some(TRAFFIC.parse().expect("traffic of our own"));
     }
     spec
 }
@@ -155,19 +156,13 @@ impl Demo {
     /// # Errors
     /// The checkpoint or the table cannot be loaded.
     pub fn matrix(&self, checkpoint: &Path, table: &Path, profile: ActionProfile) -> Result<Matrix, DemoError> {
-        let named = |text: &str| (text.to_owned(), text.parse::<PolicySpec>());
-        let mut policies = Vec::new();
-        for (name, spec) in ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed"]).map(named) {
-            policies.push((name, Subject::load(&spec.expect("a known policy"))?));
+        let mut names: Vec<PolicyName> = Vec::new();
+        for text in ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed"]) {
+            names.push(text.parse::<PolicySpec>()?.into());
         }
-        let learned = [
-            ("best-static", PolicySpec::BestStatic(profile)),
-            ("agent", PolicySpec::Checkpoint(checkpoint.to_owned())),
-            ("table", PolicySpec::Table(table.to_owned())),
-        ];
-        for (name, spec) in learned {
-            policies.push((name.to_owned(), Subject::load(&spec)?));
-        }
+        names.extend([PolicyName::best_static(profile), PolicyName::agent(checkpoint), PolicyName::table(table)]);
+        let load = |name: PolicyName| Subject::load(name.spec()).map(|subject| (name, subject));
+        let policies = names.into_iter().map(load).collect::<Result<_, _>>()?;
         let loads = LOADS.iter().map(|factor| round(factor * self.load)).collect();
         Ok(Matrix { policies, windows: vec![Some(self.test)], loads, seeds: SEEDS.to_vec() })
     }
@@ -214,22 +209,22 @@ fn round(load: f64) -> f64 {
 
 /// The comparison in two sentences.
 pub fn in_words(comparisons: &[Comparison]) -> String {
-    let attained = |policy: &str| {
-        comparisons.iter().find(|line| line.policy == policy).map_or(0.0, |line| line.slo_attainment * 100.0)
+    let attained = |is_meant: fn(&PolicySpec) -> bool| {
+        comparisons.iter().find(|line| is_meant(line.policy.spec())).map_or(0.0, |line| line.slo_attainment * 100.0)
     };
     let mut text = String::new();
     let _ = writeln!(
         text,
         "\nOn unseen traffic the table met all targets for {:.1} % of requests (the agent it was made from: {:.1} %).",
-        attained("table"),
-        attained("agent")
+        attained(|policy| matches!(policy, PolicySpec::Table(_))),
+        attained(|policy| matches!(policy, PolicySpec::Checkpoint(_)))
     );
     let _ = writeln!(
         text,
         "The best fixed watermark, chosen in hindsight, met them for {:.1} %; the best constant choice of everything, \
          also in hindsight, for {:.1} %.",
-        attained("best-fixed"),
-        attained("best-static")
+        attained(|policy| matches!(policy, PolicySpec::BestFixed)),
+        attained(|policy| matches!(policy, PolicySpec::BestStatic(_)))
     );
     text
 }

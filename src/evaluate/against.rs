@@ -7,16 +7,14 @@ use super::compare::{by_load, loads, longest_wait_ms};
 use super::resample::{Pair, Resampling, Served};
 use super::row::Row;
 use crate::bootstrap::Interval;
-
-/// The engine as it comes.
-const DEFAULT: &str = "default";
+use crate::policy::PolicyName;
 
 /// A policy against another one on the same draws, over every load run. No load is left out: one at which nobody misses a
 /// target adds nothing to either side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Against {
     /// The other one.
-    pub than: String,
+    pub than: PolicyName,
     /// 1 - violations / the other's violations, where violations are 1 - attainment, averaged over loads; `None` if the other
     /// has none.
     pub fewer_violations: Option<Interval>,
@@ -46,17 +44,12 @@ pub struct WaitAt {
     pub times: Option<f64>,
 }
 
-/// Whether everybody is compared with this policy unasked.
-pub(super) fn is_yardstick(name: &str) -> bool {
-    name == DEFAULT || name == "best-fixed" || name == "best-static" || name.starts_with("best-static:")
-}
-
 impl Against {
     /// `None` if they have no draw in common.
     pub(super) fn of(
         resampling: &Resampling<'_>,
         mine: &[Served<'_>],
-        than: &str,
+        than: &PolicyName,
         theirs: &[Served<'_>],
     ) -> Option<Against> {
         let pairs = pairs(mine, theirs);
@@ -64,7 +57,7 @@ impl Against {
             return None;
         }
         Some(Against {
-            than: than.to_owned(),
+            than: than.clone(),
             fewer_violations: resampling.interval(&pairs, fewer),
             gain: resampling.interval(&pairs, gain),
             worst_load: worst_load(&pairs),

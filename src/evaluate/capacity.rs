@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::compare::Comparison;
 use super::knee::{Crossing, Curve, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
-use super::subject::Subject;
 use crate::bootstrap::Evidence;
+use crate::policy::{PolicyName, Subject};
 use crate::world::World;
 
 /// Share of requests that must be attained.
@@ -65,7 +65,7 @@ pub(super) fn interpolated(curve: &[(f64, f64)], target: f64) -> Option<(f64, Bo
 pub fn bisect_capacity(
     world: &World,
     matrix: &Matrix,
-    policy: &(String, Subject),
+    policy: &(PolicyName, Subject),
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Capacity>, MatrixError> {

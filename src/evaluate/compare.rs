@@ -3,12 +3,13 @@
 use kvtide_envs::metrics::GuardReport;
 use serde::Serialize;
 
-use super::against::{Against, gain, is_yardstick, pairs};
+use super::against::{Against, gain, pairs};
 use super::capacity::{self, CAPACITY_TARGET, Capacity};
 use super::distinct::{distinct, num_draws};
 use super::resample::{Pair, Resampling, Served};
 use super::row::Row;
 use crate::bootstrap::{Interval, interquartile_mean};
+use crate::policy::{PolicyName, PolicySpec};
 
 /// One policy over all draws, and its difference from the reference on the same draws: the `data` of a `comparison`
 /// line.
@@ -18,9 +19,9 @@ use crate::bootstrap::{Interval, interquartile_mean};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// The policy.
-    pub policy: String,
+    pub policy: PolicyName,
     /// What it is compared with.
-    pub reference: String,
+    pub reference: PolicyName,
     /// Draws.
     pub runs: usize,
     /// Draws that were run and are left out, because they are an earlier one again.
@@ -62,7 +63,7 @@ pub struct Comparison {
     pub guard: Option<GuardReport>,
     /// Constants chosen in hindsight, most frequent first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub chosen: Vec<String>,
+    pub chosen: Vec<PolicySpec>,
 }
 
 /// One policy at one load. Draws that are those of a lower load again are its own as well.
@@ -84,14 +85,14 @@ pub struct AtLoad {
 
 /// Compares every policy in `rows` with `reference` and `versus`, in order of appearance. A cell that not every policy has
 /// finished, as an interrupted run leaves it, is left out.
-pub fn compare(rows: &[Row], reference: &str, versus: &[String]) -> Vec<Comparison> {
-    let mut names: Vec<&str> = Vec::new();
+pub fn compare(rows: &[Row], reference: &PolicyName, versus: &[PolicyName]) -> Vec<Comparison> {
+    let mut names: Vec<&PolicyName> = Vec::new();
     for row in rows {
-        if !names.contains(&row.policy.as_str()) {
+        if !names.contains(&&row.policy) {
             names.push(&row.policy);
         }
     }
-    let has = |name: &str, cell: &[Row]| cell.iter().any(|row| row.policy == name);
+    let has = |name: &PolicyName, cell: &[Row]| cell.iter().any(|row| row.policy == *name);
     let complete: Vec<&Row> =
         rows.chunk_by(Row::is_same_cell).filter(|cell| names.iter().all(|name| has(name, cell))).flatten().collect();
     if complete.is_empty() {
@@ -100,9 +101,9 @@ pub fn compare(rows: &[Row], reference: &str, versus: &[String]) -> Vec<Comparis
     let rows = distinct(&complete);
     let repeated = num_draws(&complete) - num_draws(&rows);
     let resampling = Resampling::new(&rows);
-    let policies: Vec<(&str, Vec<Served<'_>>)> =
+    let policies: Vec<(&PolicyName, Vec<Served<'_>>)> =
         names.iter().map(|name| (*name, resampling.served(&of(name, &rows)))).collect();
-    let is_asked = |name: &str| is_yardstick(name) || name == reference || versus.iter().any(|asked| asked == name);
+    let is_asked = |name: &PolicyName| name.spec().is_yardstick() || name == reference || versus.contains(name);
     let theirs = policies.iter().find(|(name, _)| *name == reference).map_or(&[][..], |(_, served)| served);
     let loads: Vec<Loaded<'_>> = loads(&complete).into_iter().map(|load| Loaded::of(load, &complete)).collect();
     let compared = policies.iter().map(|(name, mine)| {
@@ -114,15 +115,15 @@ pub fn compare(rows: &[Row], reference: &str, versus: &[String]) -> Vec<Comparis
     compared.collect()
 }
 
-fn of<'a>(name: &str, rows: &[&'a Row]) -> Vec<&'a Row> {
-    rows.iter().copied().filter(|row| row.policy == name).collect()
+fn of<'a>(name: &PolicyName, rows: &[&'a Row]) -> Vec<&'a Row> {
+    rows.iter().copied().filter(|row| row.policy == *name).collect()
 }
 
 fn one(
     resampling: &Resampling<'_>,
-    name: &str,
+    name: &PolicyName,
     mine: &[Served<'_>],
-    reference: &str,
+    reference: &PolicyName,
     theirs: &[Served<'_>],
 ) -> Comparison {
     let rows: Vec<&Row> = mine.iter().map(|served| served.row).collect();
@@ -131,8 +132,8 @@ fn one(
     let slo_attainment_mean = resampling.interval(&alone, attainment);
     let improvement = resampling.interval(&paired, share_better);
     Comparison {
-        policy: name.to_owned(),
-        reference: reference.to_owned(),
+        policy: name.clone(),
+        reference: reference.clone(),
         runs: rows.len(),
         repeated: 0,
         slo_attainment: mean(&|row| row.summary.slo_attainment),
@@ -170,7 +171,7 @@ impl<'a> Loaded<'a> {
         Loaded { load, resampling: Resampling::new(&rows), rows }
     }
 
-    fn of_policy(&self, name: &str, reference: &str) -> AtLoad {
+    fn of_policy(&self, name: &PolicyName, reference: &PolicyName) -> AtLoad {
         let (rows, theirs) = (of(name, &self.rows), of(reference, &self.rows));
         let served = self.resampling.served(&rows);
         let wait = longest_wait_ms(&rows);
@@ -244,8 +245,8 @@ pub(super) fn longest_wait_ms(rows: &[&Row]) -> Option<f64> {
     mean_of(rows, |row| row.summary.longest_wait_ms)
 }
 
-fn chosen(rows: &[&Row]) -> Vec<String> {
-    let mut counts: Vec<(usize, String)> = Vec::new();
+fn chosen(rows: &[&Row]) -> Vec<PolicySpec> {
+    let mut counts: Vec<(usize, PolicySpec)> = Vec::new();
     for name in rows.iter().filter_map(|row| row.chosen.as_ref()) {
         match counts.iter_mut().find(|(_, known)| known == name) {
             Some((count, _)) => *count += 1,
@@ -261,12 +262,17 @@ mod tests {
     use super::super::capacity::Bound;
     use super::*;
 
+    fn compare(rows: &[Row], reference: &str, versus: &[&str]) -> Vec<Comparison> {
+        let versus: Vec<PolicyName> = versus.iter().map(|text| PolicyName::sample(text)).collect();
+        super::compare(rows, &PolicyName::sample(reference), &versus)
+    }
+
     fn runs(policy: &str, load: f64, attained: &[f64]) -> Vec<Row> {
         (1..).zip(attained).map(|(seed, one)| Row::sample(policy, load, seed, *one)).collect()
     }
 
     fn against<'a>(line: &'a Comparison, than: &str) -> &'a Against {
-        line.against.iter().find(|against| against.than == than).unwrap()
+        line.against.iter().find(|against| against.than.as_str() == than).unwrap()
     }
 
     #[test]
@@ -317,7 +323,7 @@ mod tests {
             }
         }
         let lines = compare(&rows, "default", &[]);
-        assert!(lines[0].against.iter().all(|against| against.than != "default"));
+        assert!(lines[0].against.iter().all(|against| against.than.as_str() != "default"));
         // Of the default 0 + 0.01 + 0.5 + 0.8, of best-fixed 0.2 less, of the agent 0.11 + 0.15 + 0.7.
         let than_default = against(&lines[2], "default");
         let share = than_default.fewer_violations.unwrap();
@@ -332,7 +338,7 @@ mod tests {
         assert!((worse - (1.0 - 1.31 / 1.11)).abs() < 1e-9, "{worse}");
         // Each load counts the same, however many draws it has.
         for (policy, attained) in [("default", 0.5), ("best-fixed", 0.7), ("agent", 0.85)] {
-            let at = rows.iter().rposition(|row| row.policy == policy && row.load == 3.0).unwrap();
+            let at = rows.iter().rposition(|row| row.policy.as_str() == policy && row.load == 3.0).unwrap();
             rows.insert(at + 1, Row::sample(policy, 3.0, 3, attained));
         }
         let again = against(&compare(&rows, "default", &[])[2], "default").fewer_violations.unwrap();
@@ -344,7 +350,7 @@ mod tests {
         let mut rows = [runs("default", 1.0, &[0.5]), runs("fixed:0.03", 1.0, &[0.6]), runs("b", 1.0, &[0.8])].concat();
         rows[1].summary.longest_wait_ms = Some(4.0);
         rows[2].summary.longest_wait_ms = Some(6.0);
-        let line = &compare(&rows, "default", &["fixed:0.03".to_owned()])[2];
+        let line = &compare(&rows, "default", &["fixed:0.03"])[2];
         let against = against(line, "fixed:0.03");
         assert!((against.gain.unwrap().mean - 0.2).abs() < 1e-12);
         assert_eq!(against.longest_waits[0].times, Some(1.5));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::row::Row;
+use crate::policy::PolicyName;
 
 /// A window at a load with a seed; loads by their bits.
 type Draw<'a> = (&'a str, u64, u64);
@@ -15,10 +16,16 @@ fn draw_of(row: &Row) -> Draw<'_> {
 /// two seeds that thin a trace alike. It is known by the hashes of its runs, those of policies that are chosen anew for each
 /// load aside, and would count as a second witness of what the first has said.
 pub fn distinct<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
-    let mut hashes: BTreeMap<Draw<'_>, Vec<(&str, &str)>> = BTreeMap::new();
+    let mut hashes: BTreeMap<Draw<'_>, Vec<(usize, &str)>> = BTreeMap::new();
+    // A policy's place among all stands for it: specs have no order.
+    let mut policies: Vec<&PolicyName> = Vec::new();
     let has_fixed = rows.iter().any(|row| row.chosen.is_none());
     for row in rows.iter().filter(|row| row.chosen.is_none() || !has_fixed) {
-        hashes.entry(draw_of(row)).or_default().push((&row.policy, &row.summary.hash));
+        let place = policies.iter().position(|policy| **policy == row.policy).unwrap_or_else(|| {
+            policies.push(&row.policy);
+            policies.len() - 1
+        });
+        hashes.entry(draw_of(row)).or_default().push((place, &row.summary.hash));
     }
     let mut seen = BTreeSet::new();
     let mut kept = BTreeSet::new();
@@ -68,8 +75,8 @@ mod tests {
             run("best-fixed", 2.0, 2, "g"),
         ];
         rows.iter_mut()
-            .filter(|row| row.policy == "best-fixed")
-            .for_each(|row| row.chosen = Some("fixed:0".to_owned()));
+            .filter(|row| row.policy.as_str() == "best-fixed")
+            .for_each(|row| row.chosen = Some("fixed:0".parse().unwrap()));
         let found = kept(&rows);
         assert_eq!(found.len(), 6);
         assert!(!found.contains(&("default", 2.0, 1)) && !found.contains(&("best-fixed", 2.0, 1)), "{found:?}");

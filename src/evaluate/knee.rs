@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::matrix::{MatrixError, Watch, window_name};
+use crate::policy::PolicySpec;
 use crate::world::{Draw, World};
 
 /// Loads looked at lie within this factor of 1.
@@ -223,7 +224,7 @@ fn attained_by_default(world: &World, draw: &Draw) -> Result<Probe, MatrixError>
     };
     let mut controls = world.node.engine.default_controls();
     let summary = world.serve(load, &workload, &mut controls).map_err(|error| MatrixError::Run {
-        policy: "default".to_owned(),
+        policy: PolicySpec::Default.into(),
         window: window_name(draw.window),
         load,
         seed,
@@ -317,8 +318,8 @@ mod tests {
     #[test]
     fn loads_are_found_for_the_default_unless_interrupted() {
         let spec = WorldSpec {
-            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
-            set: vec!["num_gpu_blocks=1500".to_owned()],
+            workload: Some("chat:rate=3,duration=60,seed=3".parse().unwrap()),
+            set: vec!["num_gpu_blocks=1500".parse().unwrap()],
             ..WorldSpec::default()
         };
         let world = spec.world().unwrap();

@@ -10,16 +10,15 @@ use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Preemption};
 use rayon::prelude::*;
 
 use super::row::Row;
-use super::spec::fixed_name;
-use super::subject::Subject;
 use crate::constant::{Constants, Effort, Round, Stage};
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::{Draw, World};
 
 /// Everything to be run on one world.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     /// Policies with the names they are reported under.
-    pub policies: Vec<(String, Subject)>,
+    pub policies: Vec<(PolicyName, Subject)>,
     /// Parts of the traffic; `None` is all of it.
     pub windows: Vec<Option<Window>>,
     /// Load factors.
@@ -70,7 +69,7 @@ pub enum MatrixError {
     #[error("policy {policy}, window {window}, load {load}, seed {seed}: {error}")]
     Run {
         /// Which policy.
-        policy: String,
+        policy: PolicyName,
         /// Which window.
         window: String,
         /// Which load.
@@ -144,7 +143,7 @@ type Judged = (Option<Controls>, Vec<Summary>);
 
 impl Job<'_> {
     /// A summary per seed; `None` if interrupted.
-    fn run(&mut self, name: &str, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
+    fn run(&mut self, name: &PolicyName, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
         match subject {
             Subject::Hindsight(profile) => {
                 Ok(self.hindsight(name, *profile)?.map(|(controls, summaries)| (Some(controls), summaries)))
@@ -163,13 +162,13 @@ impl Job<'_> {
         self.world.node.engine.default_controls()
     }
 
-    fn constant(&mut self, name: &str, controls: Controls) -> Result<Option<Judged>, MatrixError> {
+    fn constant(&mut self, name: &PolicyName, controls: Controls) -> Result<Option<Judged>, MatrixError> {
         Ok(self.constants(name, &[controls])?.map(|()| (None, self.summaries(&controls).to_vec())))
     }
 
     fn hindsight(
         &mut self,
-        name: &str,
+        name: &PolicyName,
         profile: ActionProfile,
     ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
         let host_pool = self.world.node.engine.num_cpu_blocks > 0;
@@ -181,7 +180,7 @@ impl Job<'_> {
     }
 
     /// Runs those constants that are not known yet; `None` if interrupted.
-    fn constants(&mut self, name: &str, wanted: &[Controls]) -> Result<Option<()>, MatrixError> {
+    fn constants(&mut self, name: &PolicyName, wanted: &[Controls]) -> Result<Option<()>, MatrixError> {
         let mut missing: Vec<Controls> = Vec::new();
         for controls in wanted {
             if !missing.contains(controls) && self.known.iter().all(|(known, _)| known != controls) {
@@ -204,7 +203,7 @@ impl Job<'_> {
     /// Runs controllers in parallel, the i-th on draw `i % seeds`; `None` if interrupted.
     fn serve(
         &self,
-        name: &str,
+        name: &PolicyName,
         controllers: Vec<Box<dyn Controller + Send>>,
     ) -> Result<Option<Vec<Summary>>, MatrixError> {
         let seeds = self.draws.len();
@@ -223,7 +222,7 @@ impl Job<'_> {
                 let summary = self.world.serve(self.cell.load, workload, controller.as_mut());
                 self.watch.done();
                 Some(summary.map_err(|error| MatrixError::Run {
-                    policy: name.to_owned(),
+                    policy: name.clone(),
                     window: window_name(self.cell.window),
                     load: self.cell.load,
                     seed: *seed,
@@ -239,13 +238,13 @@ impl Job<'_> {
 
     fn rows<'b>(
         &'b self,
-        name: &'b str,
+        name: &'b PolicyName,
         chosen: Option<&'b Controls>,
         summaries: Vec<Summary>,
     ) -> impl Iterator<Item = Row> + 'b {
         self.draws.iter().zip(summaries).map(move |((seed, _), summary)| Row {
-            policy: name.to_owned(),
-            chosen: chosen.map(fixed_name),
+            policy: name.clone(),
+            chosen: chosen.map(|controls| PolicySpec::Fixed(*controls)),
             trace: self.world.trace.clone(),
             recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),
@@ -261,7 +260,7 @@ impl Job<'_> {
 /// Constants on the draws of a cell: what a perfect operator could do, knowing the traffic beforehand.
 struct Hindsight<'j, 'a> {
     job: &'j mut Job<'a>,
-    name: &'j str,
+    name: &'j PolicyName,
 }
 
 impl Stage for Hindsight<'_, '_> {

@@ -8,8 +8,6 @@ mod knee;
 mod matrix;
 mod resample;
 mod row;
-mod spec;
-mod subject;
 mod table;
 mod training;
 
@@ -21,8 +19,6 @@ pub use distinct::distinct;
 pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use matrix::{Cell, Matrix, MatrixError, Watch, run_matrix};
 pub use row::Row;
-pub use spec::{PolicySpec, SpecError};
-pub use subject::Subject;
 pub use table::{
     capacity as capacity_text, dash, evidence, percent, render, repeated_text, signed, time, times, yardsticks,
 };

@@ -3,14 +3,16 @@
 use kvtide_envs::metrics::Summary;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::{PolicyName, PolicySpec};
+
 /// One policy on one draw: the `data` of a `run` line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The policy as it was named.
-    pub policy: String,
+    pub policy: PolicyName,
     /// What a policy of hindsight turned out to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chosen: Option<String>,
+    pub chosen: Option<PolicySpec>,
     /// The traffic.
     pub trace: String,
     /// Whether that is a recorded trace, of which every seed is a draw; a generator's seeds are traces of their own.
@@ -42,14 +44,15 @@ impl Row {
     pub(super) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> Row {
         use serde_json::json;
         let times = json!({"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0});
-        serde_json::from_value(json!({
-            "policy": policy, "trace": "t", "env": "e", "window": "all", "load": load, "seed": seed, "slo": "s",
+        let row: Row = serde_json::from_value(json!({
+            "policy": "default", "trace": "t", "env": "e", "window": "all", "load": load, "seed": seed, "slo": "s",
             "requests": 10, "completed": 10, "rejected": 0, "slo_attainment": slo_attainment, "goodput_rps": 1.0,
             "output_tok_s": 1.0, "on_time_tokens": 1.0, "ttft_ms": times, "tpot_ms": null, "itl_ms": null,
             "e2e_ms": null, "longest_wait_ms": 1.0, "longest_stall_ms": null, "preemptions": 0, "swap_out_blocks": 0,
             "swap_in_blocks": 0, "recomputed_tokens": 0, "kv_usage_mean": 0.5, "makespan_s": 1.0,
             "scheduler_steps": 1, "hash": format!("{policy}/{load}/{seed}")
         }))
-        .expect("a row as it is written")
+        .expect("a row as it is written");
+        Row { policy: PolicyName::sample(policy), ..row }
     }
 }

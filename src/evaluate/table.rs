@@ -5,11 +5,12 @@ use std::fmt::Write;
 use super::capacity::{Bound, Capacity};
 use super::compare::Comparison;
 use crate::bootstrap::{Evidence, Interval};
+use crate::policy::PolicyName;
 
 /// The comparisons as tables: what was attained, how many violations fewer than those of the yardsticks, what happened at each
 /// load, and the gains over each policy in `versus`.
-pub fn render(comparisons: &[Comparison], versus: &[String]) -> String {
-    let width = comparisons.iter().map(|line| line.policy.chars().count()).max().unwrap_or(0).max(21);
+pub fn render(comparisons: &[Comparison], versus: &[PolicyName]) -> String {
+    let width = comparisons.iter().map(|line| line.policy.as_str().chars().count()).max().unwrap_or(0).max(21);
     let mut text = attained(comparisons, width);
     text.push_str(&violations(comparisons, width));
     text.push_str(&by_load(comparisons, width));
@@ -77,9 +78,9 @@ fn violations(comparisons: &[Comparison], width: usize) -> String {
     for line in comparisons {
         let _ = write!(text, "{:width$}", line.policy);
         for than in &yardsticks {
-            let against = line.against.iter().find(|against| against.than == *than);
+            let against = line.against.iter().find(|against| against.than == **than);
             let cell = against.map_or_else(dash, |against| percent(against.fewer_violations.as_ref()));
-            let _ = write!(text, "  {cell:>pad$}", pad = than.chars().count().max(20));
+            let _ = write!(text, "  {cell:>pad$}", pad = than.as_str().chars().count().max(20));
         }
         let at_90 = line.capacity.as_ref().map_or_else(dash, capacity);
         let _ = writeln!(text, "  {at_90:>20}  {}", evidence(line.slo_attainment_mean.as_ref()));
@@ -111,9 +112,9 @@ fn by_load(comparisons: &[Comparison], width: usize) -> String {
 }
 
 /// What each policy gains over `than`, at which load least, and the longest wait at each load as a multiple of its.
-fn gains(comparisons: &[Comparison], than: &str, width: usize) -> String {
+fn gains(comparisons: &[Comparison], than: &PolicyName, width: usize) -> String {
     let mut text = String::new();
-    let against = |line: &Comparison| line.against.iter().find(|against| against.than == than).cloned();
+    let against = |line: &Comparison| line.against.iter().find(|against| against.than == *than).cloned();
     let _ = writeln!(text, "\ngain over {than}");
     let _ = writeln!(
         text,
@@ -137,9 +138,10 @@ fn gains(comparisons: &[Comparison], than: &str, width: usize) -> String {
 }
 
 /// Policies somebody is compared with, in order of appearance.
-pub fn yardsticks(comparisons: &[Comparison]) -> Vec<&str> {
-    let is_one = |name: &str| comparisons.iter().flat_map(|line| &line.against).any(|against| against.than == name);
-    comparisons.iter().map(|line| line.policy.as_str()).filter(|name| is_one(name)).collect()
+pub fn yardsticks(comparisons: &[Comparison]) -> Vec<&PolicyName> {
+    let is_one =
+        |name: &PolicyName| comparisons.iter().flat_map(|line| &line.against).any(|against| against.than == *name);
+    comparisons.iter().map(|line| &line.policy).filter(|name| is_one(name)).collect()
 }
 
 /// `3 draws are the same runs again and count once`.

@@ -5,22 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use kvtide_envs::time::Micros;
-use kvtide_envs::workload::{Window, WorkloadError, duration, to_whole_second};
+use kvtide_envs::workload::{Duration, Window, WorkloadError, to_whole_second};
 use thiserror::Error;
 
 use super::matrix::Matrix;
-use super::spec::{PolicySpec, SpecError};
 use crate::checkpoint::{self, CheckpointError};
 use crate::experiment::met_in_training;
 use crate::export::{self, ExportError};
+use crate::policy::PolicySpec;
 use crate::world::World;
 
 /// Why it cannot be said what a policy was trained on.
 #[derive(Debug, Error)]
 pub enum TrainingError {
-    /// No such policy.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -38,7 +35,7 @@ pub enum Doubt {
     /// It was trained in another world.
     World {
         /// The policy.
-        policy: String,
+        policy: PolicySpec,
         /// What differs.
         key: &'static str,
         /// There.
@@ -49,7 +46,7 @@ pub enum Doubt {
     /// It has seen a part of what it is judged on.
     Seen {
         /// The policy.
-        policy: String,
+        policy: PolicySpec,
         /// What it has seen.
         seen: Window,
         /// Where the traffic ends, to the next whole second.
@@ -67,18 +64,18 @@ impl fmt::Display for Doubt {
                 f,
                 "{policy} was trained on {seen} of this trace, and a window judged overlaps it; judge what comes after \
                  with --window {}..{}",
-                duration::format(seen.end),
-                duration::format(*end)
+                Duration(seen.end),
+                Duration(*end)
             ),
         }
     }
 }
 
-/// Every reason to doubt what `matrix` says of `policies`, which are those of it as they were given.
+/// Every reason to doubt what `matrix` says of `policies`.
 ///
 /// # Errors
 /// It cannot be said what one of them was trained on.
-pub fn doubts(world: &World, matrix: &Matrix, policies: &[String]) -> Result<Vec<Doubt>, TrainingError> {
+pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result<Vec<Doubt>, TrainingError> {
     let mut doubts = Vec::new();
     for policy in policies {
         let Some(trained) = trained(policy)? else { continue };
@@ -100,11 +97,11 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[String]) -> Result<Vec
 }
 
 /// What a policy says it was trained on; `None` of one that was not.
-fn trained(policy: &str) -> Result<Option<BTreeMap<String, String>>, TrainingError> {
-    Ok(match policy.parse()? {
-        PolicySpec::Checkpoint(path) => Some(checkpoint::inspect(&path)?.metadata),
+fn trained(policy: &PolicySpec) -> Result<Option<BTreeMap<String, String>>, TrainingError> {
+    Ok(match policy {
+        PolicySpec::Checkpoint(path) => Some(checkpoint::inspect(path)?.metadata),
         PolicySpec::Table(path) => {
-            let table = export::load_table(&path)?;
+            let table = export::load_table(path)?;
             Some(table.metadata().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
         }
         _ => None,

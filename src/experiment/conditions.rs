@@ -70,7 +70,7 @@ mod tests {
         for class in ["chat", "agent"] {
             assert!(met_in_training(&conditions["slo"], &class.parse::<Slo>().unwrap().to_string()), "{conditions:?}");
         }
-        assert!(met_in_training(&conditions["slo"], &experiment.world.slo));
+        assert!(met_in_training(&conditions["slo"], &experiment.world.slo.to_string()));
         assert!(met_in_training(&conditions["env"], "llama-3-8b@rtx-4090"));
         assert!(!met_in_training(&conditions["env"], "llama-3-8b@a10") && !met_in_training("h100", "h"));
     }

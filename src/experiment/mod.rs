@@ -18,7 +18,7 @@ use kvtide_runtime::{ActionMask, ActionProfile, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
-use crate::world::{WorldError, WorldSpec};
+use crate::world::WorldSpec;
 
 pub use conditions::met_in_training;
 pub use episodes::Episodes;
@@ -226,11 +226,9 @@ impl Experiment {
     fn validate_memory(&self) -> Result<(), ExperimentError> {
         let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
         if let Some(memory) = self.also.iter().find_map(|also| also.world.memory.as_ref()) {
-            return range("also.world.memory", memory.clone(), "nothing: [world] memory is that of every world");
+            return range("also.world.memory", memory.to_string(), "nothing: [world] memory is that of every world");
         }
-        let memory =
-            self.world.memory.as_deref().map(str::parse::<MemoryKind>).transpose().map_err(WorldError::from)?;
-        if !matches!(memory, Some(MemoryKind::Cuda { .. })) {
+        if !matches!(self.world.memory.as_deref(), Some(MemoryKind::Cuda { .. })) {
             return Ok(());
         }
         if self.method == Method::Ppo && self.num_envs != 1 {
@@ -276,16 +274,20 @@ mod tests {
         let episodes = "[episodes]\nfit = 0.8\nlength_s = 60.0\nload = [1.0, 1.0]\n";
         let error = |text: &str| {
             let text = format!("name = \"device\"\nprofile = \"full\"\n{text}");
-            Experiment::parse(&text).unwrap().validate().err().map(|error| error.to_string()).unwrap_or_default()
+            match Experiment::parse(&text) {
+                Ok(experiment) => experiment.validate().err().map(|error| error.to_string()).unwrap_or_default(),
+                Err(reason) => reason,
+            }
         };
-        let world = |memory: &str| format!("[world]\nworkload = \"chat:rate=1\"\nmemory = \"{memory}\"\n{episodes}");
+        let world =
+            |memory: &str| format!("[world]\nworkload = \"chat:rate=1,n=9\"\nmemory = \"{memory}\"\n{episodes}");
         assert_eq!(error(&format!("num_envs = 1\n{}", world("cuda"))), "");
         assert_eq!(error(&format!("num_envs = 8\n{}", world("host"))), "");
         assert!(error(&format!("num_envs = 8\n{}", world("cuda"))).contains("one node at a time"));
         assert!(error(&world("gpu")).contains("expected modelled, host"));
         let pool = format!("num_envs = 1\n{}pool = [0.5, 2.0]\n", world("cuda"));
         assert!(error(&pool).contains("episodes.pool"), "{}", error(&pool));
-        let also = "[[also]]\n[also.world]\nworkload = \"chat:rate=1\"\nmemory = \"host\"\n[also.episodes]\nfit = 0.8\n\
+        let also = "[[also]]\n[also.world]\nworkload = \"chat:rate=1,n=9\"\nmemory = \"host\"\n[also.episodes]\nfit = 0.8\n\
                     length_s = 60.0\nload = [1.0, 1.0]\n";
         assert!(error(&format!("{}{also}", world("host"))).contains("also.world.memory"));
     }

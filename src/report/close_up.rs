@@ -11,7 +11,8 @@ use rayon::prelude::*;
 
 use super::insight::Insight;
 use super::{Material, ReportError};
-use crate::evaluate::{Comparison, PolicySpec, Subject};
+use crate::evaluate::Comparison;
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::Draw;
 
 /// The draw, and how each policy served it.
@@ -29,7 +30,7 @@ pub(super) struct CloseUp {
 /// How one policy served it.
 #[derive(Debug, Clone)]
 pub(super) struct Served {
-    pub(super) policy: String,
+    pub(super) policy: PolicyName,
     /// Time to first token of every request that finished, milliseconds, ascending.
     pub(super) ttft_ms: Vec<f64>,
     /// Arrival to last token, likewise.
@@ -73,9 +74,9 @@ impl CloseUp {
         let (window, seed) = (matrix.windows[0], matrix.seeds[0]);
         let workload = world.draw(&Draw { window, load, seed })?;
         // A policy of hindsight is what it was found to be on this draw.
-        let chosen = |name: &str| {
-            let row = rows.iter().find(|row| row.policy == name && row.load == load)?;
-            row.chosen.as_ref()?.parse::<PolicySpec>().ok().and_then(|spec| Subject::load(&spec).ok())
+        let chosen = |name: &PolicyName| {
+            let row = rows.iter().find(|row| row.policy == *name && row.load == load)?;
+            Subject::load(row.chosen.as_ref()?).ok()
         };
         let serve = |comparison: &Comparison| -> Result<Served, ReportError> {
             let name = &comparison.policy;
@@ -96,7 +97,7 @@ impl CloseUp {
             drop(controller);
             served.map_err(|error| ReportError::Run { policy: name.clone(), error })?;
             let insight = Insight::of(&subject, &visits.into_inner());
-            Ok(Served { policy: name.clone(), timeline, insight, ..times(&node) })
+            Ok(Served { timeline, insight, ..times(name, &node) })
         };
         let served = comparisons.par_iter().map(serve).collect::<Result<Vec<Served>, ReportError>>()?;
         let pair = (best_learned(comparisons, &served), beside(comparisons));
@@ -104,7 +105,7 @@ impl CloseUp {
     }
 }
 
-fn times(node: &Node) -> Served {
+fn times(policy: &PolicyName, node: &Node) -> Served {
     let collector = node.collector();
     let finished: Vec<_> = collector.records().filter(|record| record.phase == Phase::Finished).collect();
     let sorted = |mut times: Vec<f64>| {
@@ -115,7 +116,7 @@ fn times(node: &Node) -> Served {
         gaps.iter_recorded().map(|gap| (gap.value_iterated_to() as f64 * 1e-3, gap.count_at_value())).collect()
     });
     Served {
-        policy: String::new(),
+        policy: policy.clone(),
         ttft_ms: sorted(finished.iter().filter_map(|record| Some(record.ttft()?.as_millis_f64())).collect()),
         e2e_ms: sorted(finished.iter().map(|record| record.e2e().as_millis_f64()).collect()),
         itl_ms: gaps.unwrap_or_default(),
@@ -126,7 +127,7 @@ fn times(node: &Node) -> Served {
 
 /// The load at which the default, or the reference, attains about 80 %.
 fn typical_load(comparisons: &[Comparison]) -> f64 {
-    let yardstick = comparisons.iter().find(|line| line.policy == "default");
+    let yardstick = comparisons.iter().find(|line| *line.policy.spec() == PolicySpec::Default);
     let yardstick = yardstick.or_else(|| comparisons.iter().find(|line| line.policy == line.reference));
     let loads = yardstick.map_or(&[][..], |line| &line.loads);
     let distance = |attained: f64| (attained - TYPICAL).abs();
@@ -143,8 +144,8 @@ fn best_learned(comparisons: &[Comparison], served: &[Served]) -> Option<usize> 
 
 /// Whom a learned policy is shown beside: the best fixed watermark, or else the reference.
 fn beside(comparisons: &[Comparison]) -> usize {
-    let of = |name: &str| comparisons.iter().position(|line| line.policy == name);
-    of("best-fixed").or_else(|| of(&comparisons[0].reference)).unwrap_or(0)
+    let best = comparisons.iter().position(|line| *line.policy.spec() == PolicySpec::BestFixed);
+    best.or_else(|| comparisons.iter().position(|line| line.policy == line.reference)).unwrap_or(0)
 }
 
 /// Notes every state a policy is asked about.
@@ -225,14 +226,15 @@ mod tests {
     #[test]
     fn what_is_watched_is_what_was_judged() {
         let spec = WorldSpec {
-            workload: Some("chat:rate=3,duration=60,seed=3".to_owned()),
-            set: vec!["num_gpu_blocks=1500".to_owned()],
+            workload: Some("chat:rate=3,duration=60,seed=3".parse().unwrap()),
+            set: vec!["num_gpu_blocks=1500".parse().unwrap()],
             ..WorldSpec::default()
         };
         let world = spec.world().unwrap();
         let policies = ["default", "best-fixed", "oracle"].map(|name| {
-            let subject = Subject::load(&name.parse().unwrap()).unwrap();
-            (name.to_owned(), subject)
+            let spec: PolicySpec = name.parse().unwrap();
+            let subject = Subject::load(&spec).unwrap();
+            (PolicyName::from(spec), subject)
         });
         let matrix = Matrix { policies: policies.to_vec(), windows: vec![None], loads: vec![1.0, 1.3], seeds: vec![5] };
         let mut rows = Vec::new();
@@ -241,7 +243,7 @@ mod tests {
             ControlFlow::Continue(())
         })
         .unwrap();
-        let comparisons = compare(&rows, "default", &[]);
+        let comparisons = compare(&rows, &PolicySpec::Default.into(), &[]);
         let command = String::new();
         let material = Material {
             command,
@@ -262,8 +264,8 @@ mod tests {
             let gaps: u64 = served.itl_ms.iter().map(|(_, count)| count).sum();
             assert!(gaps > 1000 && served.itl_ms.is_sorted());
             if let Some(chosen) = &row.chosen {
-                assert_ne!(chosen, "fixed:0.01", "the default would prove nothing");
-                let watermark: f64 = chosen.trim_start_matches("fixed:").parse().unwrap();
+                assert_ne!(chosen.to_string(), "fixed:0.01", "the default would prove nothing");
+                let watermark: f64 = chosen.to_string().trim_start_matches("fixed:").parse().unwrap();
                 assert!(served.timeline.iter().all(|moment| moment.watermark == watermark), "{chosen}");
             }
             assert!(served.timeline.is_sorted_by_key(|moment| (moment.preemptions, (moment.seconds * 1e6) as u64)));

@@ -9,8 +9,8 @@ use crate::plot::svg::round;
 /// How policies look throughout a report, by their place: seven colours, and dashes where these come again.
 pub(super) fn pen(comparisons: &[Comparison], index: usize, learned: bool) -> Pen {
     let dashes = ["", "6 3", "2 3", "8 3 2 3"];
-    let name = comparisons[index].policy.as_str();
-    let dash = if name.starts_with("best-") { dashes[1] } else { dashes[(index / NUM_COLOURS) % dashes.len()] };
+    let policy = comparisons[index].policy.spec();
+    let dash = if policy.is_hindsight() { dashes[1] } else { dashes[(index / NUM_COLOURS) % dashes.len()] };
     Pen { colour: index % NUM_COLOURS, dash, width: if learned { 2.6 } else { 1.6 } }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
     ];
     let chart = |(title, points, lowest, rules): Part<'_>| {
         let line = |(index, served): (usize, &Served)| Line {
-            name: served.policy.clone(),
+            name: served.policy.to_string(),
             pen: pen(material.comparisons, index, served.insight.is_some()),
             points: points(served),
             bars: Vec::new(),

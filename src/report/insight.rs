@@ -6,7 +6,7 @@ use kvtide_runtime::{ActionProfile, Feature, Head, NUM_FEATURES, Policy, Table};
 use rand::RngExt;
 
 use super::close_up::Visit;
-use crate::evaluate::Subject;
+use crate::policy::Subject;
 
 /// What one policy did on the states it came to.
 #[derive(Debug, Clone, PartialEq)]

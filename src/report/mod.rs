@@ -23,6 +23,7 @@ use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
 use crate::evaluate::{Comparison, FoundLoad, Matrix, Row};
+use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
 
@@ -40,7 +41,7 @@ pub struct Material<'a> {
     /// Every run.
     pub rows: &'a [Row],
     /// Policies whose gains over them were asked for.
-    pub versus: &'a [String],
+    pub versus: &'a [PolicyName],
     /// Every policy; at least one.
     pub comparisons: &'a [Comparison],
 }
@@ -71,7 +72,7 @@ pub enum ReportError {
     #[error("report: policy {policy}: {error}")]
     Run {
         /// Which.
-        policy: String,
+        policy: PolicyName,
         /// Why.
         error: RunError,
     },

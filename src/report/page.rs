@@ -83,21 +83,21 @@ fn contents(material: &Material<'_>, close_up: &CloseUp) -> Markup {
 
 /// What came of it in a sentence or two.
 fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
-    let best = |line: &&Comparison| !line.policy.starts_with("best-") && !line.policy.starts_with("oracle");
+    let best = |line: &&Comparison| !line.policy.spec().knows_the_future();
     let index = close_up.pair.0;
     let line = index
         .map(|index| &comparisons[index])
         .or_else(|| comparisons.iter().filter(best).max_by(|a, b| a.slo_attainment.total_cmp(&b.slo_attainment)));
     let line = line.unwrap_or(&comparisons[0]);
     let yardstick = &comparisons[close_up.pair.1];
-    let attains = html! { b { (Words(&line.policy)) } " attains " (share(line)) " of requests" };
+    let attains = html! { b { (Words(line.policy.as_str())) } " attains " (share(line)) " of requests" };
     if yardstick.policy == line.policy {
         return html! { (attains) "." };
     }
     let against = line.against.iter().filter_map(|against| Some((against.fewer_violations?, &against.than)));
     html! {
-        (attains) ", " b { (Words(&yardstick.policy)) } " " (share(yardstick))
-        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(than)) }
+        (attains) ", " b { (Words(yardstick.policy.as_str())) } " " (share(yardstick))
+        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(than.as_str())) }
         " (" (evidence(line.slo_attainment_mean.as_ref())) "). Its late requests: TTFT p99 "
         (tables::seconds(line.ttft_p99_ms)) " against " (tables::seconds(yardstick.ttft_p99_ms)) ", longest wait "
         (tables::seconds(line.longest_wait_ms)) " against " (tables::seconds(yardstick.longest_wait_ms)) "."
@@ -245,7 +245,7 @@ fn legend(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
     html! {
         p.legend {
             @for (index, comparison) in comparisons.iter().enumerate() {
-                span { (pen(index).sample()) " " (Words(&comparison.policy)) } " "
+                span { (pen(index).sample()) " " (Words(comparison.policy.as_str())) } " "
             }
         }
     }

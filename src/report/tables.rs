@@ -13,6 +13,7 @@ use crate::evaluate::{
     yardsticks,
 };
 use crate::plot::svg::{Words, round};
+use crate::policy::PolicyName;
 
 /// What each policy attained, with what happened to late requests.
 pub(super) fn results(comparisons: &[Comparison]) -> Markup {
@@ -38,11 +39,11 @@ pub(super) fn results(comparisons: &[Comparison]) -> Markup {
         let reference = html! { i { "reference" } };
         let or_reference = |cell: Markup| if is_reference { reference.clone() } else { cell };
         let name = html! {
-            (bold(&line.policy))
+            (bold(line.policy.as_str()))
             @if let Some(chosen) = line.chosen.first() {
                 br;
                 small {
-                    "= " (Words(chosen))
+                    "= " (Words(&chosen.to_string()))
                     @if line.chosen.len() > 1 { " and " (line.chosen.len() - 1) " others" }
                 }
             }
@@ -73,7 +74,7 @@ pub(super) fn violations(comparisons: &[Comparison]) -> Markup {
     head.extend(titles.iter().map(String::as_str));
     head.extend(["load at 90 % attained", "intervals rest on"]);
     let row = |line: &Comparison| {
-        let mut cells = vec![bold(&line.policy)];
+        let mut cells = vec![bold(line.policy.as_str())];
         cells.extend(yardsticks.iter().map(|than| {
             against(line, than).map_or_else(dash, |against| percent(against.fewer_violations.as_ref())).render()
         }));
@@ -84,8 +85,8 @@ pub(super) fn violations(comparisons: &[Comparison]) -> Markup {
     table(&head, comparisons.iter().map(row))
 }
 
-fn against<'a>(line: &'a Comparison, than: &str) -> Option<&'a Against> {
-    line.against.iter().find(|against| against.than == than)
+fn against<'a>(line: &'a Comparison, than: &PolicyName) -> Option<&'a Against> {
+    line.against.iter().find(|against| against.than == *than)
 }
 
 /// `-1.2 at 0.8`.
@@ -95,7 +96,7 @@ fn worst_load(against: &Against) -> Markup {
 }
 
 /// Gains over `than`, and where they cost most.
-pub(super) fn gains(comparisons: &[Comparison], than: &str) -> Markup {
+pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName) -> Markup {
     let head = [
         "policy",
         "gain, points",
@@ -112,7 +113,7 @@ pub(super) fn gains(comparisons: &[Comparison], than: &str) -> Markup {
             }
         };
         vec![
-            bold(&line.policy),
+            bold(line.policy.as_str()),
             against.gain.as_ref().map_or_else(|| dash().render(), |gain| spread(gain, 100.0, 1)),
             worst_load(against),
             percent(against.fewer_violations.as_ref()).render(),
@@ -140,11 +141,11 @@ pub(super) fn by_load(comparisons: &[Comparison]) -> Markup {
                     (evidence(at.slo_attainment.as_ref()))
                     br;
                     "TTFT p99 " (seconds(at.ttft_p99_ms)) ", longest wait " (seconds(at.longest_wait_ms)) ", "
-                    (times(at.longest_wait_times)) " " (Words(&line.reference)) "'s"
+                    (times(at.longest_wait_times)) " " (Words(line.reference.as_str())) "'s"
                 }
             }
         });
-        std::iter::once(bold(&line.policy)).chain(at_load).collect()
+        std::iter::once(bold(line.policy.as_str())).chain(at_load).collect()
     };
     table(&head, comparisons.iter().map(row))
 }

@@ -10,9 +10,9 @@ use thiserror::Error;
 use crate::agent::AgentError;
 use crate::checkpoint::CheckpointError;
 use crate::distil::DistilError;
-use crate::evaluate::SpecError;
 use crate::experiment::ExperimentError;
 use crate::export::ChooseError;
+use crate::policy::SpecError;
 
 /// Why a training run cannot start or go on.
 #[derive(Debug, Error)]

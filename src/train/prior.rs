@@ -8,8 +8,8 @@ use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head};
 
 use super::{Found, Listener, TrainError};
 use crate::agent::{Prior, best_constant};
-use crate::evaluate::PolicySpec;
 use crate::experiment::Experiment;
+use crate::policy::PolicySpec;
 use crate::world::World;
 
 /// How surely the first policy takes the prior's choice of each head.

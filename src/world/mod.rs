@@ -1,6 +1,7 @@
 //! What is simulated: a deployment, its engine settings, its targets and its traffic.
 
 mod spec;
+mod written;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
 
 pub use kvtide_envs::workload::Draw;
-pub use spec::WorldSpec;
+pub use spec::{PrefixCache, WorldSpec};
+pub use written::Written;
 
 /// Where traffic comes from.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,18 +1,21 @@
-//! A world as text: what the command line and experiment files say.
+//! A world as it is written: what the command line and experiment files say.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineKind, Setting, SettingError};
+use kvtide_envs::deploy::{Deployment, DeploymentName, EngineKind, Setting, SettingError};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::memory::MemoryKind;
+use kvtide_envs::sched::Slo;
 use kvtide_envs::trace::SessionArrivals;
-use kvtide_envs::workload::{LengthScale, Replay, Scaling, SyntheticSpec, duration};
+use kvtide_envs::workload::{Duration, LengthScale, Replay, Scaling, SyntheticSpec};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
 
+use super::written::{Written, by_default};
 use super::{Traffic, World, WorldError};
 use crate::device;
 
@@ -29,22 +32,22 @@ pub struct WorldSpec {
     /// lognormal).
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub workload: Option<String>,
+    pub workload: Option<Written<SyntheticSpec>>,
     /// Model and hardware: llama-3-8b, qwen2.5-7b, qwen2.5-0.5b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100, h200,
     /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
-    pub env: String,
+    pub env: Written<DeploymentName>,
     /// Whose scheduling rules: v1 (vLLM today) or v0 (vLLM 0.6).
     #[arg(long, value_name = "v0|v1", default_value = "v1")]
-    pub engine: String,
+    pub engine: Written<EngineKind>,
     /// The engine that a policy is made for and judged in, with the heads, tiers and features that it has: vllm-0.33,
     /// sglang-0.5, or kvtide, which has all of them [default: vllm-0.33; kvtide with --engine v0].
     #[arg(long, value_name = "HOST")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
+    pub host: Option<Written<Host>>,
     /// V1: keep blocks by content and take them again. `auto`: as vLLM does, on.
     #[arg(long, value_name = "on|off|auto", default_value = "auto")]
-    pub prefix_cache: String,
+    pub prefix_cache: Written<PrefixCache>,
     /// Closed loop of so many clients, each of which sends its next request when the last one is done; the traffic's
     /// arrival times are then ignored.
     #[arg(long, value_name = "N")]
@@ -52,28 +55,28 @@ pub struct WorldSpec {
     pub clients: Option<u32>,
     /// Targets: ttft:MS,tpot:MS,stall:MS, or a class: chat, agent, document, batch, real-time.
     #[arg(long, default_value = "ttft:2000,tpot:100,stall:3000")]
-    pub slo: String,
+    pub slo: Written<Slo>,
     /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000`, or number of the hardware, such as
     /// `bandwidth_efficiency=0.9` or `pcie_bandwidth=20e9` (shares, bytes/s, seconds). Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub set: Vec<String>,
+    pub set: Vec<Setting>,
     /// A smaller or larger pool of GPU blocks: what the deployment's own, or the one that is set, is multiplied by.
     #[arg(long, value_name = "FACTOR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<f64>,
     /// How a trace's load is scaled: thin (keep a share of the requests, overlay copies) or stretch (scale its clock).
     #[arg(long, value_name = "thin|stretch", default_value = "thin")]
-    pub scale: String,
+    pub scale: Written<Scaling>,
     /// Spread arrivals over the step of a quantised clock, such as 3s.
     #[arg(long, value_name = "DURATION")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub jitter: Option<String>,
+    pub jitter: Option<Written<Duration>>,
     /// Longer or shorter traffic: what lengths are multiplied by, such as 0.5, or PROMPT:OUTPUT, such as 0.5:2. Requests
     /// arrive as before.
     #[arg(long, value_name = "FACTOR")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lengths: Option<String>,
+    pub lengths: Option<Written<LengthScale>>,
     /// More or less bursty traffic: coefficient of variation of the time between arrivals, 0 to 20 (1: Poisson). Arrivals of a
     /// recorded trace are drawn anew, in their order and at the rate of each minute.
     #[arg(long, value_name = "CV")]
@@ -87,7 +90,7 @@ pub struct WorldSpec {
     /// host:BYTES a token), or a GPU that computes every step of the model and whose time counts (cuda) [default: modelled].
     #[arg(long, value_name = "KIND")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<String>,
+    pub memory: Option<Written<MemoryKind>>,
     /// Scheduler steps between decisions.
     #[arg(long, value_name = "STEPS", default_value_t = 8)]
     pub interval: u32,
@@ -98,21 +101,45 @@ impl Default for WorldSpec {
         WorldSpec {
             trace: None,
             workload: None,
-            env: "llama-3-8b@rtx-4090".to_owned(),
-            engine: "v1".to_owned(),
+            env: by_default("llama-3-8b@rtx-4090"),
+            engine: by_default("v1"),
             host: None,
-            prefix_cache: "auto".to_owned(),
+            prefix_cache: by_default("auto"),
             clients: None,
-            slo: "ttft:2000,tpot:100,stall:3000".to_owned(),
+            slo: by_default("ttft:2000,tpot:100,stall:3000"),
             set: Vec::new(),
             pool: None,
-            scale: "thin".to_owned(),
+            scale: by_default("thin"),
             jitter: None,
             lengths: None,
             cv: None,
             session_rate: None,
             memory: None,
             interval: 8,
+        }
+    }
+}
+
+/// Whether V1 keeps blocks by content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixCache {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+    /// As vLLM does.
+    Auto,
+}
+
+impl FromStr for PrefixCache {
+    type Err = WorldError;
+
+    fn from_str(text: &str) -> Result<PrefixCache, WorldError> {
+        match text {
+            "on" => Ok(PrefixCache::On),
+            "off" => Ok(PrefixCache::Off),
+            "auto" => Ok(PrefixCache::Auto),
+            other => Err(wrong("prefix-cache", other, "on, off or auto")),
         }
     }
 }
@@ -130,17 +157,15 @@ impl WorldSpec {
     /// # Errors
     /// What is wrong, with the option it stands in.
     pub fn world(&self) -> Result<World, WorldError> {
-        let settings: Result<Vec<Setting>, SettingError> = self.set.iter().map(|text| text.parse()).collect();
-        let settings = settings?;
         if !(1..=MAX_INTERVAL).contains(&self.interval) {
             return Err(wrong("interval", &self.interval.to_string(), "1 to 1000000 steps"));
         }
         if !self.clients.is_none_or(|clients| (1..=MAX_CLIENTS).contains(&clients)) {
             return Err(wrong("clients", &self.clients.unwrap_or(0).to_string(), "1 to 1000000 clients"));
         }
-        let deployment = Deployment::load(&self.env)?.with(&settings)?;
-        let node = self.node(&deployment, &settings)?;
-        let kind = self.memory.as_deref().map(str::parse::<MemoryKind>).transpose()?.unwrap_or_default();
+        let deployment = self.env.load()?.with(&self.set)?;
+        let node = self.node(&deployment)?;
+        let kind = self.memory.as_deref().copied().unwrap_or_default();
         // The traffic first: it is what is wrong most often, and a device takes a while.
         let world = World::new(&self.traffic()?, deployment, node, self.interval)?;
         let memory = device::memory(kind, &world.deployment, &world.node.engine)?;
@@ -148,20 +173,21 @@ impl WorldSpec {
     }
 
     /// The node: what the engine starts with on this deployment, with what is set here.
-    fn node(&self, deployment: &Deployment, settings: &[Setting]) -> Result<NodeConfig, WorldError> {
-        let mut engine = deployment.engine(self.engine.parse()?);
-        match (self.prefix_cache.as_str(), engine.engine) {
-            ("auto", _) | ("off", EngineKind::V0) => {}
-            ("on", EngineKind::V1) => engine.enable_prefix_caching = true,
-            ("off", EngineKind::V1) => engine.enable_prefix_caching = false,
-            ("on", EngineKind::V0) => return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1")),
-            (other, _) => return Err(wrong("prefix-cache", other, "on, off or auto")),
+    fn node(&self, deployment: &Deployment) -> Result<NodeConfig, WorldError> {
+        let mut engine = deployment.engine(*self.engine);
+        match (*self.prefix_cache, engine.engine) {
+            (PrefixCache::Auto, _) | (PrefixCache::Off, EngineKind::V0) => {}
+            (PrefixCache::On, EngineKind::V1) => engine.enable_prefix_caching = true,
+            (PrefixCache::Off, EngineKind::V1) => engine.enable_prefix_caching = false,
+            (PrefixCache::On, EngineKind::V0) => {
+                return Err(wrong("prefix-cache", "on", "an engine that has one: --engine v1"));
+            }
         }
         let host = self.host(engine.engine)?;
         if host == Host::SGLANG {
             engine.eviction = Eviction::Radix;
         }
-        let mut engine = engine.with(settings)?;
+        let mut engine = engine.with(&self.set)?;
         if engine.num_cpu_blocks > 0 && !host.has_host_tier {
             return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
         }
@@ -174,30 +200,25 @@ impl WorldSpec {
         }
         let cost = CostModel::new(deployment, engine.block_size);
         engine.pricing = cost.pricing();
-        Ok(NodeConfig { engine, cost, slo: self.slo.parse()?, clients: self.clients, host })
+        Ok(NodeConfig { engine, cost, slo: *self.slo, clients: self.clients, host })
     }
 
     /// The host that was asked for, or the one whose scheduler this is.
     fn host(&self, engine: EngineKind) -> Result<Host, WorldError> {
-        let Some(name) = &self.host else {
+        let Some(host) = self.host.as_deref().copied() else {
             return Ok(if engine == EngineKind::V1 { Host::VLLM } else { Host::KVTIDE });
         };
-        let host = Host::from_name(name).ok_or_else(|| wrong("host", name, "vllm-0.33, sglang-0.5 or kvtide"))?;
         if engine == EngineKind::V0 && host != Host::KVTIDE {
-            return Err(wrong("host", name, "kvtide with --engine v0: the other hosts schedule as v1 does"));
+            return Err(wrong("host", host.name, "kvtide with --engine v0: the other hosts schedule as v1 does"));
         }
         Ok(host)
     }
 
     /// Where traffic comes from.
     fn traffic(&self) -> Result<Traffic, WorldError> {
-        let scaling = match self.scale.as_str() {
-            "thin" => Scaling::Thin,
-            "stretch" => Scaling::Stretch,
-            other => return Err(wrong("scale", other, "thin or stretch")),
-        };
-        let jitter = self.jitter.as_deref().map(duration::parse).transpose()?;
-        let lengths: Option<LengthScale> = self.lengths.as_deref().map(str::parse).transpose()?;
+        let scaling = *self.scale;
+        let jitter = self.jitter.as_deref().map(|Duration(jitter)| *jitter);
+        let lengths = self.lengths.as_deref().copied();
         let sessions = SessionArrivals::default();
         let sessions = SessionArrivals { per_hour: self.session_rate.unwrap_or(sessions.per_hour), ..sessions };
         match (&self.trace, &self.workload) {
@@ -207,9 +228,8 @@ impl WorldSpec {
                 Ok(Traffic::Trace { path: path.clone(), replay, sessions })
             }
             (None, Some(spec)) => {
-                let spec: SyntheticSpec = spec.parse()?;
                 let lengths = lengths.unwrap_or(spec.lengths);
-                Ok(Traffic::Synthetic(SyntheticSpec { cv: self.cv.or(spec.cv), lengths, ..spec }))
+                Ok(Traffic::Synthetic(SyntheticSpec { cv: self.cv.or(spec.cv), lengths, ..**spec }))
             }
             (None, None) => Err(WorldError::NoTraffic),
             (Some(_), Some(_)) => Err(WorldError::TwoTraffics),
@@ -220,7 +240,9 @@ impl WorldSpec {
     #[must_use]
     pub fn relative_to(mut self, folder: &Path) -> WorldSpec {
         self.trace = self.trace.map(|path| folder.join(path));
-        self.env = Deployment::relative_to(folder, &self.env);
+        if let Some(env) = self.env.relative_to(folder) {
+            self.env = env.into();
+        }
         self
     }
 }

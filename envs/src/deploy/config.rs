@@ -7,6 +7,7 @@ use kvtide_runtime::{Action, Controls};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
+use super::keys::counts;
 use crate::evict::Eviction;
 use crate::kv::Sharing;
 use crate::tier::Tier;
@@ -180,13 +181,6 @@ pub enum ConfigError {
     },
 }
 
-/// Largest pool, in blocks: 2^26 blocks of 16 tokens are a billion tokens.
-const MAX_BLOCKS: u64 = 1 << 26;
-/// Largest batch.
-const MAX_SEQS: u64 = 1 << 16;
-/// Longest sequence and largest step, in tokens.
-const MAX_TOKENS: u64 = 1 << 26;
-
 impl EngineConfig {
     /// Multiplies the GPU pool by `factor`, to whole blocks; the longest sequence is cut to what then fits. 1 changes nothing.
     pub fn resize_pool(&mut self, factor: f64) {
@@ -200,17 +194,10 @@ impl EngineConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         // A pool of nothing but V1's null block holds nothing; a faithful engine may try.
         let least_blocks = if self.dead_ends == DeadEnds::Faithful || self.engine == EngineKind::V0 { 1 } else { 2 };
-        let limits = [
-            ("block_size", self.block_size, 1, 4096),
-            ("num_gpu_blocks", self.num_gpu_blocks, least_blocks, MAX_BLOCKS),
-            ("num_cpu_blocks", self.num_cpu_blocks, 0, MAX_BLOCKS),
-            ("max_num_seqs", self.max_num_seqs, 1, MAX_SEQS),
-            ("max_num_batched_tokens", self.max_num_batched_tokens, 1, MAX_TOKENS),
-            ("max_model_len", self.max_model_len, 1, MAX_TOKENS),
-            ("long_prefill_token_threshold", self.long_prefill_token_threshold, 0, MAX_TOKENS),
-        ];
-        for (name, value, min, max) in limits {
-            let value = u64::from(value);
+        let mut config = self.clone();
+        for (name, (min, max), of) in counts() {
+            let min = if name == "num_gpu_blocks" { least_blocks } else { min };
+            let value = u64::from(*of(&mut config));
             if !(min..=max).contains(&value) {
                 return Err(ConfigError::Range { name, value, min, max });
             }

@@ -1,12 +1,13 @@
 //! A model on hardware: what fits, and the settings an engine would start with.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvtide_rules::Patience;
 use serde::{Deserialize, Serialize};
 
-use super::{EngineConfig, EngineKind, Hardware, Model, Profile, ProfileError, Setting, SettingError};
+use super::{EngineConfig, EngineKind, Hardware, Model, Profile, ProfileError, Setting};
 
 /// Tokens per block, vLLM's default.
 const BLOCK_SIZE: u32 = 16;
@@ -55,9 +56,6 @@ pub enum DeploymentError {
     /// A profile that cannot be read.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// An override of the hardware.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
     /// A device count out of range.
     #[error("{0} devices; from 1 to {MAX_DEVICES} are supported")]
     Devices(u32),
@@ -148,31 +146,15 @@ impl Deployment {
     /// # Errors
     /// No such model, hardware or file, or the model does not fit.
     pub fn load(text: &str) -> Result<Deployment, DeploymentError> {
-        let Name { model, devices, hardware } = Name::parse(text)?;
-        if !is_file(hardware) {
-            return text.parse();
-        }
-        let hardware = Profile::read(Path::new(hardware))?.hardware;
-        Deployment { model, hardware, devices }.check()
-    }
-
-    /// `text` with a profile's file that was relative to `folder`.
-    pub fn relative_to(folder: &Path, text: &str) -> String {
-        match Name::parse(text) {
-            Ok(Name { hardware, .. }) if is_file(hardware) => {
-                let before = &text[..text.len() - hardware.len()];
-                format!("{before}{}", folder.join(hardware).display())
-            }
-            _ => text.to_owned(),
-        }
+        text.parse::<DeploymentName>()?.load()
     }
 
     /// The same with `overrides` of the hardware.
     ///
     /// # Errors
-    /// A value out of range, or the model does not fit any more.
+    /// The model does not fit any more.
     pub fn with(self, overrides: &[Setting]) -> Result<Deployment, DeploymentError> {
-        let hardware = self.hardware.with(overrides)?;
+        let hardware = self.hardware.with(overrides);
         Deployment { hardware, ..self }.check()
     }
 
@@ -194,32 +176,84 @@ impl Deployment {
     }
 }
 
-/// `model@2xhardware`, taken apart.
-struct Name<'a> {
+/// What a deployment is called: `llama-3-8b@rtx-4090`, `llama-3-70b@4xh100`, `llama-3-8b@2xmine.toml`. Model, built-in
+/// hardware and number of devices are known to be there; a profile's file is read when the deployment is loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentName {
     model: Model,
     devices: u32,
-    hardware: &'a str,
+    hardware: HardwareName,
 }
 
-impl Name<'_> {
-    fn parse(text: &str) -> Result<Name<'_>, DeploymentError> {
-        let (model, hardware) = text.split_once('@').ok_or_else(|| DeploymentError::Form(text.to_owned()))?;
-        let model = Model::named(model).ok_or_else(|| DeploymentError::Model(model.to_owned()))?;
-        let (devices, hardware) = match hardware.split_once('x') {
-            Some((count, name)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
-                (count.parse().unwrap_or(u32::MAX), name)
-            }
-            _ => (1, hardware),
+#[derive(Debug, Clone, PartialEq)]
+enum HardwareName {
+    BuiltIn(Hardware),
+    /// A [`Profile`]'s file.
+    File(PathBuf),
+}
+
+impl DeploymentName {
+    /// The deployment, with its profile if it names one.
+    ///
+    /// # Errors
+    /// No such file, or the model does not fit.
+    pub fn load(&self) -> Result<Deployment, DeploymentError> {
+        let hardware = match &self.hardware {
+            HardwareName::BuiltIn(hardware) => hardware.clone(),
+            HardwareName::File(path) => Profile::read(path)?.hardware,
         };
-        if !(1..=MAX_DEVICES).contains(&devices) {
-            return Err(DeploymentError::Devices(devices));
-        }
-        Ok(Name { model, devices, hardware })
+        Deployment { model: self.model.clone(), hardware, devices: self.devices }.check()
+    }
+
+    /// The same with the file of a profile that was relative to `folder`; `None` if it names no file.
+    #[must_use]
+    pub fn relative_to(&self, folder: &Path) -> Option<DeploymentName> {
+        let HardwareName::File(path) = &self.hardware else { return None };
+        Some(DeploymentName { hardware: HardwareName::File(folder.join(path)), ..self.clone() })
     }
 }
 
-fn is_file(hardware: &str) -> bool {
-    Path::new(hardware).extension().is_some_and(|extension| extension == "toml")
+impl FromStr for DeploymentName {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<DeploymentName, DeploymentError> {
+        let (model, hardware) = text.split_once('@').ok_or_else(|| DeploymentError::Form(text.to_owned()))?;
+        let model = Model::named(model).ok_or_else(|| DeploymentError::Model(model.to_owned()))?;
+        let (devices, hardware) = counted(hardware);
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(DeploymentError::Devices(devices));
+        }
+        let hardware = if Path::new(hardware).extension().is_some_and(|extension| extension == "toml") {
+            HardwareName::File(hardware.into())
+        } else {
+            let known = Hardware::named(hardware);
+            HardwareName::BuiltIn(known.ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?)
+        };
+        Ok(DeploymentName { model, devices, hardware })
+    }
+}
+
+/// `4xh100`, taken apart; one of it without a number.
+fn counted(hardware: &str) -> (u32, &str) {
+    match hardware.split_once('x') {
+        Some((count, name)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (count.parse().unwrap_or(u32::MAX), name)
+        }
+        _ => (1, hardware),
+    }
+}
+
+impl fmt::Display for DeploymentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hardware = match &self.hardware {
+            HardwareName::BuiltIn(hardware) => hardware.name.clone(),
+            HardwareName::File(path) => path.display().to_string(),
+        };
+        // A file whose name begins with a number and an x is one of it, and not as many.
+        let is_one = self.devices == 1 && counted(&hardware).1 == hardware;
+        let count = if is_one { String::new() } else { format!("{}x", self.devices) };
+        write!(f, "{}@{count}{hardware}", self.model.name)
+    }
 }
 
 /// Built-in names only; [`Deployment::load`] also reads files.
@@ -227,9 +261,11 @@ impl FromStr for Deployment {
     type Err = DeploymentError;
 
     fn from_str(text: &str) -> Result<Deployment, DeploymentError> {
-        let Name { model, devices, hardware } = Name::parse(text)?;
-        let hardware = Hardware::named(hardware).ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?;
-        Deployment { model, hardware, devices }.check()
+        let name: DeploymentName = text.parse()?;
+        match &name.hardware {
+            HardwareName::BuiltIn(_) => name.load(),
+            HardwareName::File(path) => Err(DeploymentError::Hardware(path.display().to_string())),
+        }
     }
 }
 
@@ -278,11 +314,19 @@ mod tests {
         for (text, devices, name) in
             [("llama-3-70b@4x2x.toml", 4, "llama-3-70b@4xmine"), ("llama-3-8b@./2x.toml", 1, "llama-3-8b@mine")]
         {
-            let deployment = Deployment::load(&Deployment::relative_to(folder.path(), text)).unwrap();
+            let there = text.parse::<DeploymentName>().unwrap().relative_to(folder.path()).unwrap();
+            let deployment = there.load().unwrap();
+            assert_eq!(there.to_string().parse(), Ok(there));
             assert_eq!((deployment.devices, &deployment.hardware), (devices, &hardware));
             assert_eq!(deployment.name(), name);
         }
-        assert_eq!(Deployment::relative_to(folder.path(), "llama-3-70b@4xh100"), "llama-3-70b@4xh100");
+        let one: DeploymentName = "llama-3-8b@1x2x.toml".parse().unwrap();
+        assert_eq!((one.devices, one.to_string()), (1, "llama-3-8b@1x2x.toml".to_owned()));
+        let built_in: DeploymentName = "llama-3-70b@4xh100".parse().unwrap();
+        assert_eq!(
+            (built_in.relative_to(folder.path()), built_in.to_string()),
+            (None, "llama-3-70b@4xh100".to_owned())
+        );
         assert_eq!(Deployment::load("llama-3-70b@4xh100"), "llama-3-70b@4xh100".parse());
         let missing = Deployment::load("llama-3-8b@nowhere.toml").unwrap_err().to_string();
         assert!(missing.starts_with("nowhere.toml: cannot open"), "{missing}");
@@ -295,7 +339,6 @@ mod tests {
         let small = with("memory_bytes=24e9").unwrap();
         assert!(small.engine(EngineKind::V1).num_gpu_blocks < 3000);
         assert!(matches!(with("memory_bytes=16e9"), Err(DeploymentError::TooLarge { .. })));
-        assert!(matches!(with("memory_bytes=-1"), Err(DeploymentError::Setting(_))));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::of_hardware;
 use super::{Kernels, Profile, Setting, SettingError};
 
 /// One accelerator.
@@ -44,48 +45,6 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// The measured profile, as `kvtide calibrate` wrote it; what it was fitted to and how stands in it.
 const RTX_4090_MEASURED: &str = include_str!("profiles/rtx-4090-measured.toml");
 
-/// A number of [`Hardware`] that can be set.
-struct Field {
-    name: &'static str,
-    of: fn(&mut Hardware) -> &mut f64,
-    range: (f64, f64),
-    expected: &'static str,
-}
-
-impl Field {
-    const fn new(
-        name: &'static str,
-        of: fn(&mut Hardware) -> &mut f64,
-        range: (f64, f64),
-        expected: &'static str,
-    ) -> Field {
-        Field { name, of, range, expected }
-    }
-
-    fn takes(&self, value: f64) -> bool {
-        (self.range.0..=self.range.1).contains(&value)
-    }
-}
-
-const FLOPS: ((f64, f64), &str) = ((1e9, 1e19), "FLOP/s, from 1e9 to 1e19");
-const BANDWIDTH: ((f64, f64), &str) = ((1e6, 1e16), "bytes/s, from 1e6 to 1e16");
-const BYTES: ((f64, f64), &str) = ((1e6, 1e15), "bytes, from 1e6 to 1e15");
-const SHARE: ((f64, f64), &str) = ((0.01, 1.5), "a share from 0.01 to 1.5");
-const SECONDS: ((f64, f64), &str) = ((0.0, 10.0), "seconds, from 0 to 10");
-
-const FIELDS: [Field; 10] = [
-    Field::new("peak_flops", |hardware| &mut hardware.peak_flops, FLOPS.0, FLOPS.1),
-    Field::new("peak_bandwidth", |hardware| &mut hardware.peak_bandwidth, BANDWIDTH.0, BANDWIDTH.1),
-    Field::new("memory_bytes", |hardware| &mut hardware.memory_bytes, BYTES.0, BYTES.1),
-    Field::new("pcie_bandwidth", |hardware| &mut hardware.pcie_bandwidth, BANDWIDTH.0, BANDWIDTH.1),
-    Field::new("link_bandwidth", |hardware| &mut hardware.link_bandwidth, BANDWIDTH.0, BANDWIDTH.1),
-    Field::new("compute_efficiency", |hardware| &mut hardware.compute_efficiency, SHARE.0, SHARE.1),
-    Field::new("bandwidth_efficiency", |hardware| &mut hardware.bandwidth_efficiency, SHARE.0, SHARE.1),
-    Field::new("step_overhead", |hardware| &mut hardware.step_overhead, SECONDS.0, SECONDS.1),
-    Field::new("sequence_overhead", |hardware| &mut hardware.sequence_overhead, SECONDS.0, SECONDS.1),
-    Field::new("swap_overhead", |hardware| &mut hardware.swap_overhead, SECONDS.0, SECONDS.1),
-];
-
 /// What measured kernels stand for.
 const ROOFS: [&str; 4] = ["peak_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
 
@@ -124,26 +83,16 @@ impl Hardware {
         })
     }
 
-    /// Names of what can be set.
-    pub fn keys() -> impl Iterator<Item = &'static str> {
-        FIELDS.iter().map(|field| field.name)
-    }
-
     /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
     /// efficiency turns measured kernels off, which would not follow it.
-    ///
-    /// # Errors
-    /// A value that is no number or out of its range.
-    pub fn with(mut self, overrides: &[Setting]) -> Result<Hardware, SettingError> {
+    #[must_use]
+    pub fn with(mut self, overrides: &[Setting]) -> Hardware {
         for setting in overrides {
-            let Some(field) = FIELDS.iter().find(|field| field.name == setting.key()) else { continue };
-            let value = setting.value().parse().ok().filter(|value| field.takes(*value));
-            *(field.of)(&mut self) = value.ok_or_else(|| setting.wrong(field.expected))?;
-            if ROOFS.contains(&field.name) {
+            if setting.apply_to_hardware(&mut self) && ROOFS.contains(&setting.key()) {
                 self.kernels = None;
             }
         }
-        Ok(self)
+        self
     }
 
     /// Checks every range.
@@ -152,10 +101,10 @@ impl Hardware {
     /// The first value out of its range.
     pub fn validate(&self) -> Result<(), SettingError> {
         let mut hardware = self.clone();
-        for field in &FIELDS {
-            let value = *(field.of)(&mut hardware);
-            if !field.takes(value) {
-                return Err(SettingError::value(field.name, &value.to_string(), field.expected));
+        for (name, range, of) in of_hardware() {
+            let value = *of(&mut hardware);
+            if !range.takes(value) {
+                return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
         self.kernels.as_ref().map_or(Ok(()), Kernels::validate)
@@ -168,25 +117,25 @@ mod tests {
 
     fn hardware(settings: &[&str]) -> Result<Hardware, SettingError> {
         let settings: Result<Vec<Setting>, SettingError> = settings.iter().map(|text| text.parse()).collect();
-        Hardware::named("rtx-4090").unwrap().with(&settings?)
+        Ok(Hardware::named("rtx-4090").unwrap().with(&settings?))
     }
 
     #[test]
     fn every_number_can_be_set_and_nothing_else_changes() {
         let before = hardware(&[]).unwrap();
-        for field in &FIELDS {
-            let [low, high] = [field.range.0, field.range.1].map(|value| {
-                let mut after = hardware(&[&format!("{}={value:e}", field.name)]).unwrap();
-                assert_eq!(std::mem::replace((field.of)(&mut after), 0.0), value, "{}", field.name);
-                *(field.of)(&mut after) = *(field.of)(&mut before.clone());
+        for (name, range, of) in of_hardware() {
+            let [low, high] = [range.low, range.high].map(|value| {
+                let mut after = hardware(&[&format!("{name}={value:e}")]).unwrap();
+                assert_eq!(std::mem::replace(of(&mut after), 0.0), value, "{name}");
+                *of(&mut after) = *of(&mut before.clone());
                 after
             });
-            assert_eq!((&low, &high), (&before, &before), "{}", field.name);
+            assert_eq!((&low, &high), (&before, &before), "{name}");
         }
         let json = serde_json::to_value(&before).unwrap();
         let names: Vec<&str> =
             json.as_object().unwrap().keys().map(String::as_str).filter(|key| *key != "name").collect();
-        let mut keys: Vec<&str> = Hardware::keys().collect();
+        let mut keys: Vec<&str> = of_hardware().map(|(name, ..)| name).collect();
         keys.sort_unstable();
         assert_eq!(keys, names);
     }

@@ -3,16 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{ConfigError, DeadEnds, EngineConfig, Hardware};
-use crate::kv::Sharing;
+use serde::{Deserialize, Serialize};
+
+use super::keys::{KEYS, Key, Kind, Value, names, nearest};
+use super::{ConfigError, EngineConfig, Hardware};
 use crate::time::Micros;
 
-/// One override of an [`EngineConfig`] or of a [`Hardware`], written `key=value`. The keys of the two differ, so that
-/// each takes what is its own and passes over the rest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One override of an [`EngineConfig`] or of a [`Hardware`], written `key=value`: its value is of the key's type, and where the
+/// key has a range of its own, within it. Written back as it was read.
+///
+/// The keys of the two differ, so that each takes what is its own and passes over the rest.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Setting {
-    key: String,
-    value: String,
+    key: &'static Key,
+    value: Value,
+    text: String,
 }
 
 /// Why an override was refused.
@@ -23,8 +29,8 @@ pub enum SettingError {
     Form(String),
     /// No such setting.
     #[error(
-        "unknown setting {0:?}; known of the engine: {engine}; of the hardware: {hardware}",
-        engine = KEYS.join(", "), hardware = Hardware::keys().collect::<Vec<_>>().join(", ")
+        "unknown setting {0:?}; known of the engine: {engine}; of the hardware: {hardware}{nearest}",
+        engine = names(Key::is_of_the_engine), hardware = names(|key| !key.is_of_the_engine()), nearest = nearest(_0)
     )]
     Key(String),
     /// A value of another kind.
@@ -53,42 +59,73 @@ impl SettingError {
     }
 }
 
-const KEYS: [&str; 17] = [
-    "block_size",
-    "num_gpu_blocks",
-    "num_cpu_blocks",
-    "max_num_seqs",
-    "watermark",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "enable_chunked_prefill",
-    "async_scheduling",
-    "enable_prefix_caching",
-    "long_prefill_token_threshold",
-    "scheduler_reserve_full_isl",
-    "eviction",
-    "prefix_sharing",
-    "dead_ends",
-    "max_wait_s",
-    "patience",
-];
-
 impl FromStr for Setting {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Setting, SettingError> {
-        let (key, value) = text.split_once('=').ok_or_else(|| SettingError::Form(text.to_owned()))?;
-        if KEYS.contains(&key) || Hardware::keys().any(|known| known == key) {
-            Ok(Setting { key: key.to_owned(), value: value.to_owned() })
-        } else {
-            Err(SettingError::Key(key.to_owned()))
-        }
+        let (name, value) = text.split_once('=').ok_or_else(|| SettingError::Form(text.to_owned()))?;
+        let key = KEYS.iter().find(|key| key.name == name).ok_or_else(|| SettingError::Key(name.to_owned()))?;
+        Ok(Setting { key, value: key.read(value)?, text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Setting {
+    type Error = SettingError;
+
+    fn try_from(text: String) -> Result<Setting, SettingError> {
+        text.parse()
+    }
+}
+
+impl From<Setting> for String {
+    fn from(setting: Setting) -> String {
+        setting.text
     }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.key, self.value)
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Setting({:?})", self.text)
+    }
+}
+
+impl PartialEq for Setting {
+    fn eq(&self, other: &Setting) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Setting {}
+
+impl Setting {
+    /// What is set.
+    pub fn key(&self) -> &'static str {
+        self.key.name
+    }
+
+    fn apply(&self, config: &mut EngineConfig) {
+        match (&self.key.kind, self.value) {
+            (Kind::Count { of, .. }, Value::Count(number)) => *of(config) = number,
+            (Kind::Seconds(of), Value::Count(seconds)) => *of(config) = Micros::from_millis(u64::from(seconds) * 1000),
+            (Kind::Flag(of), Value::Flag(is_on)) => *of(config) = is_on,
+            (Kind::Number { set, .. }, Value::Number(number)) => set(config, number),
+            (Kind::Choice { set, .. }, Value::Choice(index)) => set(config, index),
+            // Of the hardware.
+            _ => {}
+        }
+    }
+
+    /// Sets it, if it is of the hardware; whether it is.
+    pub(crate) fn apply_to_hardware(&self, hardware: &mut Hardware) -> bool {
+        let (Kind::Hardware { of, .. }, Value::Number(number)) = (&self.key.kind, self.value) else { return false };
+        *of(hardware) = number;
+        true
     }
 }
 
@@ -99,12 +136,12 @@ impl EngineConfig {
     /// to the pool, and without chunked prefill the token budget to the longest sequence.
     ///
     /// # Errors
-    /// A value that cannot be read, or settings that do not work together.
+    /// Settings that do not work together.
     pub fn with(mut self, overrides: &[Setting]) -> Result<EngineConfig, SettingError> {
-        for setting in overrides.iter().filter(|setting| KEYS.contains(&setting.key())) {
-            setting.apply(&mut self)?;
+        for setting in overrides {
+            setting.apply(&mut self);
         }
-        let named = |key: &str| overrides.iter().any(|setting| setting.key == key);
+        let named = |key: &str| overrides.iter().any(|setting| setting.key() == key);
         if !named("max_model_len") {
             self.max_model_len = self.max_model_len.min(self.num_usable_blocks().saturating_mul(self.block_size));
         }
@@ -116,76 +153,13 @@ impl EngineConfig {
     }
 }
 
-impl Setting {
-    /// What is set.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// To what.
-    pub fn value(&self) -> &str {
-        &self.value
-    }
-
-    fn apply(&self, config: &mut EngineConfig) -> Result<(), SettingError> {
-        match self.key.as_str() {
-            "block_size" => config.block_size = self.number()?,
-            "num_gpu_blocks" => config.num_gpu_blocks = self.number()?,
-            "num_cpu_blocks" => config.num_cpu_blocks = self.number()?,
-            "max_num_seqs" => config.max_num_seqs = self.number()?,
-            "watermark" => {
-                let share = self.value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-                config.watermark = Some(share.ok_or_else(|| self.wrong("a share of the pool from 0 to 1"))?);
-            }
-            "max_num_batched_tokens" => config.max_num_batched_tokens = self.number()?,
-            "max_model_len" => config.max_model_len = self.number()?,
-            "max_wait_s" => config.max_wait = Micros::from_millis(u64::from(self.number()?) * 1000),
-            "patience" => {
-                let patience = self.value.parse().ok().filter(|patience| (0.0..=1e6).contains(patience));
-                config.patience = patience.ok_or_else(|| self.wrong("a number from 0 to 1000000"))?;
-            }
-            "long_prefill_token_threshold" => config.long_prefill_token_threshold = self.number()?,
-            "enable_chunked_prefill" => config.enable_chunked_prefill = self.flag()?,
-            "async_scheduling" => config.async_scheduling = self.flag()?,
-            "enable_prefix_caching" => config.enable_prefix_caching = self.flag()?,
-            "scheduler_reserve_full_isl" => config.scheduler_reserve_full_isl = self.flag()?,
-            "eviction" => config.eviction = self.value.parse().map_err(|expected| self.wrong(expected))?,
-            "prefix_sharing" => {
-                config.prefix_sharing = match self.value.as_str() {
-                    "tenant" => Sharing::Tenant,
-                    "global" => Sharing::Global,
-                    _ => return Err(self.wrong("tenant or global")),
-                };
-            }
-            "dead_ends" => {
-                config.dead_ends = match self.value.as_str() {
-                    "safe" => DeadEnds::Safe,
-                    "faithful" => DeadEnds::Faithful,
-                    _ => return Err(self.wrong("safe or faithful")),
-                };
-            }
-            _ => return Err(SettingError::Key(self.key.clone())),
-        }
-        Ok(())
-    }
-
-    fn flag(&self) -> Result<bool, SettingError> {
-        self.value.parse().map_err(|_| self.wrong("true or false"))
-    }
-
-    fn number(&self) -> Result<u32, SettingError> {
-        self.value.parse().map_err(|_| self.wrong("a whole number"))
-    }
-
-    pub(super) fn wrong(&self, expected: &'static str) -> SettingError {
-        SettingError::value(&self.key, &self.value, expected)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::keys::describe;
     use super::*;
-    use crate::deploy::{Deployment, EngineKind};
+    use crate::deploy::{DeadEnds, Deployment, EngineKind};
+    use crate::evict::Eviction;
+    use crate::kv::Sharing;
 
     fn engine(settings: &[&str]) -> Result<EngineConfig, SettingError> {
         let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
@@ -217,6 +191,53 @@ mod tests {
         assert_eq!(error(&["max_num_seqs=-1"]), "max_num_seqs=\"-1\": expected a whole number");
         assert_eq!(error(&["max_num_seqs"]), "\"max_num_seqs\" is not KEY=VALUE");
         assert!(error(&["num_gpu_blocks=0"]).contains("num_gpu_blocks is 0"));
+        assert!(error(&["watermark=1.1"]).ends_with("expected a share of the pool from 0 to 1"));
+        for choice in ["eviction=mru", "prefix_sharing=", "dead_ends=deadly", "async_scheduling=yes"] {
+            assert!(error(&[choice]).contains(": expected "), "{choice}");
+        }
         assert!(error(&["num_gpu_blocks=10", "max_model_len=1000"]).contains("more than the pool holds"));
+    }
+
+    #[test]
+    fn what_was_meant_is_guessed() {
+        for (wrong, meant) in
+            [("max_num_seq", "max_num_seqs"), ("gpu_blocks", "num_gpu_blocks"), ("wtermark", "watermark")]
+        {
+            let error = format!("{wrong}=1").parse::<Setting>().unwrap_err().to_string();
+            assert!(error.ends_with(&format!("; was {meant} meant?")), "{error}");
+        }
+        assert!(!"zzz=1".parse::<Setting>().unwrap_err().to_string().contains("meant"));
+    }
+
+    #[test]
+    fn every_key_is_described_read_and_written_back() {
+        let described = describe();
+        for key in &KEYS {
+            assert!(described.contains(&format!("  {} ", key.name)), "{}", key.name);
+            let value = match &key.kind {
+                Kind::Count { range: (low, _), .. } => low.to_string(),
+                Kind::Seconds(_) => "60".to_owned(),
+                Kind::Flag(_) => "false".to_owned(),
+                Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.high.to_string(),
+                Kind::Choice { names, .. } => names[0].to_owned(),
+            };
+            let text = format!("{}={value}", key.name);
+            let setting: Setting = serde_json::from_value(text.clone().into()).unwrap();
+            assert_eq!((serde_json::to_value(&setting).unwrap(), setting.key()), (text.into(), key.name));
+        }
+    }
+
+    #[test]
+    fn every_choice_sets_what_it_names() {
+        let engine = |setting: &str| EngineConfig::default().with(&[setting.parse().unwrap()]).unwrap();
+        assert_eq!(
+            (engine("eviction=lru").eviction, engine("eviction=radix").eviction),
+            (Eviction::Lru, Eviction::Radix)
+        );
+        let sharing = ["tenant", "global"].map(|name| engine(&format!("prefix_sharing={name}")).prefix_sharing);
+        assert_eq!(sharing, [Sharing::Tenant, Sharing::Global]);
+        let dead_ends = ["safe", "faithful"].map(|name| engine(&format!("dead_ends={name}")).dead_ends);
+        assert_eq!(dead_ends, [DeadEnds::Safe, DeadEnds::Faithful]);
+        assert_eq!(engine("max_wait_s=7").max_wait, Micros::from_millis(7000));
     }
 }

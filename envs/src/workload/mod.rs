@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use draw::{Draw, WorkloadSource};
+pub use duration::Duration;
 pub use error::WorkloadError;
 pub use lengths::LengthScale;
 pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};

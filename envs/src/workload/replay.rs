@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::synthetic::MAX_REQUESTS;
-use super::{LengthScale, Window, Workload, WorkloadError, burstiness, duration};
+use super::{Duration, LengthScale, Window, Workload, WorkloadError, burstiness, duration};
 use crate::seed;
 use crate::time::Micros;
 use crate::trace::Request;
@@ -78,6 +79,18 @@ pub enum Scaling {
     Thin,
     /// Arrival times are divided by the load. Nothing is drawn; a burst of ten seconds at load 2 takes five.
     Stretch,
+}
+
+impl FromStr for Scaling {
+    type Err = WorkloadError;
+
+    fn from_str(text: &str) -> Result<Scaling, WorkloadError> {
+        match text {
+            "thin" => Ok(Scaling::Thin),
+            "stretch" => Ok(Scaling::Stretch),
+            _ => Err(WorkloadError::spec(text, "is no way to scale a load: expected thin or stretch")),
+        }
+    }
 }
 
 impl Replay {
@@ -182,7 +195,7 @@ impl fmt::Display for Replay {
             write!(f, ", window {window}")?;
         }
         if let Some(jitter) = self.jitter {
-            write!(f, ", jitter {}", duration::format(jitter))?;
+            write!(f, ", jitter {}", Duration(jitter))?;
         }
         if let Some(cv) = self.cv {
             write!(f, ", cv {cv}")?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::synthetic::{Extent, SyntheticSpec};
-use super::{LengthScale, LogNormal, Profile, WorkloadError, duration};
+use super::{Duration, LengthScale, LogNormal, Profile, WorkloadError};
 
 /// What every profile takes.
 const KEYS: &str = "rate, duration, n, cv, lengths, seed";
@@ -37,7 +37,8 @@ impl FromStr for SyntheticSpec {
 
         let rate_rps = settings.take("rate", "a number of requests per second, or inf")?;
         let count: Option<u64> = settings.take("n", "a number of requests")?;
-        let duration = settings.take_text("duration").map(|duration| duration::parse(&duration)).transpose()?;
+        let duration =
+            settings.take_text("duration").map(|text| text.parse().map(|Duration(length)| length)).transpose()?;
         let cv = settings.take("cv", "a number")?;
         let lengths = settings.take_text("lengths").map_or(Ok(LengthScale::ONE), |lengths| lengths.parse())?;
         let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
@@ -72,7 +73,7 @@ impl fmt::Display for SyntheticSpec {
         write!(f, "{}:rate={}", self.profile, self.rate_rps)?;
         match self.extent {
             Extent::Requests(count) => write!(f, ",n={count}")?,
-            Extent::Duration(length) => write!(f, ",duration={}", duration::format(length))?,
+            Extent::Duration(length) => write!(f, ",duration={}", Duration(length))?,
         }
         if let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile {
             write!(f, ",in={prompt_mean},out={output_mean},spread={spread}")?;

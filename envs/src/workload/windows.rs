@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Workload, WorkloadError, duration};
+use super::{Duration, Workload, WorkloadError};
 use crate::time::Micros;
 
 /// How far a window may reach beyond the end of a trace: a trace of 2,399.3 s may be called one of 2,400 s.
@@ -38,7 +38,7 @@ impl Window {
 
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..{}", duration::format(self.start), duration::format(self.end))
+        write!(f, "{}..{}", Duration(self.start), Duration(self.end))
     }
 }
 
@@ -48,7 +48,8 @@ impl FromStr for Window {
     fn from_str(text: &str) -> Result<Window, WorkloadError> {
         let (start, end) =
             text.split_once("..").ok_or_else(|| WorkloadError::spec(text, "is not a window: expected 600s..1200s"))?;
-        let window = Window { start: duration::parse(start)?, end: duration::parse(end)? };
+        let (Duration(start), Duration(end)) = (start.parse()?, end.parse()?);
+        let window = Window { start, end };
         if window.start >= window.end { Err(WorkloadError::EmptyWindow(window)) } else { Ok(window) }
     }
 }

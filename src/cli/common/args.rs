@@ -6,7 +6,8 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, PolicySpec, Subject, Watch, find_loads};
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads};
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::World;
 
 /// What is drawn of the traffic.
@@ -142,21 +143,23 @@ pub(in crate::cli) enum GuardSwitch {
     Off,
 }
 
-/// Loads the policies, each under the name it was given.
-pub(in crate::cli) fn load_policies(texts: &[String], guard: GuardSwitch) -> anyhow::Result<Vec<(String, Subject)>> {
-    let mut policies: Vec<(String, Subject)> = Vec::new();
-    for text in texts {
-        let spec: PolicySpec = text.parse()?;
-        let name = spec.to_string();
+/// Loads the policies, each under its name.
+pub(in crate::cli) fn load_policies(
+    specs: &[PolicySpec],
+    guard: GuardSwitch,
+) -> anyhow::Result<Vec<(PolicyName, Subject)>> {
+    let mut policies: Vec<(PolicyName, Subject)> = Vec::new();
+    for spec in specs {
+        let name = PolicyName::from(spec.clone());
         ensure!(policies.iter().all(|(known, _)| *known != name), "policy {name} is given twice");
-        let subject = Subject::load(&spec)?;
+        let subject = Subject::load(spec)?;
         policies.push((name, if guard == GuardSwitch::On { subject } else { subject.unguarded() }));
     }
     Ok(policies)
 }
 
 /// Refuses a policy that the world's host would refuse.
-pub(in crate::cli) fn check_policies(policies: &[(String, Subject)], world: &World) -> anyhow::Result<()> {
+pub(in crate::cli) fn check_policies(policies: &[(PolicyName, Subject)], world: &World) -> anyhow::Result<()> {
     Ok(policies.iter().try_for_each(|(name, subject)| subject.check(name, &world.node))?)
 }
 

@@ -1,7 +1,8 @@
 //! What training says to people while it looks for where to start.
 
 use super::progress::Runs;
-use crate::evaluate::{PolicySpec, Watch};
+use crate::evaluate::Watch;
+use crate::policy::PolicySpec;
 use crate::train::{Found, Listener};
 
 /// Tells stderr.

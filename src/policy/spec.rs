@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
 use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, Unfit};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::PolicyName;
 use crate::checkpoint::CheckpointError;
 use crate::export::ExportError;
 
@@ -33,6 +35,36 @@ pub enum PolicySpec {
     BestFixed,
     /// The best constant choice over every head of a profile, in hindsight.
     BestStatic(ActionProfile),
+}
+
+impl PolicySpec {
+    /// Whether it is chosen after the fact, anew for each window and load.
+    pub fn is_hindsight(&self) -> bool {
+        matches!(self, PolicySpec::BestFixed | PolicySpec::BestStatic(_))
+    }
+
+    /// Whether it knows what nobody can know while requests are served.
+    pub fn knows_the_future(&self) -> bool {
+        self.is_hindsight() || matches!(self, PolicySpec::Oracle(_))
+    }
+
+    /// Whether everybody is compared with it unasked.
+    pub fn is_yardstick(&self) -> bool {
+        self.is_hindsight() || *self == PolicySpec::Default
+    }
+}
+
+/// Written and read as text.
+impl Serialize for PolicySpec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PolicySpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<PolicySpec, D::Error> {
+        String::deserialize(from)?.parse().map_err(de::Error::custom)
+    }
 }
 
 /// Why a policy cannot be used.
@@ -74,7 +106,7 @@ pub enum SpecError {
     #[error("{policy}: {source}")]
     Unfit {
         /// Which policy.
-        policy: String,
+        policy: PolicyName,
         /// Why.
         source: Unfit,
     },
@@ -191,7 +223,7 @@ fn expected(head: Head) -> String {
 }
 
 /// Controls as a `fixed:` policy; only what differs from the engine's default is named.
-pub(super) fn fixed_name(controls: &Controls) -> String {
+fn fixed_name(controls: &Controls) -> String {
     format!("fixed:{}{}", controls.watermark, heads_name(controls))
 }
 

@@ -8,7 +8,7 @@ use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, Observation, Policy, Preemption, Table, Unfit,
 };
 
-use super::spec::{PolicySpec, SpecError};
+use super::{PolicyName, PolicySpec, SpecError};
 use crate::checkpoint::{self, NetworkPolicy};
 use crate::export;
 
@@ -92,8 +92,8 @@ impl Subject {
     ///
     /// # Errors
     /// [`SpecError::Unfit`] with what the host lacks, about the policy called `name`.
-    pub fn check(&self, name: &str, node: &NodeConfig) -> Result<(), SpecError> {
-        let unfit = |source| SpecError::Unfit { policy: name.to_owned(), source };
+    pub fn check(&self, name: &PolicyName, node: &NodeConfig) -> Result<(), SpecError> {
+        let unfit = |source| SpecError::Unfit { policy: name.clone(), source };
         if let Subject::Table(table) = self {
             let tolerance = GuardConfig::default().range_tolerance;
             return node.host.check(table, node.engine.enable_prefix_caching, tolerance).map_err(unfit);

@@ -1,0 +1,305 @@
+//! Everything that can be set by `--set`: one table that says of each key what it is called, what its value is, within which
+//! range, and what it means. Values are read, checked, set, listed and described by it.
+
+use std::fmt::Write;
+
+use super::{DeadEnds, EngineConfig, Hardware, SettingError};
+use crate::evict::Eviction;
+use crate::kv::Sharing;
+use crate::time::Micros;
+
+/// Where a whole number of the engine stands, and a number of the hardware.
+type CountOf = fn(&mut EngineConfig) -> &mut u32;
+type NumberOf = fn(&mut Hardware) -> &mut f64;
+
+/// Something that can be set.
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// What it is, in a few words.
+    pub(super) doc: &'static str,
+}
+
+/// What its value is, and where it goes.
+pub(super) enum Kind {
+    /// A whole number of the engine, whose range is checked with everything else: what is impossible depends on what adapts.
+    Count { unit: &'static str, range: (u64, u64), of: CountOf },
+    /// Whole seconds of the engine.
+    Seconds(fn(&mut EngineConfig) -> &mut Micros),
+    /// A switch of the engine.
+    Flag(fn(&mut EngineConfig) -> &mut bool),
+    /// A number of the engine.
+    Number { range: Range, set: fn(&mut EngineConfig, f64) },
+    /// One of several ways of the engine, by its place among them.
+    Choice { names: &'static [&'static str], expected: &'static str, set: fn(&mut EngineConfig, usize) },
+    /// A number of the hardware.
+    Hardware { range: Range, of: NumberOf },
+}
+
+/// Numbers that are taken, both ends among them, and the same in words.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) expected: &'static str,
+}
+
+/// A value that was read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value {
+    Count(u32),
+    Flag(bool),
+    Number(f64),
+    Choice(usize),
+}
+
+const fn range(low: f64, high: f64, expected: &'static str) -> Range {
+    Range { low, high, expected }
+}
+
+const SHARE_OF_POOL: Range = range(0.0, 1.0, "a share of the pool from 0 to 1");
+const PATIENCE: Range = range(0.0, 1e6, "a number from 0 to 1000000");
+const FLOPS: Range = range(1e9, 1e19, "FLOP/s, from 1e9 to 1e19");
+const BANDWIDTH: Range = range(1e6, 1e16, "bytes/s, from 1e6 to 1e16");
+const BYTES: Range = range(1e6, 1e15, "bytes, from 1e6 to 1e15");
+const SHARE: Range = range(0.01, 1.5, "a share from 0.01 to 1.5");
+const SECONDS: Range = range(0.0, 10.0, "seconds, from 0 to 10");
+
+/// Largest pool, in blocks: 2^26 blocks of 16 tokens are a billion tokens.
+const MAX_BLOCKS: u64 = 1 << 26;
+/// Largest batch.
+const MAX_SEQS: u64 = 1 << 16;
+/// Longest sequence and largest step, in tokens.
+const MAX_TOKENS: u64 = 1 << 26;
+
+const fn count(name: &'static str, unit: &'static str, range: (u64, u64), of: CountOf, doc: &'static str) -> Key {
+    Key { name, kind: Kind::Count { unit, range, of }, doc }
+}
+
+const fn flag(name: &'static str, of: fn(&mut EngineConfig) -> &mut bool, doc: &'static str) -> Key {
+    Key { name, kind: Kind::Flag(of), doc }
+}
+
+const fn hardware(name: &'static str, range: Range, of: NumberOf, doc: &'static str) -> Key {
+    Key { name, kind: Kind::Hardware { range, of }, doc }
+}
+
+/// Everything that can be set, those of the engine first.
+pub(super) static KEYS: [Key; 27] = [
+    count("block_size", "tokens", (1, 4096), |c| &mut c.block_size, "tokens of a block"),
+    count(
+        "num_gpu_blocks",
+        "blocks",
+        (1, MAX_BLOCKS),
+        |c| &mut c.num_gpu_blocks,
+        "the GPU pool; V1's holds one that is never given out",
+    ),
+    count(
+        "num_cpu_blocks",
+        "blocks",
+        (0, MAX_BLOCKS),
+        |c| &mut c.num_cpu_blocks,
+        "the host pool, for swapping; 0 for none",
+    ),
+    count("max_num_seqs", "requests", (1, MAX_SEQS), |c| &mut c.max_num_seqs, "most that run at once"),
+    Key {
+        name: "watermark",
+        kind: Kind::Number { range: SHARE_OF_POOL, set: |c, share| c.watermark = Some(share) },
+        doc: "what admission leaves free where no policy says otherwise",
+    },
+    count(
+        "max_num_batched_tokens",
+        "tokens",
+        (1, MAX_TOKENS),
+        |c| &mut c.max_num_batched_tokens,
+        "most that are computed in a step",
+    ),
+    count(
+        "max_model_len",
+        "tokens",
+        (1, MAX_TOKENS),
+        |c| &mut c.max_model_len,
+        "longest sequence, prompt and answer together",
+    ),
+    flag("enable_chunked_prefill", |c| &mut c.enable_chunked_prefill, "prompts are computed in chunks, beside decodes"),
+    flag(
+        "async_scheduling",
+        |c| &mut c.async_scheduling,
+        "V1: a step is planned before the tokens of the one before are known",
+    ),
+    flag("enable_prefix_caching", |c| &mut c.enable_prefix_caching, "V1: blocks are kept by content and taken again"),
+    count(
+        "long_prefill_token_threshold",
+        "tokens",
+        (0, MAX_TOKENS),
+        |c| &mut c.long_prefill_token_threshold,
+        "V1: longest prefill chunk of one request while others are there; 0 for no limit",
+    ),
+    flag(
+        "scheduler_reserve_full_isl",
+        |c| &mut c.scheduler_reserve_full_isl,
+        "V1: admission asks for the blocks of the whole prompt",
+    ),
+    Key {
+        name: "eviction",
+        kind: Kind::Choice {
+            names: &["lru", "radix"],
+            expected: "lru or radix",
+            set: |c, index| c.eviction = [Eviction::Lru, Eviction::Radix][index],
+        },
+        doc: "V1: which cached block goes first",
+    },
+    Key {
+        name: "prefix_sharing",
+        kind: Kind::Choice {
+            names: &["tenant", "global"],
+            expected: "tenant or global",
+            set: |c, index| c.prefix_sharing = [Sharing::Tenant, Sharing::Global][index],
+        },
+        doc: "V1: among whom blocks of equal content are shared",
+    },
+    Key {
+        name: "dead_ends",
+        kind: Kind::Choice {
+            names: &["safe", "faithful"],
+            expected: "safe or faithful",
+            set: |c, index| c.dead_ends = [DeadEnds::Safe, DeadEnds::Faithful][index],
+        },
+        doc: "where vLLM's V0 stalls, leaks or dies: repaired, or as vLLM does",
+    },
+    Key {
+        name: "max_wait_s",
+        kind: Kind::Seconds(|c| &mut c.max_wait),
+        doc: "whoever waited longer is admitted first under every order, at least",
+    },
+    Key {
+        name: "patience",
+        kind: Kind::Number { range: PATIENCE, set: |c, factor| c.patience = factor },
+        doc: "the same as a multiple of the longest wait that first come, first served would have given; 0 for max_wait_s alone",
+    },
+    hardware("peak_flops", FLOPS, |h| &mut h.peak_flops, "peak dense bf16 compute"),
+    hardware("peak_bandwidth", BANDWIDTH, |h| &mut h.peak_bandwidth, "peak memory bandwidth"),
+    hardware("memory_bytes", BYTES, |h| &mut h.memory_bytes, "memory"),
+    hardware("pcie_bandwidth", BANDWIDTH, |h| &mut h.pcie_bandwidth, "host link, one way, as pinned copies reach it"),
+    hardware(
+        "link_bandwidth",
+        BANDWIDTH,
+        |h| &mut h.link_bandwidth,
+        "link between accelerators, as an all-reduce reaches it",
+    ),
+    hardware("compute_efficiency", SHARE, |h| &mut h.compute_efficiency, "of peak_flops, reached by matrix products"),
+    hardware(
+        "bandwidth_efficiency",
+        SHARE,
+        |h| &mut h.bandwidth_efficiency,
+        "of peak_bandwidth, reached by weights and blocks",
+    ),
+    hardware("step_overhead", SECONDS, |h| &mut h.step_overhead, "host time of a step"),
+    hardware("sequence_overhead", SECONDS, |h| &mut h.sequence_overhead, "host time of a step for each sequence"),
+    hardware("swap_overhead", SECONDS, |h| &mut h.swap_overhead, "time of a swap, whatever its size"),
+];
+
+impl Range {
+    pub(crate) fn takes(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+impl Key {
+    pub(super) fn is_of_the_engine(&self) -> bool {
+        !matches!(self.kind, Kind::Hardware { .. })
+    }
+
+    pub(super) fn read(&'static self, text: &str) -> Result<Value, SettingError> {
+        let number = |range: &Range| text.parse().ok().filter(|value| range.takes(*value)).map(Value::Number);
+        let value = match &self.kind {
+            Kind::Count { .. } | Kind::Seconds(_) => text.parse().ok().map(Value::Count),
+            Kind::Flag(_) => text.parse().ok().map(Value::Flag),
+            Kind::Number { range, .. } | Kind::Hardware { range, .. } => number(range),
+            Kind::Choice { names, .. } => names.iter().position(|name| *name == text).map(Value::Choice),
+        };
+        value.ok_or_else(|| SettingError::value(self.name, text, self.kind.expected()))
+    }
+}
+
+impl Kind {
+    pub(super) fn expected(&self) -> &'static str {
+        match self {
+            Kind::Count { .. } | Kind::Seconds(_) => "a whole number",
+            Kind::Flag(_) => "true or false",
+            Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.expected,
+            Kind::Choice { expected, .. } => expected,
+        }
+    }
+}
+
+/// Everything that can be set, a line each: its name, what its value is, what it means.
+pub fn describe() -> String {
+    let mut text = String::new();
+    for (place, is_engine) in [("the engine, under vLLM's names", true), ("the hardware", false)] {
+        let _ = writeln!(text, "Settings of {place}:");
+        for key in KEYS.iter().filter(|key| key.is_of_the_engine() == is_engine) {
+            let value = match &key.kind {
+                Kind::Count { unit, range: (low, high), .. } => format!("{unit}, {low} to {high}"),
+                Kind::Seconds(_) => "whole seconds".to_owned(),
+                other => other.expected().to_owned(),
+            };
+            let _ = writeln!(text, "  {:<29} {value:<32} {}", key.name, key.doc);
+        }
+    }
+    text
+}
+
+/// Whole numbers of the engine, with their ranges and where they stand.
+pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), CountOf)> {
+    KEYS.iter().filter_map(|key| match key.kind {
+        Kind::Count { range, of, .. } => Some((key.name, range, of)),
+        _ => None,
+    })
+}
+
+/// Numbers of the hardware, with their ranges and where they stand.
+pub(crate) fn of_hardware() -> impl Iterator<Item = (&'static str, Range, NumberOf)> {
+    KEYS.iter().filter_map(|key| match key.kind {
+        Kind::Hardware { range, of } => Some((key.name, range, of)),
+        _ => None,
+    })
+}
+
+pub(super) fn names(is_meant: impl Fn(&Key) -> bool) -> String {
+    KEYS.iter().filter(|key| is_meant(key)).map(|key| key.name).collect::<Vec<&str>>().join(", ")
+}
+
+/// The key that was meant, if one is near: up to three letters off, or with what was written in it.
+pub(super) fn nearest(wrong: &str) -> String {
+    let near = KEYS.iter().map(|key| (distance(wrong, key.name), key.name)).min().filter(|(letters, _)| *letters <= 3);
+    let near = near.map(|(_, name)| name).or_else(|| {
+        let long = (wrong.len() >= 4).then_some(wrong)?;
+        KEYS.iter().map(|key| key.name).find(|name| name.contains(long))
+    });
+    near.map_or_else(String::new, |name| format!("; was {name} meant?"))
+}
+
+/// Letters to put in, take out or replace (Levenshtein 1966).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (above, letter) in (1..).zip(a.bytes()) {
+        let mut corner = std::mem::replace(&mut row[0], above);
+        for (column, other) in (1..).zip(b.bytes()) {
+            let replaced = corner + usize::from(letter != other);
+            corner = row[column];
+            row[column] = replaced.min(corner + 1).min(row[column - 1] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn letters_between_words() {
+        assert_eq!((distance("kitten", "sitting"), distance("", "abc"), distance("abc", "abc")), (3, 3, 0));
+    }
+}
