@@ -6,15 +6,17 @@ mod rooms;
 use std::path::Path;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
-const FLOORS: [&[&str]; 9] = [
-    &["bootstrap", "plot", "world"],
+const FLOORS: [&[&str]; 11] = [
+    &["bootstrap", "device", "plot"],
+    &["world"],
+    &["constant"],
     &["agent"],
     &["checkpoint", "distil", "experiment", "record"],
     &["export"],
+    &["policy"],
     &["evaluate"],
-    &["report"],
-    &["train"],
-    &["bench", "calibrate"],
+    &["report", "train"],
+    &["bench", "calibrate", "demo"],
     &["cli"],
 ];
 
