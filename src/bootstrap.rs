@@ -29,7 +29,7 @@ pub struct Interval {
 pub struct Evidence {
     /// Independent traces: 1 for a recorded one, however often it is thinned; one per seed of a generator.
     pub traces: usize,
-    /// Seeds.
+    /// Seeds that were run.
     pub draws: usize,
     /// Stretches of time resampled, where it is time that is; `None` where traces are.
     #[serde(skip_serializing_if = "Option::is_none")]

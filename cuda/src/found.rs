@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How fast something is, beside the ceiling that was measured in the same call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// What.
+    /// What was measured.
     pub name: String,
     /// Bytes per second, at the median.
     pub bytes_per_s: f64,
@@ -23,7 +23,7 @@ pub struct Speed {
 /// A bandwidth nothing of its kind is expected to exceed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// Which.
+    /// What was measured for it, such as a plain copy.
     pub name: String,
     /// Bytes per second.
     pub bytes_per_s: f64,

@@ -41,9 +41,9 @@ pub struct ScheduleReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("schedule of seed {seed}: {reason}")]
 pub struct ScheduleError {
-    /// Which.
+    /// Seed of the schedule, to run it again by.
     pub seed: u64,
-    /// How.
+    /// What it found wrong, in words.
     pub reason: String,
 }
 

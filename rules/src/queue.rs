@@ -16,7 +16,7 @@ use crate::{Ageing, Answer, Micros, Patience, Pricing, Slo, lateness};
 /// [`lengthen`](AdmissionQueue::lengthen).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<Id> {
-    /// Whose.
+    /// The request, by the node's own name for it.
     pub id: Id,
     /// Tokens to compute.
     pub tokens: u32,

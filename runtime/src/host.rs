@@ -28,7 +28,7 @@ pub struct Host {
 /// A feature that a host always shows as one value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Constant {
-    /// Which.
+    /// The feature that never moves.
     pub feature: Feature,
     /// The value.
     pub value: f32,

@@ -99,7 +99,7 @@ pub struct Totals {
     pub completions: u64,
     /// Output tokens of the requests that finished.
     pub completed_output_tokens: u64,
-    /// Preemptions.
+    /// Requests that were preempted.
     pub preemptions: u64,
     /// Blocks swapped in or out.
     pub swapped_blocks: u64,

@@ -46,7 +46,7 @@ const DEFAULT_PROBABILITY: f64 = 0.8;
 /// Everything a search is between two generations, as plain numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchState {
-    /// Settings.
+    /// What it searches by.
     pub config: CrossEntropyConfig,
     /// The constant choice it started from.
     pub prior: Prior,

@@ -27,7 +27,7 @@ pub enum AgentError {
     Environment {
         /// Iteration, counted from 1.
         iteration: u64,
-        /// Environment.
+        /// Number of the environment.
         env: usize,
         /// Which number.
         what: String,
@@ -39,7 +39,7 @@ pub enum AgentError {
     Failed {
         /// Iteration, counted from 1.
         iteration: u64,
-        /// Why.
+        /// What came in the way, in words.
         reason: String,
     },
     /// A head without an allowed choice.
@@ -47,9 +47,9 @@ pub enum AgentError {
     EmptyMask {
         /// Iteration, counted from 1.
         iteration: u64,
-        /// Environment.
+        /// Number of the environment.
         env: usize,
-        /// Head.
+        /// Number of the head.
         head: usize,
     },
     /// The optimisation diverged.
@@ -74,7 +74,7 @@ pub enum AgentError {
     Play {
         /// Its seed.
         seed: u64,
-        /// Why.
+        /// What came in the way, in words.
         reason: String,
     },
     /// A network that is not over kvtide's observation and action.

@@ -31,9 +31,9 @@ pub struct Moments {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ranges {
-    /// Smallest.
+    /// Smallest value seen of each feature.
     pub least: Vec<f32>,
-    /// Largest.
+    /// Largest value seen of each feature.
     pub most: Vec<f32>,
 }
 

@@ -251,7 +251,7 @@ impl Trainer {
         }
     }
 
-    /// Settings.
+    /// What it learns by.
     pub fn config(&self) -> &PpoConfig {
         &self.config
     }

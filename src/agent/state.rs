@@ -8,7 +8,7 @@ use super::weights::Weights;
 /// Everything a run of PPO is between two iterations, as plain numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainerState {
-    /// Settings.
+    /// What it learns by.
     pub config: PpoConfig,
     /// Iterations done.
     pub iteration: u64,

@@ -79,7 +79,7 @@ impl Validator {
 /// How an episode went.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attained {
-    /// Requests.
+    /// Requests that arrived in it.
     pub requests: f64,
     /// Those that missed no target.
     pub on_time: f64,

@@ -21,21 +21,21 @@ pub enum CheckpointError {
     Write {
         /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// The operating system refused to read; a file is missing.
     #[error("{}: cannot read: {source}", path.display())]
     Read {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// A file is larger than any checkpoint's.
     #[error("{}: {bytes} bytes, at most {limit} are read", path.display())]
     TooLarge {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
         /// Its length.
         bytes: u64,
@@ -45,7 +45,7 @@ pub enum CheckpointError {
     /// A file is not the one that was written.
     #[error("{}: damaged: its BLAKE3 is {found}, recorded is {expected}", path.display())]
     Digest {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
         /// Of its bytes.
         found: String,
@@ -55,29 +55,29 @@ pub enum CheckpointError {
     /// Written by another version of this module.
     #[error("{}: format version {found}, this kvtide reads {supported}", path.display())]
     FormatVersion {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
         /// Its version.
         found: u64,
-        /// Ours.
+        /// The version this build reads.
         supported: u64,
     },
     /// Trained on observations or actions that have since changed their meaning.
     #[error("{}: {what} is {found}, this kvtide's is {expected}: train again", path.display())]
     Schema {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
         /// `schema_hash` or `action_set_hash`.
         what: &'static str,
         /// As recorded.
         found: String,
-        /// Ours.
+        /// What this build has.
         expected: String,
     },
     /// An action profile nobody knows.
     #[error("{}: unknown action profile {name:?}", path.display())]
     Profile {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
         /// Its name.
         name: String,
@@ -85,15 +85,15 @@ pub enum CheckpointError {
     /// A setting is out of range.
     #[error("{}: {source}", path.display())]
     Config {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
-        /// Which.
+        /// The setting, and its range.
         source: ConfigError,
     },
     /// The manifest lists a file that is no part of a checkpoint.
     #[error("{}: lists {name:?}, which is no part of a checkpoint", path.display())]
     UnknownFile {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
         /// The file.
         name: String,
@@ -101,7 +101,7 @@ pub enum CheckpointError {
     /// The manifest does not list a file that is needed.
     #[error("{}: does not list {name:?}; a checkpoint to decide with cannot be resumed", path.display())]
     NotListed {
-        /// Manifest.
+        /// The manifest that was read.
         path: PathBuf,
         /// The file.
         name: String,
@@ -109,7 +109,7 @@ pub enum CheckpointError {
     /// Not the JSON it should be.
     #[error("{}: {source}", path.display())]
     Json {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
         /// Where and why.
         source: serde_json::Error,
@@ -117,17 +117,17 @@ pub enum CheckpointError {
     /// Not a safetensors file.
     #[error("{}: {source}", path.display())]
     Safetensors {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with its bytes.
         source: safetensors::SafeTensorError,
     },
     /// A tensor is missing, superfluous, or of another type or shape.
     #[error("{}: tensor {name} is {found}, must be {expected}", path.display())]
     Tensor {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
-        /// Tensor.
+        /// Name of the tensor.
         name: String,
         /// What is there.
         found: String,
@@ -137,9 +137,9 @@ pub enum CheckpointError {
     /// A tensor holds an infinity or NaN.
     #[error("{}: tensor {name} holds {value}", path.display())]
     NonFinite {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
-        /// Tensor.
+        /// Name of the tensor.
         name: String,
         /// The first such value.
         value: f32,
@@ -147,17 +147,17 @@ pub enum CheckpointError {
     /// Parts contradict each other.
     #[error("{}: {what}", path.display())]
     Inconsistent {
-        /// File.
+        /// The file that was read.
         path: PathBuf,
-        /// How.
+        /// What contradicts what.
         what: &'static str,
     },
     /// Sound, but not for what it was asked for.
     #[error("{}: {source}", path.display())]
     Agent {
-        /// Folder.
+        /// The checkpoint's folder.
         path: PathBuf,
-        /// Why.
+        /// What it is not fit for.
         source: AgentError,
     },
 }

@@ -29,7 +29,7 @@ pub struct Provenance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
-    /// Length.
+    /// Length, bytes.
     pub bytes: u64,
     /// BLAKE3, in hexadecimal.
     pub blake3: String,

@@ -21,7 +21,7 @@ pub(super) fn end(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    eprintln!("error: {}", one_line(&anyhow::anyhow!(named(option, value, reason))));
+    eprintln!("error: {}", one_line(&anyhow::anyhow!(named(option, value, &reason))));
     ExitCode::from(2)
 }
 
@@ -32,19 +32,18 @@ fn context(error: &clap::Error, kind: ContextKind) -> &str {
     }
 }
 
-/// The reason, with the option and its value where it names neither.
-fn named(option: &str, value: &str, reason: String) -> String {
-    let key = option.trim_start_matches('-');
-    // `SLO target …`, and of a setting the setting.
-    let lower = reason.to_lowercase();
-    let names_setting = value.split_once('=').is_some_and(|(setting, _)| reason.contains(setting));
-    let names_option = lower.contains(key) || lower.contains(&key.replace('-', "_")) || names_setting;
-    let names_value = [format!("{value:?}"), format!("`{value}`")].iter().any(|written| reason.contains(written));
-    match (names_option, names_value) {
-        (true, _) => reason,
-        (false, true) => format!("{option}: {reason}"),
-        (false, false) => format!("{option} {value:?}: {reason}"),
+/// Options whose reasons name what is wrong in full.
+const NAMED: [&str; 3] = ["--policy", "--reference", "--versus"];
+
+/// The reason, after the option, and after its value where it does not name that.
+fn named(option: &str, value: &str, reason: &str) -> String {
+    let key = option.trim_start_matches('-').replace('-', "_");
+    if NAMED.contains(&option) || reason.starts_with(&format!("{key}=")) {
+        return reason.to_owned();
     }
+    let names_setting = value.split_once('=').is_some_and(|(setting, _)| reason.starts_with(setting));
+    let names_value = [format!("{value:?}"), format!("`{value}`")].iter().any(|written| reason.contains(written));
+    if names_setting || names_value { format!("{option}: {reason}") } else { format!("{option} {value:?}: {reason}") }
 }
 
 #[cfg(test)]
@@ -53,13 +52,13 @@ mod tests {
 
     #[test]
     fn a_reason_is_given_what_it_lacks() {
-        let said = |option: &str, value: &str, reason: &str| named(option, value, reason.to_owned());
-        assert_eq!(said("--policy", "lru", "unknown policy \"lru\""), "unknown policy \"lru\"");
-        assert_eq!(said("--jitter", "x", "`x`: is not a duration"), "--jitter: `x`: is not a duration");
-        assert_eq!(said("--host", "vllm", "expected vllm-0.33"), "--host \"vllm\": expected vllm-0.33");
+        assert_eq!(named("--policy", "lru", "unknown policy \"lru\""), "unknown policy \"lru\"");
+        assert_eq!(named("--engine", "v2", "engine=\"v2\": expected v0"), "engine=\"v2\": expected v0");
+        assert_eq!(named("--jitter", "x", "`x`: is not a duration"), "--jitter: `x`: is not a duration");
+        assert_eq!(named("--workload", "talk:n=9", "`talk:n=9`: unknown"), "--workload: `talk:n=9`: unknown");
+        assert_eq!(named("--host", "vllm", "expected vllm-0.33"), "--host \"vllm\": expected vllm-0.33");
         let setting = "max_num_seqs=\"x\": expected a whole number";
-        assert_eq!(said("--set", "max_num_seqs=x", setting), setting);
-        assert_eq!(said("--slo", "ttft:0", "SLO target ttft:\"0\""), "SLO target ttft:\"0\"");
-        assert_eq!(said("--clients", "many", "invalid digit"), "--clients \"many\": invalid digit");
+        assert_eq!(named("--set", "max_num_seqs=x", setting), format!("--set: {setting}"));
+        assert_eq!(named("--clients", "many", "invalid digit"), "--clients \"many\": invalid digit");
     }
 }

@@ -72,7 +72,7 @@ pub enum DemoError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// The traffic has no length, or cannot be drawn.

@@ -22,7 +22,7 @@ pub struct Comparison {
     pub policy: PolicyName,
     /// What it is compared with.
     pub reference: PolicyName,
-    /// Draws.
+    /// Draws that were run and count.
     pub runs: usize,
     /// Draws that were run and are left out, because they are an earlier one again.
     pub repeated: usize,
@@ -71,7 +71,7 @@ pub struct Comparison {
 pub struct AtLoad {
     /// The load.
     pub load: f64,
-    /// Draws.
+    /// Draws that were run at it.
     pub runs: usize,
     /// Mean share of requests that met every target.
     pub slo_attainment: Option<Interval>,

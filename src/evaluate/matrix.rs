@@ -62,7 +62,7 @@ pub enum MatrixError {
         load: f64,
         /// Which seed.
         seed: u64,
-        /// Why.
+        /// What is wrong with the workload.
         error: WorkloadError,
     },
     /// A run has no result.
@@ -76,7 +76,7 @@ pub enum MatrixError {
         load: f64,
         /// Which seed.
         seed: u64,
-        /// Why.
+        /// What ended the run.
         error: Box<RunError>,
     },
 }

@@ -14,15 +14,15 @@ pub enum ExperimentError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// The file is no experiment.
     #[error("{}: {reason}", path.display())]
     Toml {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// What is wrong, with its line.
         reason: String,
@@ -30,7 +30,7 @@ pub enum ExperimentError {
     /// A value out of range.
     #[error("{field} = {value}: expected {expected}")]
     Range {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// What stood there.
         value: String,

@@ -3,8 +3,8 @@
 use kvtide_runtime::{GuardConfig, Host, Table};
 
 use super::Provenance;
+use crate::bootstrap::Interval;
 use crate::distil::{Fidelity, HeadFidelity, Loss};
-use crate::evaluate::Interval;
 
 /// How bad a table may be.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -45,7 +45,7 @@ pub enum ExportError {
     Io {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// The file is not a table for this build.
@@ -53,7 +53,7 @@ pub enum ExportError {
     Format {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with its bytes.
         source: FormatError,
     },
     /// The table cannot be written down.

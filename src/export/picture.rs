@@ -8,7 +8,7 @@ use maud::{Markup, PreEscaped, html};
 use super::rules::{Names, leaves, short};
 use crate::plot::svg::{Anchor, path, text};
 
-/// Pixels.
+/// Height of a row, pixels.
 const ROW: usize = 24;
 const COLUMN: usize = 220;
 const BOX_HEIGHT: usize = 18;

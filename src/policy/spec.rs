@@ -107,7 +107,7 @@ pub enum SpecError {
     Unfit {
         /// Which policy.
         policy: PolicyName,
-        /// Why.
+        /// What the host lacks for it.
         source: Unfit,
     },
 }

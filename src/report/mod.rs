@@ -52,9 +52,9 @@ pub enum ReportError {
     /// The file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// There is no folder to write it to.
@@ -71,9 +71,9 @@ pub enum ReportError {
     /// A policy cannot serve it again.
     #[error("report: policy {policy}: {error}")]
     Run {
-        /// Which.
+        /// The policy that was run.
         policy: PolicyName,
-        /// Why.
+        /// What ended the run.
         error: RunError,
     },
 }

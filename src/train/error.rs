@@ -71,15 +71,15 @@ pub enum TrainError {
     Resume {
         /// The checkpoint.
         folder: PathBuf,
-        /// Why.
+        /// What it is not fit for.
         source: AgentError,
     },
     /// The folder of the run cannot be made.
     #[error("cannot create {}", folder.display())]
     Folder {
-        /// Which.
+        /// The run's folder.
         folder: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// The logs cannot be begun.
@@ -87,7 +87,7 @@ pub enum TrainError {
     Logs {
         /// The folder of the run.
         folder: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
     /// A run under way ended.

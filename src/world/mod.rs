@@ -73,7 +73,7 @@ pub enum WorldError {
     /// Another option.
     #[error("{option} {value:?}: expected {expected}")]
     Option {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
         /// What stood there.
         value: String,

@@ -59,8 +59,9 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Written<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Written<T>, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(|error: T::Err| {
-            let error = error.to_string();
-            de::Error::custom(if error.contains(&text) { error } else { format!("{text:?}: {error}") })
+            let (error, quoted) = (error.to_string(), format!("{text:?}"));
+            let is_named = error.contains(&quoted) || error.contains(&format!("`{text}`"));
+            de::Error::custom(if is_named { error } else { format!("{quoted}: {error}") })
         })
     }
 }

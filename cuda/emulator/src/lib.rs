@@ -113,7 +113,7 @@ pub const MISSING_COMPILER: &str = "no C++ compiler";
 const FLAGS: [&str; 6] =
     ["-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fwrapv", "-ffp-contract=off"];
 /// Kernels are CUDA's C++, of which a compiler for the CPU has opinions.
-const OF_KERNELS: [&str; 2] = ["-O1", "-w"];
+const OF_KERNELS: [&str; 3] = ["-O1", "-w", "-fno-gnu-unique"];
 /// What is written for the CPU is held to its rules.
 const OF_THE_DEVICE: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
 

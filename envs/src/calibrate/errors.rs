@@ -84,13 +84,13 @@ impl Miss {
 /// Relative errors of predictions, without their signs: 0.01 is one per cent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
-    /// Points.
+    /// Points that were predicted.
     pub count: usize,
-    /// Median.
+    /// Median over the points.
     pub median: f64,
     /// 95th percentile.
     pub p95: f64,
-    /// Largest.
+    /// Largest of any point.
     pub max: f64,
     /// The three that are furthest off, the furthest first.
     pub worst: Vec<Miss>,
@@ -117,7 +117,7 @@ impl Errors {
 /// Errors of one kind of point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindErrors {
-    /// Which.
+    /// The kind of point.
     pub kind: Kind,
     /// Points of the kind that were fitted.
     pub fitted: usize,

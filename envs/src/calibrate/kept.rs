@@ -25,7 +25,7 @@ pub enum KeptError {
     /// A file that cannot be read, or has something else in it.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,

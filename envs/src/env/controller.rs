@@ -86,7 +86,7 @@ pub enum RunError {
     /// The engine will never serve what is left.
     #[error("the engine stalled at {at} with {left} requests it will never serve (set dead_ends=safe)")]
     Stalled {
-        /// When.
+        /// The environment's time when nothing moved any more.
         at: crate::time::Micros,
         /// Requests waiting, running or swapped.
         left: usize,

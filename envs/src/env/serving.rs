@@ -57,9 +57,9 @@ pub enum EnvError {
     /// Pool sizes out of order or range.
     #[error("pool = [{least}, {most}]: expected 0 < smallest <= largest <= 1000, relative to the engine's")]
     Pool {
-        /// Smallest.
+        /// Smallest factor.
         least: f64,
-        /// Largest.
+        /// Largest factor.
         most: f64,
     },
     /// Factors of lengths out of order or range.

@@ -24,9 +24,9 @@ pub enum GoldenError {
     /// The file or folder cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// The folder holds no log.
@@ -35,7 +35,7 @@ pub enum GoldenError {
     /// The log is no JSON, or not of a known form.
     #[error("{}: {reason}", path.display())]
     Malformed {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// What is wrong, with its place.
         reason: String,

@@ -11,7 +11,7 @@ pub enum MemoryError {
     /// A pool, or what a model needs beside it, does not fit.
     #[error("out of {tier} memory: {what}: {} asked for, {} free", bytes(*needed), free.map_or_else(|| "less".to_owned(), bytes))]
     OutOfMemory {
-        /// Where.
+        /// The pool that is full.
         tier: Tier,
         /// What was to be allocated.
         what: String,
@@ -50,7 +50,7 @@ pub enum MemoryError {
     /// A scheduler's plan brings blocks back that the request does not have: a defect.
     #[error("request {request} came back from the host to GPU block {block}, which is not in its table")]
     Astray {
-        /// Whose.
+        /// Number of the request whose block it is.
         request: u32,
         /// The first of them.
         block: u32,
@@ -67,7 +67,7 @@ pub enum MemoryError {
      checksum {found:016x}, expected {expected:016x}"
 )]
 pub struct Corruption {
-    /// Whose.
+    /// Number of the request whose block it is.
     pub request: u32,
     /// Which of its blocks.
     pub index: u32,

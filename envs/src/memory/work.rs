@@ -7,7 +7,7 @@ use crate::tier::Routes;
 /// Tokens of one request computed in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Whose.
+    /// The request whose tokens they are.
     pub id: RequestId,
     /// Tokens computed before, so the position of the first one.
     pub context: u32,

@@ -18,7 +18,7 @@ pub enum Source {
 /// One prompt, or a chunk of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefill {
-    /// Whose.
+    /// The request whose prompt it is.
     pub id: RequestId,
     /// Tokens computed this step.
     pub tokens: u32,
@@ -42,9 +42,9 @@ pub enum PreemptedAs {
 /// One victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preempted {
-    /// Who.
+    /// The victim.
     pub id: RequestId,
-    /// How.
+    /// What happened to its blocks.
     pub how: PreemptedAs,
     /// Tokens whose keys and values are lost and must be computed again; 0 if they were copied to another tier.
     pub lost_tokens: u32,
@@ -73,7 +73,7 @@ pub enum Test {
 /// A test for blocks that was not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose.
+    /// The request that asked.
     pub id: RequestId,
     /// What for.
     pub test: Test,
@@ -99,7 +99,7 @@ pub struct BlockCopy {
 /// A request scheduled in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Who.
+    /// The request that computes.
     pub id: RequestId,
     /// Tokens computed.
     pub tokens: u32,

@@ -34,7 +34,7 @@ pub struct TraceStats {
     pub format: Format,
     /// How it is compressed.
     pub compression: Compression,
-    /// Requests.
+    /// Requests in the trace.
     pub requests: u64,
     /// From the first arrival to the last, seconds.
     pub duration_s: f64,

@@ -34,7 +34,7 @@ pub struct Draw {
     pub window: Option<Window>,
     /// Load factor: 1 is the traffic as recorded, or at the generator's own rate.
     pub load: f64,
-    /// Seed.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 

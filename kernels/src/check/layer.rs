@@ -15,7 +15,7 @@ const F32_NOISE: f64 = 4e-6;
 /// What a result must be.
 #[derive(Clone, Copy)]
 pub(super) enum Want {
-    /// Untouched.
+    /// What stood there before: nothing may be written.
     Poison,
     /// Within a distance.
     Near(f64, f64),

@@ -81,7 +81,7 @@ impl MergeItem {
 pub struct PrefillChunk {
     /// Row of the first token's query and result.
     pub row: u32,
-    /// Tokens.
+    /// Tokens of the chunk, one row each.
     pub tokens: u32,
     /// Position of the first token in its sequence: tokens before it.
     pub context: u32,

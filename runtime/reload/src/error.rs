@@ -12,14 +12,14 @@ use kvtide_runtime::{ActionProfile, FormatError};
 pub enum LoadError {
     /// The file could not be read.
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         error: io::Error,
     },
     /// Something else than a file; reading a pipe might wait for ever.
     NotAFile {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
     },
     /// The bytes are not a table for this build.

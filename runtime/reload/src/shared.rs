@@ -28,7 +28,7 @@ struct State {
 /// Tables offered so far. Each is counted once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoadCounters {
-    /// Taken.
+    /// Tables that were sound and are, or were, in use.
     pub accepted: u64,
     /// [`LoadError::Io`] and [`LoadError::NotAFile`].
     pub unreadable: u64,

@@ -55,7 +55,7 @@ pub enum FormatError {
     },
     /// A reserved byte that is not zero.
     Reserved {
-        /// Where.
+        /// Byte of the file at which it stands.
         offset: usize,
     },
     /// No node, or more than [`MAX_NODES`].

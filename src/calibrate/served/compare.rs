@@ -27,7 +27,7 @@ impl Pair {
 /// Percentiles of a latency over requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Requests.
+    /// Requests it is of.
     pub requests: usize,
     /// Median.
     pub p50: Pair,
@@ -42,15 +42,15 @@ pub struct Percentiles {
 /// Curves over ticks: mean absolute errors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Curves {
-    /// Ticks.
+    /// Ticks of the server's metrics that were compared.
     pub ticks: usize,
     /// Mean number of running requests as measured.
     pub running_mean: f64,
-    /// Requests.
+    /// By how many running requests it is off.
     pub running_error: f64,
     /// Mean number of waiting requests as measured.
     pub waiting_mean: f64,
-    /// Requests.
+    /// By how many waiting requests it is off.
     pub waiting_error: f64,
     /// Mean share of KV blocks in use as measured.
     pub kv_usage_mean: f64,

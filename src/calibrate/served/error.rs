@@ -85,7 +85,7 @@ pub enum Fault {
     /// A value out of its range.
     #[error("{field} is {value}: expected {expected}")]
     Value {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// What stood there.
         value: String,

@@ -81,7 +81,7 @@ pub struct FitRange {
     pub requests: usize,
     /// Requests that had finished.
     pub finished: usize,
-    /// Ticks.
+    /// Ticks of the server's metrics that were compared.
     pub ticks: usize,
     /// Running requests.
     pub running: [f64; 2],

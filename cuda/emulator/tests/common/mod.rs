@@ -1,10 +1,12 @@
 //! The emulator: its shared library, and a launcher over it.
 #![expect(unsafe_code, reason = "runs compiled kernels")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_emulator::MISSING_COMPILER;
 use kvtide_kernels::check::{Arg, Launcher};
@@ -49,17 +51,23 @@ union Value {
 type Entry = unsafe extern "C" fn(*const Launch, *mut *mut c_void);
 type Fault = unsafe extern "C" fn() -> *const c_char;
 
+/// One launch at a time: shared memory is the library's, and tests that open the same one run at once.
+static LAUNCH: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
 /// Runs kernels on the CPU; `seed` decides in which order threads run.
 pub struct Emulator {
     library: Library,
+    launch: Arc<Mutex<()>>,
     pub seed: u64,
 }
 
 impl Emulator {
     pub fn open(library: &Path) -> Self {
+        let mut known = LAUNCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let launch = Arc::clone(known.entry(library.to_owned()).or_default());
         // SAFETY: a library that this test has just compiled, without initialisers of its own.
         let library = unsafe { Library::new(library) }.expect("the library that was compiled loads");
-        Self { library, seed: 0 }
+        Self { library, launch, seed: 0 }
     }
 }
 
@@ -90,6 +98,7 @@ impl Launcher for Emulator {
             shared_bytes: geometry.shared_bytes,
             seed: self.seed,
         };
+        let _alone = self.launch.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: values live until the synchronous launch is over; the check vouches for their number and types.
         let fault = unsafe {
             run(&raw const launch, pointers.as_mut_ptr());

@@ -14,7 +14,7 @@ pub const MAX_PARTS: u32 = 1_024;
 /// A distribution of lengths: 12 bytes for each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lengths {
-    /// Rising.
+    /// Lengths that occur, rising.
     lengths: Box<[u32]>,
     /// Probability of that length or less; the last is 1.
     cumulative: Box<[f64]>,

@@ -73,7 +73,7 @@ pub struct Client {
 /// How often a client sends, from `start` on for [`ROW`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// When.
+    /// From when on, in the statistics' own time.
     pub start: Micros,
     /// Requests per second, above 0.
     pub rate_rps: f64,
@@ -87,7 +87,7 @@ pub struct Rate {
 /// What a client sends, from `start` on for [`PERIOD`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Period {
-    /// When.
+    /// From when on, in the statistics' own time.
     pub start: Micros,
     /// The prompt: text, and what comes with it.
     pub prompt: Vec<Part>,
