@@ -46,7 +46,9 @@ const CASES: [Case; 12] = [
 
 fn main() -> ExitCode {
     let Some(name) = std::env::args().nth(1) else {
-        CASES.iter().for_each(|case| println!("{}", case.0));
+        for case in &CASES {
+            println!("{}", case.0);
+        }
         return ExitCode::SUCCESS;
     };
     let Some((_, unit, run)) = CASES.iter().find(|case| case.0 == name) else {
@@ -194,7 +196,9 @@ impl Cache {
     }
 
     fn finish(&mut self, tables: &mut [Vec<BlockId>]) {
-        tables.iter_mut().for_each(|table| self.pool.give_back(table));
+        for table in tables.iter_mut() {
+            self.pool.give_back(table);
+        }
     }
 
     /// All tables are given back: shared blocks are let go, the last holder's become idle.

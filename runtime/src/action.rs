@@ -283,7 +283,9 @@ mod tests {
             [Setting::Level(0.07), Setting::Choice("newest"), Setting::Choice("swap"), Setting::Choice("fcfs"),]
         );
         let mut taken = default;
-        Head::ALL.into_iter().for_each(|head| taken.take(head, &controls));
+        for head in Head::ALL {
+            taken.take(head, &controls);
+        }
         assert_eq!(taken, controls);
         assert_eq!(default.with(Head::Preemption, 0), default.read(Head::Preemption, "swap"));
         assert_eq!(default.with(Head::Watermark, 12), None);

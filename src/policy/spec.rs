@@ -231,7 +231,7 @@ fn fixed_name(controls: &Controls) -> String {
 fn heads_name(controls: &Controls) -> String {
     let default = no_heads();
     let moved = keyed().filter(|&head| controls.get(head) != default.get(head));
-    moved.map(|head| format!(",{}={}", head.key(), controls.get(head))).collect()
+    moved.fold(String::new(), |text, head| text + "," + head.key() + "=" + &controls.get(head).to_string())
 }
 
 impl fmt::Display for PolicySpec {

@@ -102,14 +102,14 @@ impl CostModel {
         }
         let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
         // In this order of additions, which committed simulations depend on to the last bit.
-        self.step_fixed + compute + self.copies(&load.blocks)
+        self.step_fixed + compute + self.copies(load.blocks)
     }
 
     /// The same without the host's time, which is what a [`Timed`](crate::calibrate::Timed) device measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
-            None if load.sequences() == 0 => self.copies(&load.blocks),
-            None => self.roofline(load, f64::from(load.sequences())) + self.copies(&load.blocks),
+            None if load.sequences() == 0 => self.copies(load.blocks),
+            None => self.roofline(load, f64::from(load.sequences())) + self.copies(load.blocks),
             Some(kernels) => self.measured(kernels, load),
         }
     }
@@ -122,17 +122,17 @@ impl CostModel {
 
     /// Time of the copies over all links, one link after the other. Seconds.
     #[inline]
-    fn copies(&self, blocks: &Links<usize>) -> f64 {
+    fn copies(&self, blocks: Links<usize>) -> f64 {
         let time = |(price, &blocks): (&LinkPrice, &usize)| {
             if blocks == 0 { 0.0 } else { price.fixed + blocks as f64 * price.block }
         };
-        self.links.iter().zip(blocks).fold(0.0, |sum, link| sum + time(link))
+        self.links.iter().zip(&blocks).fold(0.0, |sum, link| sum + time(link))
     }
 
     /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
     #[inline(never)]
     fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
-        let (sequences, copies) = (load.sequences(), self.copies(&load.blocks));
+        let (sequences, copies) = (load.sequences(), self.copies(load.blocks));
         if sequences == 0 {
             return copies;
         }

@@ -20,7 +20,7 @@ use std::ops::{Index, IndexMut};
 pub enum Tier {
     /// The accelerator's memory, where blocks are computed and read.
     Gpu,
-    /// The host's memory, behind PCIe.
+    /// The host's memory, behind `PCIe`.
     Host,
 }
 

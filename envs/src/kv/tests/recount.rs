@@ -57,8 +57,12 @@ fn whatever_is_damaged_the_recount_notices() {
         ("block 3 is idle, and the policy contradicts itself", |pool, _| {
             policy!(&mut pool.policy, policy => {
                 // One is taken twice.
-                [4, 5, 4].into_iter().for_each(|block| policy.taken(Seen { block }));
-                [5, 4].into_iter().for_each(|block| policy.idle(Seen { block }));
+                for block in [4, 5, 4] {
+                    policy.taken(Seen { block });
+                }
+                for block in [5, 4] {
+                    policy.idle(Seen { block });
+                }
             });
         }),
     ];
