@@ -196,6 +196,7 @@ impl Action {
     }
 
     /// What the scheduler is told.
+    #[inline]
     pub fn controls(self) -> Controls {
         Controls::of(self.choices)
     }

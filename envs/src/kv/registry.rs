@@ -27,6 +27,7 @@ impl Registry {
     }
 
     /// The block registered first under `key`.
+    #[inline]
     pub(super) fn first(&self, blocks: &Blocks, key: u64) -> Option<u32> {
         self.first.find(key, |&first| blocks.get(first).key == key).copied()
     }
