@@ -1,11 +1,12 @@
 //! Timings in a file: kept as they come, and gone on with.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::{DeviceAbout, MeasureError, Measured, Schedule, Timed};
+use crate::files;
 
 /// Measurements after which the file is written again.
 const KEEP_EVERY: usize = 10;
@@ -110,22 +111,11 @@ impl Measured {
         serde_json::from_str(&text).map_err(|error| KeptError::file(path, "no timings of a device", error))
     }
 
-    /// Writes them down beside `path` and renames: whenever the process ends, the file is a whole one.
+    /// Writes them down: whenever the process ends, the file is a whole one.
     fn keep(&self, path: &Path) -> Result<(), KeptError> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".tmp");
-        let beside = PathBuf::from(beside);
-        let write = || {
-            let mut file = File::create(&beside)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            file.sync_all()?;
-            fs::rename(&beside, path)
-        };
-        write().map_err(|error| {
-            // Best effort: the first error is the one to report.
-            let _ = fs::remove_file(&beside);
-            KeptError::file(path, "cannot write", error)
-        })
+        let cannot = |why: io::Error| KeptError::file(path, "cannot write", why);
+        let json = serde_json::to_vec(self).map_err(|error| cannot(error.into()))?;
+        files::replace(path, &json).map_err(cannot)
     }
 }
 

@@ -16,10 +16,9 @@ use kvtide_cuda::{
     Comparison, KernelCheck, Report, ScheduleReport, Section, Speed, about, check_kernels, check_schedules, compare,
     devices, lend, lend_drawn, render, speed_line, timer, traffic,
 };
-use kvtide_envs::calibrate::{Fitted, Measured, Schedule, fit, render as render_fit};
+use kvtide_envs::calibrate::{Fitted, Kept, Measured, Schedule, fit, render as render_fit};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::deploy::{Deployment, Hardware, Profile, Provenance};
+use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware, Profile, Provenance};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::files;
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
@@ -29,8 +28,8 @@ use serde::de::DeserializeOwned;
 
 use self::options::{Cli, Command, Options};
 
-/// Points after which what was timed is written down.
-const KEEP_EVERY: usize = 20;
+/// Points after which a log says how many were timed.
+const TELL_EVERY: usize = 20;
 
 fn main() -> ExitCode {
     let Some(command) = Cli::parse().command else {
@@ -153,24 +152,13 @@ fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) 
     let engine = options.engine(deployment)?;
     let mut timer = timer(options.device, deployment, &engine, &options.commit)?;
     let schedule = Schedule::new(&engine, options.points, options.repeats);
-    let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
-    let mut measured = match kept.filter(|kept| kept.is_of(timer.as_ref(), &schedule)) {
-        Some(kept) => kept,
-        None => Measured::begin(&schedule, timer.as_mut())?,
-    };
     let mut watch = |done: usize| {
-        progress(&format!("timed {done}/{}", schedule.len()));
+        let tell = if done.is_multiple_of(TELL_EVERY) { milestone } else { progress };
+        tell(&format!("timed {done}/{}", schedule.len()));
         ControlFlow::Continue(())
     };
-    let mut keep = |measured: &Measured| -> Result<(), Box<dyn Error>> {
-        if let Some(path) = timings {
-            write(path, &serde_json::to_string(measured)?)?;
-        }
-        milestone(&format!("timed {}/{}", measured.len(), schedule.len()));
-        Ok(())
-    };
-    // Nobody breaks off.
-    let _ = measured.complete_keeping(&schedule, timer.as_mut(), KEEP_EVERY, &mut watch, &mut keep)?;
+    let (measured, _) = Kept::open(timings)?.complete(&schedule, timer.as_mut(), &mut watch)?;
+    milestone(&format!("timed {}/{}", measured.len(), schedule.len()));
     Ok(measured)
 }
 
