@@ -8,8 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::Deployment;
-use kvtide_envs::deploy::{EngineConfig, EngineKind, Setting};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Setting};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingEnv, WorldDraw};
 use kvtide_envs::kv::{BlockId, PrefixPool};
 use kvtide_envs::memory::MemorySource;

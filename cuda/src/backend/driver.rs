@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-use kvtide_envs::memory::{MemoryError, Tier};
+use kvtide_envs::memory::MemoryError;
+use kvtide_envs::tier::Tier;
 
 /// What the driver said, as ours. `call` is what was being done.
 pub(super) fn failed(call: &'static str, error: DriverError) -> MemoryError {

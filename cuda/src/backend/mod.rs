@@ -19,10 +19,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use kvtide_envs::calibrate::{DeviceAbout, Direction, Timed};
-use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::deploy::{Deployment, Model};
-use kvtide_envs::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, MemorySource, Tier, Work};
-use kvtide_envs::tier::Route;
+use kvtide_envs::deploy::{Deployment, EngineConfig, Model};
+use kvtide_envs::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, MemorySource, Work};
+use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
 use kvtide_kernels::launch;
 use kvtide_kernels::reference::Element;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use kvtide_envs::calibrate::Direction;
 use kvtide_envs::kv::BlockId;
-use kvtide_envs::memory::{Filled, KvShape, MemoryError, Tier};
+use kvtide_envs::memory::{Filled, KvShape, MemoryError};
 use kvtide_envs::sched::BlockCopy;
+use kvtide_envs::tier::Tier;
 use kvtide_kernels::launch;
 
 use super::device::{Arg, Device};

@@ -29,10 +29,9 @@ pub use shape::KvShape;
 pub use source::{Lease, MemoryKind, MemorySource};
 pub use work::{Filled, Span, Work};
 
-pub use crate::tier::Tier;
-
 use std::fmt::Debug;
 
+use crate::tier::Tier;
 use crate::time::Micros;
 
 /// Where the contents of a slot come from.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Deployment, Hardware, Model};
-use kvtide_envs::deploy::{EngineConfig, EngineKind};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
 use kvtide_envs::sched::RequestId;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure};
 use kvtide_envs::cost::{Chunk, CostModel};
-use kvtide_envs::deploy::Deployment;
-use kvtide_envs::deploy::{EngineConfig, EngineKind};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::memory::KvShape;
 use kvtide_envs::sched::Slo;

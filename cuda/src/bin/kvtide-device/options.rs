@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, value_parser};
 use kvtide_cuda::devices;
-use kvtide_envs::deploy::Deployment;
-use kvtide_envs::deploy::{EngineConfig, EngineKind, Setting};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Setting};
 use kvtide_envs::workload::SyntheticSpec;
 
 /// Everything there is to find out about a GPU.
