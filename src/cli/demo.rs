@@ -1,12 +1,12 @@
 //! `kvtide demo`: the whole way from a workload to a decision, small.
 
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::Args;
+use kvtide_envs::files;
 
 use super::export::{tell, tell_choice};
 use super::output::Output;
@@ -38,14 +38,15 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
-    let stop = stop::on_interrupt();
     let spec = demo::with_traffic(args.world.clone());
     let world = spec.world()?;
     demo::check(&world, args.decisions)?;
-    demo::make_folder(&args.out)?;
+    // Before an earlier demo's results go, in case it cannot; and before Ctrl-C is listened to, which it would forget.
     if tensors.is_none() {
         handover::hand_over()?;
     }
+    let stop = stop::on_interrupt();
+    demo::make_folder(&args.out)?;
     eprintln!(
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
         world.trace,
@@ -102,7 +103,8 @@ fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Op
 fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[Row], table: &Path) -> anyhow::Result<Exit> {
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
-    fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;
+    let lines = lines?.join("\n") + "\n";
+    files::replace(&results, lines.as_bytes()).with_context(|| format!("cannot write {}", results.display()))?;
     let comparisons = compare(rows, &PolicySpec::BestFixed.into(), &[]);
     let mut output = Output::new();
     output.text(&render(&comparisons, &[]))?;

@@ -1,10 +1,10 @@
 //! Training by PPO is the one thing that needs libtorch, and is done by another program.
 
 use std::convert::Infallible;
-use std::env;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 
@@ -13,11 +13,17 @@ pub(in crate::cli) const PROGRAM: &str = "kvtide-train";
 
 /// Whether it is where it would be looked for.
 pub(in crate::cli) fn is_possible() -> bool {
-    program().is_ok_and(|program| program.is_file())
+    program().is_ok_and(|program| is_another(&program))
 }
 
 fn program() -> anyhow::Result<PathBuf> {
     Ok(env::current_exe().context("cannot find where this program is")?.with_file_name(PROGRAM))
+}
+
+/// Whether `program` is there and not this one by another name, which would hand over to itself for ever.
+fn is_another(program: &Path) -> bool {
+    let this = env::current_exe().and_then(fs::canonicalize);
+    program.is_file() && matches!((this, fs::canonicalize(program)), (Ok(this), Ok(that)) if this != that)
 }
 
 /// Goes on as `kvtide-train`, in the place of this process, with what this process was asked for.
@@ -26,7 +32,7 @@ fn program() -> anyhow::Result<PathBuf> {
 /// It does not return otherwise.
 pub(in crate::cli) fn hand_over() -> anyhow::Result<Infallible> {
     let program = program()?;
-    if !program.is_file() {
+    if !is_another(&program) {
         bail!(
             "training by PPO needs libtorch and is done by {}, which is not there: build it with `cargo build --release`, or \
              train with method = \"cross-entropy\", which needs neither",
