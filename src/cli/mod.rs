@@ -71,22 +71,9 @@ enum Exit {
 /// Runs the command line of this process. Training by PPO multiplies with `tensors`; without it, it is handed over to
 /// `kvtide-train`, which is this tool with it.
 pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return usage::end(&error),
-    };
-    let result = match cli.command {
-        Command::Demo(args) => demo::run(&args, tensors),
-        Command::Trace(args) => trace::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Train(args) => train::run(&args, tensors),
-        Command::Evaluate(args) => evaluate::run(&args),
-        Command::Export(args) => export::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Calibrate(args) => calibrate::run(&args),
-        Command::Bench(args) => bench::run(&args, tensors),
+    let result = match Cli::try_parse() {
+        Ok(cli) => command(cli.command, tensors),
+        Err(error) => usage::end(&error),
     };
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,
@@ -98,6 +85,22 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
             eprintln!("error: {}", one_line(&error));
             ExitCode::from(2)
         }
+    }
+}
+
+fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+    match command {
+        Command::Demo(args) => demo::run(&args, tensors),
+        Command::Trace(args) => trace::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Train(args) => train::run(&args, tensors),
+        Command::Evaluate(args) => evaluate::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Bench(args) => bench::run(&args, tensors),
     }
 }
 

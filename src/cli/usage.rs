@@ -1,15 +1,15 @@
 //! What is said of a command line that cannot be read.
 
-use std::process::ExitCode;
-
+use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use kvtide_envs::deploy::describe_settings;
 
-use super::one_line;
+use super::Exit;
+use super::output::Output;
 
 /// Ends the process's work on a command line that clap did not take. A wrong value is an error as any other: one line that says
 /// which option, what stood there and what would do. `--set help` lists what can be set; the rest is clap's.
-pub(super) fn end(error: &clap::Error) -> ExitCode {
+pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
     if error.kind() != ErrorKind::ValueValidation {
         error.exit();
     }
@@ -17,12 +17,11 @@ pub(super) fn end(error: &clap::Error) -> ExitCode {
     // `--set <KEY=VALUE>`
     let option = option.split_whitespace().next().unwrap_or_default();
     if (option, value) == ("--set", "help") {
-        print!("{}", describe_settings());
-        return ExitCode::SUCCESS;
+        Output::new().text(&describe_settings())?;
+        return Ok(Exit::Done);
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    eprintln!("error: {}", one_line(&anyhow::anyhow!(named(option, value, &reason))));
-    ExitCode::from(2)
+    Err(anyhow!(named(option, value, &reason)))
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> &str {
