@@ -27,6 +27,14 @@ pub enum ExperimentError {
         /// What is wrong, with its line.
         reason: String,
     },
+    /// What the file says cannot be.
+    #[error("{}: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<ExperimentError>,
+    },
     /// A value out of range.
     #[error("{field} = {value}: expected {expected}")]
     Range {

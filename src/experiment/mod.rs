@@ -154,9 +154,14 @@ impl Experiment {
         for also in &mut experiment.also {
             also.world = also.world.clone().relative_to(folder);
         }
-        experiment.ppo.blind = experiment.blind()?;
-        experiment.validate()?;
-        Ok(experiment)
+        let checked = experiment.blind().and_then(|blind| {
+            experiment.ppo.blind = blind;
+            experiment.validate()
+        });
+        match checked {
+            Ok(()) => Ok(experiment),
+            Err(source) => Err(ExperimentError::In { path: path.to_owned(), source: Box::new(source) }),
+        }
     }
 
     /// Reads an experiment as [`to_toml`](Self::to_toml) writes it.

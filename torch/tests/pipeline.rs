@@ -275,7 +275,7 @@ fn a_wrong_search_is_refused() {
     let folder = tempdir().unwrap();
     let path = folder.path();
     for (from, to, part) in [
-        ("elite = 0.25", "elite = 1.5", "cross_entropy.elite = 1.5: must be in (0, 1)"),
+        ("elite = 0.25", "elite = 1.5", "bad.toml: cross_entropy.elite = 1.5: must be in (0, 1)"),
         ("population = 8", "population = 2", "cross_entropy.population = 2"),
         ("episodes = 2", "episodes = 0", "cross_entropy.episodes = 0"),
         ("elite = 0.25", "elites = 0.25", "unknown field `elites`"),
@@ -299,14 +299,18 @@ fn a_wrong_experiment_is_refused_with_its_line() {
     let folder = tempdir().unwrap();
     let path = folder.path();
     for (from, to, part) in [
-        ("num_envs = 4", "num_envs = 0", "num_envs = 0: expected 1 to 4096"),
+        ("num_envs = 4", "num_envs = 0", "bad.toml: num_envs = 0: expected 1 to 4096"),
         ("length_s = 60.0", "length_s = 1e6", "episodes.length_s = 1000000"),
         ("hidden = [16]", "hiden = [16]", "bad.toml: line 19: unknown field `hiden`"),
         ("profile = \"core\"", "profile = \"all\"", "watermark, core or full"),
         ("num_minibatches = 2", "num_minibatches = 5", "num_minibatches"),
         ("num_envs = 4", "num_envs = 4\nprior = \"fixed:0.07\"", "0.07 is none of"),
-        ("num_envs = 4", "num_envs = 4\nwithout = [\"grwth_8\"]", "without = grwth_8: expected names of features"),
-        ("num_steps = 32", "num_steps = 32\nhold = 0", "ppo.hold = 0"),
+        (
+            "num_envs = 4",
+            "num_envs = 4\nwithout = [\"grwth_8\"]",
+            "bad.toml: without = grwth_8: expected names of features",
+        ),
+        ("num_steps = 32", "num_steps = 32\nhold = 0", "bad.toml: ppo.hold = 0"),
         ("[ppo]", "[validation]\nshare = 1.0\n[ppo]", "validation.share = 1: expected above 0, below 1"),
         ("num_envs = 4", "num_envs = 4\nprior = \"default\"", "search or a fixed: policy"),
         ("\"num_gpu_blocks=1500\"", "\"dead_ends=faithful\"", "train with dead_ends=safe"),
