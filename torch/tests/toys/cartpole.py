@@ -1,6 +1,6 @@
 """Writes cartpole.json: episodes of Gymnasium's own CartPole-v1, to hold ours against.
 
-pip install gymnasium==1.4.0 && python3 tests/toys/cartpole.py > tests/toys/cartpole.json
+pip install gymnasium==1.4.0 && python3 torch/tests/toys/cartpole.py > torch/tests/toys/cartpole.json
 """
 
 import json
