@@ -42,10 +42,11 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     let spec = demo::with_traffic(args.world.clone());
     let world = spec.world()?;
     demo::check(&world, args.decisions)?;
-    demo::make_folder(&args.out)?;
+    demo::check_folder(&args.out)?;
     if tensors.is_none() {
         handover::hand_over()?;
     }
+    demo::make_folder(&args.out)?;
     eprintln!(
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
         world.trace,
