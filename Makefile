@@ -39,11 +39,10 @@ test: setup
 python-test:
 	PYTHON="$(PYTHON)" scripts/python-test.sh
 
-# Not `setup` first: that fetches libtorch, and what vLLM needs may be missing.
+# Needs no libtorch.
 vllm-check vllm-check-quick:
 	PYTHON="$(PYTHON)" scripts/vllm-check.sh --needs
-	$(MAKE) setup
-	$(CARGO) build --release --locked --bin kvtide
+	$(CARGO) build --release --locked -p kvtide
 	PYTHON="$(PYTHON)" scripts/vllm-check.sh $(if $(findstring quick,$@),--quick)
 
 # Needs no libtorch.

@@ -41,6 +41,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     let spec = demo::with_traffic(args.world.clone());
     let world = spec.world()?;
     demo::check(&world, args.decisions)?;
+    demo::check_folder(&args.out)?;
     // Before an earlier demo's results go, in case it cannot; and before Ctrl-C is listened to, which it would forget.
     if tensors.is_none() {
         handover::hand_over()?;

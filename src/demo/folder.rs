@@ -12,20 +12,29 @@ const MARK_TEXT: &str = "Results of kvtide demo; the next one replaces them.\n";
 /// What a demo leaves.
 const LEFT: [&str; 6] = ["checkpoint", "policy", "tensorboard", "train.jsonl", "policy.kvt", "results.jsonl"];
 
-/// Takes the results of an earlier demo out of its folder, or makes one.
+/// Refuses a folder of anything else.
 ///
 /// # Errors
-/// The folder is not empty and no demo's, or cannot be written to.
-pub fn make_folder(out: &Path) -> Result<(), DemoError> {
-    let cannot = |source| DemoError::Folder { path: out.to_owned(), source };
-    let mark = out.join(MARK);
+/// It is not empty and no demo's, or cannot be read.
+pub fn check_folder(out: &Path) -> Result<(), DemoError> {
     if out.exists() {
-        let empty = fs::read_dir(out).map_err(cannot)?.next().is_none();
-        let ours = fs::read_to_string(&mark).is_ok_and(|text| text == MARK_TEXT);
+        let read = fs::read_dir(out).map_err(|source| DemoError::Folder { path: out.to_owned(), source });
+        let empty = read?.next().is_none();
+        let ours = fs::read_to_string(out.join(MARK)).is_ok_and(|text| text == MARK_TEXT);
         if !(empty || ours) {
             return Err(DemoError::Foreign { path: out.to_owned() });
         }
     }
+    Ok(())
+}
+
+/// Takes the results of an earlier demo out of its folder, or makes one.
+///
+/// # Errors
+/// As [`check_folder`], or it cannot be written to.
+pub fn make_folder(out: &Path) -> Result<(), DemoError> {
+    check_folder(out)?;
+    let cannot = |source| DemoError::Folder { path: out.to_owned(), source };
     fs::create_dir_all(out).map_err(cannot)?;
     for name in LEFT {
         let path = out.join(name);
@@ -35,5 +44,5 @@ pub fn make_folder(out: &Path) -> Result<(), DemoError> {
             _ => {}
         }
     }
-    fs::write(mark, MARK_TEXT).map_err(cannot)
+    fs::write(out.join(MARK), MARK_TEXT).map_err(cannot)
 }

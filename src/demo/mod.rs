@@ -13,7 +13,7 @@ use kvtide_envs::workload::{Window, WorkloadError};
 use kvtide_runtime::ActionProfile;
 use thiserror::Error;
 
-pub use folder::make_folder;
+pub use folder::{check_folder, make_folder};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig, Schedule};
 use crate::evaluate::{Comparison, Matrix, MatrixError, knee};
