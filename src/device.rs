@@ -1,7 +1,8 @@
 //! The GPU, as far as this build can use one: with the feature `cuda`, `kvtide-cuda`; without it, an error that says so.
 
 use kvtide_envs::calibrate::Timed;
-use kvtide_envs::deploy::{Deployment, EngineConfig};
+use kvtide_envs::deploy::Deployment;
+use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::memory::{MemoryError, MemoryKind, MemorySource};
 
 /// Memory of `kind` for nodes of `engine` on `deployment`. A device is set up now: its pools, and the weights.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use kvtide_cuda::{devices, lend};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware, Model};
+use kvtide_envs::deploy::EngineConfig;
+use kvtide_envs::deploy::{Deployment, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, Progress};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::Slo;

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
+use kvtide_envs::deploy::Deployment;
+use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Node, NodeConfig, NodeError, Progress};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
 use kvtide_envs::metrics::Collector;
