@@ -42,7 +42,7 @@ use super::gae::{self, Trajectory};
 use super::gradient::{self, Gradient, Means, Objective, Samples};
 use super::heads::Heads;
 use super::inference::Inference;
-use super::normalise::{Moments, Normalisers};
+use super::normalise::Normalisers;
 use super::rollout::{Actor, Rollout};
 use super::state::{Outcome, TrainerState};
 use super::tensors::Tensors;
@@ -279,11 +279,6 @@ impl Trainer {
     /// The current actor and critic.
     pub fn weights(&self) -> Weights {
         self.weights.clone()
-    }
-
-    /// Moments of the observations so far, if they are standardised.
-    pub fn observation_moments(&self) -> Option<&Moments> {
-        self.actor.normalisers.observation.as_ref()
     }
 }
 

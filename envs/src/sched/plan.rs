@@ -164,11 +164,6 @@ impl StepPlan {
         self.prefills.iter().map(|prefill| prefill.tokens).sum::<u32>() + self.cohort
     }
 
-    /// Whether anything is computed or copied, so that the step takes time.
-    pub fn is_computed(&self) -> bool {
-        self.batched_tokens() > 0 || self.copies.iter().any(|copies| !copies.is_empty())
-    }
-
     /// Whether nothing is computed, copied or dropped.
     pub fn is_idle(&self) -> bool {
         self.prefills.is_empty()
