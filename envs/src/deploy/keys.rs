@@ -1,6 +1,7 @@
 //! Everything that can be set by `--set`: one table that says of each key what it is called, what its value is, within which
 //! range, and what it means. Values are read, checked, set, listed and described by it.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::{DeadEnds, EngineConfig, Hardware, SettingError};
@@ -31,7 +32,7 @@ pub(super) enum Kind {
     /// A number of the engine.
     Number { range: Range, set: fn(&mut EngineConfig, f64) },
     /// One of several ways of the engine, by its place among them.
-    Choice { names: &'static [&'static str], expected: &'static str, set: fn(&mut EngineConfig, usize) },
+    Choice { names: &'static [&'static str], set: fn(&mut EngineConfig, usize) },
     /// A number of the hardware.
     Hardware { range: Range, of: NumberOf },
 }
@@ -142,18 +143,13 @@ pub(super) static KEYS: [Key; 27] = [
     ),
     Key {
         name: "eviction",
-        kind: Kind::Choice {
-            names: &["lru", "radix"],
-            expected: "lru or radix",
-            set: |c, index| c.eviction = [Eviction::Lru, Eviction::Radix][index],
-        },
+        kind: Kind::Choice { names: Eviction::NAMES, set: |c, index| c.eviction = Eviction::ALL[index] },
         doc: "V1: which cached block goes first",
     },
     Key {
         name: "prefix_sharing",
         kind: Kind::Choice {
             names: &["tenant", "global"],
-            expected: "tenant or global",
             set: |c, index| c.prefix_sharing = [Sharing::Tenant, Sharing::Global][index],
         },
         doc: "V1: among whom blocks of equal content are shared",
@@ -162,7 +158,6 @@ pub(super) static KEYS: [Key; 27] = [
         name: "dead_ends",
         kind: Kind::Choice {
             names: &["safe", "faithful"],
-            expected: "safe or faithful",
             set: |c, index| c.dead_ends = [DeadEnds::Safe, DeadEnds::Faithful][index],
         },
         doc: "where vLLM's V0 stalls, leaks or dies: repaired, or as vLLM does",
@@ -223,12 +218,15 @@ impl Key {
 }
 
 impl Kind {
-    pub(super) fn expected(&self) -> &'static str {
+    pub(super) fn expected(&self) -> Cow<'static, str> {
         match self {
-            Kind::Count { .. } | Kind::Seconds(_) => "a whole number",
-            Kind::Flag(_) => "true or false",
-            Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.expected,
-            Kind::Choice { expected, .. } => expected,
+            Kind::Count { .. } | Kind::Seconds(_) => "a whole number".into(),
+            Kind::Flag(_) => "true or false".into(),
+            Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.expected.into(),
+            Kind::Choice { names: [first @ .., last], .. } if !first.is_empty() => {
+                format!("{} or {last}", first.join(", ")).into()
+            }
+            Kind::Choice { names, .. } => names.concat().into(),
         }
     }
 }
@@ -242,7 +240,7 @@ pub fn describe() -> String {
             let value = match &key.kind {
                 Kind::Count { unit, range: (low, high), .. } => format!("{unit}, {low} to {high}"),
                 Kind::Seconds(_) => "whole seconds".to_owned(),
-                other => other.expected().to_owned(),
+                other => other.expected().into_owned(),
             };
             let _ = writeln!(text, "  {:<29} {value:<32} {}", key.name, key.doc);
         }

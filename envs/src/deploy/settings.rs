@@ -1,5 +1,6 @@
 //! Settings from the command line: `num_gpu_blocks=2000`, under vLLM's names, `bandwidth_efficiency=0.9` under ours.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,7 +42,7 @@ pub enum SettingError {
         /// What stood there.
         value: String,
         /// What would do.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// The settings do not work together.
     #[error(transparent)]
@@ -49,8 +50,8 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    pub(super) fn value(key: &str, value: &str, expected: &'static str) -> SettingError {
-        SettingError::Value { key: key.to_owned(), value: value.to_owned(), expected }
+    pub(super) fn value(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -> SettingError {
+        SettingError::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.into() }
     }
 
     /// Whether the value of `key` is what is wrong.

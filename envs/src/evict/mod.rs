@@ -4,8 +4,8 @@
 //! order in which those that nobody holds are evicted, and nothing else. The two meet in the four calls of [`Evict`], the
 //! manner of foyer's eviction trait: neither the pool nor a scheduler knows which policy runs.
 //!
-//! **A new policy** is a file here, and an entry in [`Eviction`] (its name), in `Policy` and in `policy!`, which the
-//! compiler asks for one after the other; the story kit (`kit.rs`) takes it by one line. What it decides by comes in
+//! **A new policy** is a file here, an entry in `policies!`, of which `--set`, [`Eviction`] and `Policy` follow, and a line
+//! in `policy!`, which the compiler asks for; its file tells the story of the kit (`kit.rs`). What it decides by comes in
 //! [`Seen`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
 //! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
 
@@ -17,7 +17,6 @@ mod radix;
 mod kit;
 
 use std::fmt::Debug;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -74,35 +73,45 @@ pub trait Evict: Debug + Clone {
     fn is_sound(&self, block: u32) -> bool;
 }
 
-/// The name of a policy, as in `--set eviction=lru`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Eviction {
+/// Makes of the list of policies their names, and a pool's choice among them.
+macro_rules! policies {
+    ($($(#[$meta:meta])* $policy:ident = $name:literal,)+) => {
+        /// The name of a policy, as in `--set eviction=lru`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+        pub enum Eviction {
+            $($(#[$meta])* #[serde(rename = $name)] $policy,)+
+        }
+
+        impl Eviction {
+            /// Every policy, in the order of its [`NAMES`](Self::NAMES).
+            pub(crate) const ALL: &[Eviction] = &[$(Eviction::$policy,)+];
+
+            /// Every policy's name.
+            pub(crate) const NAMES: &[&str] = &[$($name,)+];
+        }
+
+        /// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
+        #[derive(Debug, Clone)]
+        pub(crate) enum Policy {
+            $($policy($policy),)+
+        }
+
+        impl Policy {
+            pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> Policy {
+                match eviction {
+                    $(Eviction::$policy => Policy::$policy($policy::new(num_blocks)),)+
+                }
+            }
+        }
+    };
+}
+
+policies! {
     /// vLLM's free queue; see [`Lru`].
     #[default]
-    Lru,
+    Lru = "lru",
     /// SGLang's radix tree; see [`Radix`].
-    Radix,
-}
-
-impl FromStr for Eviction {
-    type Err = &'static str;
-
-    /// Errs with what would do.
-    fn from_str(text: &str) -> Result<Eviction, &'static str> {
-        match text {
-            "lru" => Ok(Eviction::Lru),
-            "radix" => Ok(Eviction::Radix),
-            _ => Err("lru or radix"),
-        }
-    }
-}
-
-/// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
-#[derive(Debug, Clone)]
-pub(crate) enum Policy {
-    Lru(Lru),
-    Radix(Radix),
+    Radix = "radix",
 }
 
 /// Evaluates `$body` with `$policy` as the policy that `$which` is.
@@ -117,13 +126,6 @@ macro_rules! policy {
 pub(crate) use policy;
 
 impl Policy {
-    pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> Policy {
-        match eviction {
-            Eviction::Lru => Policy::Lru(Lru::new(num_blocks)),
-            Eviction::Radix => Policy::Radix(Radix::new(num_blocks)),
-        }
-    }
-
     /// See [`Evict::LOOKUP_IS_USE`].
     pub(crate) fn lookup_is_use(&self) -> bool {
         fn of<E: Evict>(_: &E) -> bool {

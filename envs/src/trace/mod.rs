@@ -313,7 +313,7 @@ impl Lines {
             return Err(source.file_error(Fault::Empty));
         }
         let parser = Parser::recognise(&line).map_err(|fault| source.error(fault))?;
-        let row_waits = !matches!(parser, Parser::Azure(_));
+        let row_waits = !parser.begins_with_a_header();
         Ok(Lines { source, parser, line, row_waits })
     }
 
@@ -338,6 +338,14 @@ impl Parser {
             Ok(Parser::Mooncake)
         } else {
             Err(Fault::UnknownFormat(excerpt(first_line)))
+        }
+    }
+
+    /// Whether the first line names columns and is no row.
+    fn begins_with_a_header(&self) -> bool {
+        match self {
+            Parser::Azure(_) => true,
+            Parser::Mooncake | Parser::Canonical => false,
         }
     }
 
