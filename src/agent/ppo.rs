@@ -37,7 +37,7 @@ use ndarray::Array2;
 use rand::seq::SliceRandom;
 
 use super::adam::{AdamState, clip_norm};
-use super::config::{ConfigError, Plan, PpoConfig};
+use super::config::{ConfigError, PpoConfig, TrainingPlan};
 use super::gae::{self, Trajectory};
 use super::gradient::{self, Gradient, Means, Objective, Samples};
 use super::heads::Heads;
@@ -53,7 +53,7 @@ use super::{AgentError, IterationReport, Losses};
 pub struct Trainer {
     tensors: &'static dyn Tensors,
     config: PpoConfig,
-    plan: Plan,
+    plan: TrainingPlan,
     iteration: u64,
     decisions: u64,
     actor: Actor,
@@ -257,7 +257,7 @@ impl Trainer {
     }
 
     /// How the run divides its decisions.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> TrainingPlan {
         self.plan
     }
 

@@ -67,7 +67,7 @@ pub struct Checkpoint {
 /// The part of a run that no other file holds.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Progress {
+struct RunState {
     iteration: u64,
     decisions: u64,
     env: serde_json::Value,
@@ -81,7 +81,7 @@ struct Progress {
 /// # Errors
 /// [`CheckpointError::Write`].
 pub fn save(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
-    let progress = Progress { iteration: state.iteration, decisions: state.decisions, env: state.env.clone() };
+    let progress = RunState { iteration: state.iteration, decisions: state.decisions, env: state.env.clone() };
     let mut contents = decision_files(state);
     contents.insert(OPTIMISER.to_owned(), tensors::encode_optimiser(state.weights.architecture(), &state.optimiser));
     contents.insert(TRAINER.to_owned(), json(&progress));
@@ -106,7 +106,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let (weights, normalisers) = decision_parts(&path, &manifest, &contents)?;
     let optimiser =
         tensors::decode_optimiser(&path.join(OPTIMISER), listed(&path, &contents, OPTIMISER)?, weights.architecture())?;
-    let progress: Progress = parse(&path.join(TRAINER), listed(&path, &contents, TRAINER)?)?;
+    let progress: RunState = parse(&path.join(TRAINER), listed(&path, &contents, TRAINER)?)?;
     if (progress.iteration, progress.decisions) != (manifest.iteration, manifest.decisions) {
         return Err(CheckpointError::Inconsistent {
             path: path.join(TRAINER),

@@ -133,7 +133,7 @@ fn export(
 }
 
 /// An iteration of distillation, on stderr.
-pub(super) fn tell(distil::Progress { iteration, iterations, samples, leaves, .. }: distil::Progress) {
+pub(super) fn tell(distil::DaggerReport { iteration, iterations, samples, leaves, .. }: distil::DaggerReport) {
     eprintln!("   iteration {iteration} of {iterations}: {samples} samples, {leaves} leaves");
 }
 

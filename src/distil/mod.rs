@@ -36,7 +36,7 @@ pub use loss::{Loss, Reference};
 pub use per_head::PerHead;
 pub use tree::Tree;
 
-use dagger::Plan;
+use dagger::SamplingPlan;
 use dataset::Sample;
 
 use crate::agent::NetworkPolicy;
@@ -119,7 +119,7 @@ impl Policy for Student {
 
 /// An iteration is done.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
+pub struct DaggerReport {
     /// Which, from 1.
     pub iteration: u64,
     /// Of how many.
@@ -140,7 +140,7 @@ pub fn distil(
     teacher: &dyn Teacher,
     env_config: &Arc<EnvConfig>,
     config: &DistilConfig,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DaggerReport),
     stop: &AtomicBool,
 ) -> Result<Student, DistilError> {
     config.validate()?;
@@ -149,7 +149,7 @@ pub fn distil(
     let mut samples: Vec<Sample> = Vec::new();
     let mut student: Option<Tree> = None;
     for iteration in 0..config.iterations() {
-        let plan = Plan {
+        let plan = SamplingPlan {
             seed: seed::derive(config.seed, "distil.iteration", iteration),
             episodes: config.episodes_per_iteration.into(),
             samples: config.samples_per_iteration as usize,
@@ -165,7 +165,7 @@ pub fn distil(
             return Err(DistilError::Stopped);
         }
         let grown = Tree::grow(&samples, config);
-        progress(Progress {
+        progress(DaggerReport {
             iteration: iteration + 1,
             iterations: config.iterations(),
             samples: samples.len(),
@@ -178,7 +178,7 @@ pub fn distil(
     let mut nested = Tree::nested(&samples, config, &budgets);
     let smaller = nested.split_off(1);
     let tree = nested.swap_remove(0);
-    let plan = Plan {
+    let plan = SamplingPlan {
         seed: seed::derive(config.seed, "distil.holdout", 0),
         episodes: config.episodes_per_iteration.into(),
         samples: config.holdout_samples(),

@@ -31,7 +31,7 @@ pub enum ExplainError {
 /// A decision, comparison by comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    comparisons: Vec<Step>,
+    comparisons: Vec<ExplainedStep>,
     leaf: u16,
     /// The heads the table decides, and what it says.
     choices: Vec<(Head, String)>,
@@ -39,7 +39,7 @@ pub struct Explanation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Step {
+struct ExplainedStep {
     node: u16,
     feature: &'static str,
     value: f32,
@@ -79,7 +79,7 @@ impl Explanation {
             if !known[feature as usize] {
                 return Err(ExplainError::Missing(spec(feature).name));
             }
-            comparisons.push(Step {
+            comparisons.push(ExplainedStep {
                 node: comparison.node,
                 feature: spec(feature).name,
                 value: comparison.value,
@@ -116,7 +116,7 @@ impl Explanation {
     }
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
-        for Step { feature, value, threshold, went_right, .. } in &self.comparisons {
+        for ExplainedStep { feature, value, threshold, went_right, .. } in &self.comparisons {
             let sign = if *went_right { ">" } else { "<=" };
             writeln!(out, "{feature} {} {sign} {}", short(*value), short(*threshold))?;
         }
@@ -133,7 +133,7 @@ impl Explanation {
     /// For programs.
     pub fn json(&self) -> Value {
         let number = |value: f32| value.to_string().parse::<f64>().map_or(Value::Null, Value::from);
-        let step = |step: &Step| {
+        let step = |step: &ExplainedStep| {
             json!({
                 "node": step.node,
                 "feature": step.feature,

@@ -101,7 +101,7 @@ impl Making<'_> {
     ///
     /// # Errors
     /// The checkpoint cannot be read or distilled.
-    pub fn taught(&self, tell: &mut dyn FnMut(distil::Progress)) -> Result<Option<Taught>, MakeError> {
+    pub fn taught(&self, tell: &mut dyn FnMut(distil::DaggerReport)) -> Result<Option<Taught>, MakeError> {
         let manifest = checkpoint::inspect(self.checkpoint)?;
         let teacher = checkpoint::load_policy(self.checkpoint)?;
         let env_config = self.experiment.env_config(self.world)?;
@@ -169,7 +169,7 @@ impl Making<'_> {
     pub fn written(
         &self,
         out: &Path,
-        tell: &mut dyn FnMut(distil::Progress),
+        tell: &mut dyn FnMut(distil::DaggerReport),
     ) -> Result<Option<(Chosen, Summary)>, MakeError> {
         let Some(taught) = self.taught(tell)? else { return Ok(None) };
         let Some(chosen) = self.chosen(&taught)? else { return Ok(None) };

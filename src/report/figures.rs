@@ -75,7 +75,7 @@ fn level(from: f64, to: f64, at: f64) -> Line {
 }
 
 /// A distribution to be drawn: title, points, lowest share shown, rules.
-type Part<'a> = (&'a str, &'a dyn Fn(&Served) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
+type Distribution<'a> = (&'a str, &'a dyn Fn(&Served) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
 
 /// Distributions of TTFT, gaps between tokens, and arrival to last token.
 pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Chart> {
@@ -86,12 +86,12 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
     let ms = |time: kvtide_envs::time::Micros| time.as_millis_f64();
     let target = |at: f64, name: &str| vec![(at, name.to_owned())];
     // Of gaps between tokens only the slowest fifth is of interest.
-    let parts: [Part<'_>; 3] = [
+    let parts: [Distribution<'_>; 3] = [
         ("Time to first token", &ttft, 0.0, target(ms(slo.ttft), "target")),
         ("Time between tokens", &itl, 0.8, target(ms(slo.tpot), "TPOT target")),
         ("Arrival to last token", &e2e, 0.0, Vec::new()),
     ];
-    let chart = |(title, points, lowest, rules): Part<'_>| {
+    let chart = |(title, points, lowest, rules): Distribution<'_>| {
         let line = |(index, served): (usize, &Served)| Line {
             name: served.policy.to_string(),
             pen: pen(material.comparisons, index, served.insight.is_some()),

@@ -111,7 +111,7 @@ impl Weights {
         widths: &Widths,
         element: Element,
     ) -> Result<Weights, MemoryError> {
-        let mut plan = Plan::default();
+        let mut plan = WeightLayout::default();
         let (hidden, intermediate) = (u64::from(widths.hidden), u64::from(widths.intermediate));
         let layers = (0..widths.layers).map(|_| Layer {
             input_norm: plan.take(hidden),
@@ -142,11 +142,11 @@ impl Weights {
 
 /// Where each matrix lies, in elements.
 #[derive(Debug, Default)]
-struct Plan {
+struct WeightLayout {
     elements: u64,
 }
 
-impl Plan {
+impl WeightLayout {
     fn take(&mut self, elements: u64) -> u64 {
         let start = self.elements;
         // Matrices start at 256 bytes, as allocations do.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceAbout, MeasureError, Measured, Schedule, Timed};
+use super::{DeviceAbout, MeasureError, Measured, MeasurementPlan, Timed};
 
 /// Measurements after which the file is written again.
 const KEEP_EVERY: usize = 10;
@@ -54,7 +54,7 @@ impl KeptError {
 impl Measured {
     /// Whether these are measurements of what `device` has on it, in blocks of `schedule`'s size, so that they can be
     /// completed there.
-    pub fn is_of(&self, device: &dyn Timed, schedule: &Schedule) -> bool {
+    pub fn is_of(&self, device: &dyn Timed, schedule: &MeasurementPlan) -> bool {
         let about = device.about();
         (&self.about.name, &self.about.model, self.block_size) == (&about.name, &about.model, schedule.block_size)
     }
@@ -66,7 +66,7 @@ impl Measured {
     /// The first measurement that fails, after what is there was kept; or that it could not be kept.
     pub fn complete_keeping<E: From<MeasureError>>(
         &mut self,
-        schedule: &Schedule,
+        schedule: &MeasurementPlan,
         device: &mut dyn Timed,
         every: usize,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
@@ -148,7 +148,7 @@ impl Kept {
     /// file cannot be written.
     pub fn complete(
         self,
-        schedule: &Schedule,
+        schedule: &MeasurementPlan,
         device: &mut dyn Timed,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(Measured, ControlFlow<()>), KeptError> {
@@ -166,7 +166,7 @@ impl Kept {
     }
 }
 
-fn other(path: Option<&Path>, kept: &Measured, device: &dyn Timed, schedule: &Schedule) -> KeptError {
+fn other(path: Option<&Path>, kept: &Measured, device: &dyn Timed, schedule: &MeasurementPlan) -> KeptError {
     let of =
         |about: &DeviceAbout, block_size: u32| format!("{} on {:?} in blocks of {block_size}", about.model, about.name);
     KeptError::Other {

@@ -2,7 +2,7 @@
 //!
 //! A device runs the forward pass of a step without a scheduler above it: matrix products of the layers, attention over
 //! paged keys and values, and the head for one token of each sequence. What the host does for each step in an engine
-//! is not part of it. The order is: a [`Schedule`] says what, a [`Timed`] device how long, and
+//! is not part of it. The order is: a [`MeasurementPlan`] says what, a [`Timed`] device how long, and
 //! [`fit`](super::fit()) which [`Hardware`](crate::deploy::Hardware) that is.
 
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::points::Brief;
-use super::{Direction, Overlap, OverlapPoint, Point, Schedule, StepShape, Timing, TransferPoint};
+use super::{Direction, MeasurementPlan, Overlap, OverlapPoint, Point, StepShape, Timing, TransferPoint};
 
 /// The device that was timed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ pub struct MeasureError {
 /// # Errors
 /// The first measurement that fails; those before it are lost. [`Measured::complete`] keeps them.
 pub fn measure(
-    schedule: &Schedule,
+    schedule: &MeasurementPlan,
     device: &mut dyn Timed,
     watch: &mut dyn FnMut(usize),
 ) -> Result<Measured, MeasureError> {
@@ -103,7 +103,7 @@ impl Measured {
     ///
     /// # Errors
     /// They could not be timed.
-    pub fn begin(schedule: &Schedule, device: &mut dyn Timed) -> Result<Measured, MeasureError> {
+    pub fn begin(schedule: &MeasurementPlan, device: &mut dyn Timed) -> Result<Measured, MeasureError> {
         let launch = device.launch(schedule.repeats).map_err(failed("launches".to_owned()))?;
         Ok(Measured {
             about: device.about(),
@@ -132,7 +132,7 @@ impl Measured {
     /// The first measurement that fails; those before it are here.
     pub fn complete(
         &mut self,
-        schedule: &Schedule,
+        schedule: &MeasurementPlan,
         device: &mut dyn Timed,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, MeasureError> {

@@ -8,7 +8,7 @@ use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
 use super::observe::observe;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, NodeError, Progress, Served, mask};
+use super::{Episode, Node, NodeError, NodeStatus, Served, mask};
 use crate::deploy::ConfigError;
 use crate::memory::{MemoryError, MemorySource};
 use crate::metrics::Collector;
@@ -217,9 +217,9 @@ impl ServingEnv {
         running.mask = mask(&running.node, self.config.profile).and(self.config.allowed);
         running.decisions += 1;
         running.episode_return += f64::from(reward);
-        let terminated = progress == Progress::Drained;
+        let terminated = progress == NodeStatus::Drained;
         // A stalled faithful engine would earn nothing for ever: its episode is cut short as well.
-        let truncated = !terminated && (running.node.now() >= running.end || progress == Progress::Stalled);
+        let truncated = !terminated && (running.node.now() >= running.end || progress == NodeStatus::Stalled);
         running.done = terminated || truncated;
         if running.done {
             running.node.release_memory();

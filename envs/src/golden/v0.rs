@@ -55,7 +55,7 @@ pub(super) struct Request {
 
 /// A step in the log's form. Ids of the log are our ids: requests are submitted in id order.
 #[derive(Debug, Default, Serialize)]
-struct Step {
+struct LoggedStep {
     #[serde(rename = "step")]
     index: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -187,7 +187,7 @@ fn config(params: &Params) -> EngineConfig {
     }
 }
 
-fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
+fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> LoggedStep {
     let source = |source| match source {
         Source::Waiting => "W",
         Source::Continued => "C",
@@ -206,7 +206,7 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     };
     let scheduled: Vec<RequestId> = scheduler.scheduled(plan).iter().map(|scheduled| scheduled.id).collect();
     let tables = scheduled.iter().flat_map(|&id| scheduler.table(id)).map(|block| block.0);
-    Step {
+    LoggedStep {
         index,
         prefill: plan.prefills.iter().map(|prefill| (prefill.id, prefill.tokens, source(prefill.source))).collect(),
         decode: scheduled[plan.prefills.len()..].to_vec(),

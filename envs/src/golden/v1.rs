@@ -53,7 +53,7 @@ pub(super) struct Request {
 
 /// A step in the log's form, with the log's ids: they need not follow the order of arrival, as ours do.
 #[derive(Debug, Default, Serialize)]
-struct Step {
+struct LoggedStep {
     #[serde(rename = "step")]
     index: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -209,7 +209,7 @@ impl<'a> Driver<'a> {
 
     /// Schedules a step, describes it, and counts the tokens that are known by then: its own, or if the engine plans
     /// ahead those of the step before.
-    fn step(&mut self, index: usize) -> Step {
+    fn step(&mut self, index: usize) -> LoggedStep {
         let now = Micros(index as u64);
         std::mem::swap(&mut self.plan, &mut self.before);
         self.scheduler.schedule(now, &self.controls, &mut self.plan);
@@ -239,7 +239,7 @@ impl<'a> Driver<'a> {
     }
 
     /// The step just planned.
-    fn describe(&self, index: usize) -> Step {
+    fn describe(&self, index: usize) -> LoggedStep {
         let (plan, pool, queues) = (&self.plan, self.scheduler.pool(), self.queues());
         let scheduled = self.scheduler.scheduled(plan);
         let num_admitted = plan.prefills.iter().filter(|prefill| prefill.source == Source::Waiting).count();
@@ -250,7 +250,7 @@ impl<'a> Driver<'a> {
         };
         let refusals = plan.growth_refused.iter().chain(&plan.admissions_refused);
         let tables = scheduled.iter().flat_map(|item| self.scheduler.table(item.id));
-        Step {
+        LoggedStep {
             index,
             running: running
                 .iter()
@@ -294,7 +294,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Counts steps in which nothing happens although all is there.
-    fn has_stalled(&mut self, step: &Step) -> bool {
+    fn has_stalled(&mut self, step: &LoggedStep) -> bool {
         let is_idle = step.tokens == 0 && step.preempted.is_empty();
         let is_stuck = is_idle && self.all_arrived() && !self.scheduler.is_empty();
         self.idle = if is_stuck { self.idle + 1 } else { 0 };

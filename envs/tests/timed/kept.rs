@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 
-use kvtide_envs::calibrate::{Kept, Measured, Schedule, measure};
+use kvtide_envs::calibrate::{Kept, Measured, MeasurementPlan, measure};
 use kvtide_envs::deploy::EngineKind;
 use tempfile::tempdir;
 
@@ -13,8 +13,8 @@ fn quiet() -> Synthetic {
     Synthetic { noise: 0.0, ..synthetic::all(1).remove(0) }
 }
 
-fn schedule() -> Schedule {
-    Schedule::new(&quiet().deployment.engine(EngineKind::V1), 60, 3)
+fn schedule() -> MeasurementPlan {
+    MeasurementPlan::new(&quiet().deployment.engine(EngineKind::V1), 60, 3)
 }
 
 #[test]

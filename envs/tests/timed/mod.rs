@@ -8,15 +8,15 @@ mod synthetic;
 use std::ops::ControlFlow;
 
 use kvtide_envs::calibrate::{
-    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, Overlap, Point, Role, Schedule, StepShape, Timed,
-    Timing, fit, measure, render,
+    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, MeasurementPlan, Overlap, Point, Role, StepShape,
+    Timed, Timing, fit, measure, render,
 };
 use kvtide_envs::cost::{Chunk, CostModel};
 use kvtide_envs::deploy::{Deployment, EngineKind, Kernels};
 use synthetic::Synthetic;
 
 fn measured(device: &mut Synthetic, budget: u32) -> Measured {
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), budget, 20);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), budget, 20);
     measure(&schedule, device, &mut |_| {}).unwrap()
 }
 
@@ -73,7 +73,7 @@ fn what_a_card_reaches_holds_for_another_model() {
     let qwen: Deployment = "qwen2.5-7b@h200".parse().unwrap();
     let other = Synthetic { deployment: qwen.clone(), ..tiles(2) };
     let cost = CostModel::new(&Deployment { hardware: fitted.hardware, ..qwen.clone() }, 16);
-    let schedule = Schedule::new(&qwen.engine(EngineKind::V1), 1000, 1);
+    let schedule = MeasurementPlan::new(&qwen.engine(EngineKind::V1), 1000, 1);
     let off = |shape: &StepShape| (cost.device_seconds(&shape.load()) / other.truth(shape) - 1.0).abs();
     let mut errors: Vec<f64> = schedule.steps.iter().map(|(_, shape)| off(shape)).collect();
     errors.sort_by(f64::total_cmp);
@@ -162,7 +162,7 @@ impl Timed for Failing {
 #[test]
 fn a_device_that_fails_is_told_with_what_was_asked_of_it() {
     let device = tiles(1);
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 1000, 20);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), 1000, 20);
     let mut watched = Vec::new();
     let error = measure(&schedule, &mut Failing(device), &mut |done| watched.push(done)).unwrap_err();
     assert_eq!(error.to_string(), "cannot time 1 blocks copied in: out of pinned memory");
@@ -260,7 +260,7 @@ fn points_that_cannot_be_are_refused() {
 fn measuring_goes_on_where_it_was_broken_off() {
     let quiet = || Synthetic { noise: 0.0, ..synthetic::all(1).remove(0) };
     let mut device = quiet();
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 60, 3);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), 60, 3);
     let whole = measure(&schedule, &mut quiet(), &mut |_| {}).unwrap();
     let mut measured = Measured::begin(&schedule, &mut device).unwrap();
     for most in [5, 30, usize::MAX] {

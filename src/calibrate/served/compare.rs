@@ -97,18 +97,18 @@ pub struct Errors {
 
 /// A part of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Part {
+pub enum RunPart {
     /// All up to a moment, seconds.
     Until(f64),
     /// All after it.
     After(f64),
 }
 
-impl Part {
+impl RunPart {
     fn holds(self, at_s: f64) -> bool {
         match self {
-            Part::Until(cut_s) => at_s <= cut_s,
-            Part::After(cut_s) => at_s > cut_s,
+            RunPart::Until(cut_s) => at_s <= cut_s,
+            RunPart::After(cut_s) => at_s > cut_s,
         }
     }
 }
@@ -150,7 +150,7 @@ impl Errors {
     ///
     /// # Panics
     /// If `whole` is not a whole run, or `served` is not that run served to its end.
-    pub fn of(whole: &Seen, served: &Served, part: Part) -> Errors {
+    pub fn of(whole: &Seen, served: &Served, part: RunPart) -> Errors {
         let twice = twice(whole, served);
         let started: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.first)).collect();
         let finished: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.last)).collect();
@@ -163,7 +163,7 @@ impl Errors {
         let all_tokens: f64 = whole.requests.iter().map(|request| f64::from(request.output_tokens)).sum();
         Errors {
             output_tok_s: throughput(whole, served, part, (end_s, all_tokens)),
-            makespan_s: matches!(part, Part::After(_)).then(|| Pair::new(end_s, served.end_s)),
+            makespan_s: matches!(part, RunPart::After(_)).then(|| Pair::new(end_s, served.end_s)),
             ttft_ms: percentiles(&started, Times::ttft_ms),
             tpot_ms: percentiles(&spoken, Times::tpot_ms),
             e2e_ms: percentiles(&finished, Times::e2e_ms),
@@ -205,16 +205,16 @@ fn percentiles(requests: &[&Twice], latency: fn(Times) -> f64) -> Option<Percent
 }
 
 /// Tokens over time, from the start to the last tick of the first part, and from there to each one's own end.
-fn throughput(whole: &Seen, served: &Served, part: Part, (end_s, all_tokens): (f64, f64)) -> Option<Pair> {
-    let (Part::Until(cut_s) | Part::After(cut_s)) = part;
+fn throughput(whole: &Seen, served: &Served, part: RunPart, (end_s, all_tokens): (f64, f64)) -> Option<Pair> {
+    let (RunPart::Until(cut_s) | RunPart::After(cut_s)) = part;
     let last = whole.ticks.iter().zip(&served.ticks).rev().find(|(tick, _)| tick.at_s <= cut_s);
     let (measured, simulated) = last.map_or_else(Default::default, |(measured, simulated)| (*measured, *simulated));
     let cut_s = measured.at_s;
     match part {
-        Part::Until(_) => {
+        RunPart::Until(_) => {
             (cut_s > 0.0).then(|| Pair::new(measured.output_tokens / cut_s, simulated.output_tokens / cut_s))
         }
-        Part::After(_) => (end_s > cut_s && served.end_s > cut_s).then(|| {
+        RunPart::After(_) => (end_s > cut_s && served.end_s > cut_s).then(|| {
             let rate = |before: f64, end_s: f64| (all_tokens - before) / (end_s - cut_s);
             Pair::new(rate(measured.output_tokens, end_s), rate(simulated.output_tokens, served.end_s))
         }),

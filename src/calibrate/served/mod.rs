@@ -22,7 +22,7 @@ mod text;
 use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Setting};
 
 pub use account::RunAccount;
-pub use compare::{Curves, Errors, Pair, Part, Percentiles, Stalls};
+pub use compare::{Curves, Errors, Pair, Percentiles, RunPart, Stalls};
 pub use engine::MeasuredEngine;
 pub use error::{CalibrateError, Fault, MeasuredError};
 pub use fit::{Fit, PARAMETERS, Parameter, fit};

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::fit::PARAMETERS;
 use super::seen::Tick;
-use super::{Calibration, Constants, Errors, MeasuredRun, Pair, Part};
+use super::{Calibration, Constants, Errors, MeasuredRun, Pair, RunPart};
 
 /// A calibration in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -116,8 +116,9 @@ const TAIL: f64 = 5.0;
 impl Calibration {
     /// It in numbers.
     pub fn report(&self, run: &MeasuredRun) -> Report {
-        let held_out = (self.fraction < 1.0).then(|| Errors::of(&self.whole, &self.fitted, Part::After(self.until_s)));
-        let rest = if held_out.is_some() { Part::After(self.until_s) } else { Part::After(0.0) };
+        let held_out =
+            (self.fraction < 1.0).then(|| Errors::of(&self.whole, &self.fitted, RunPart::After(self.until_s)));
+        let rest = if held_out.is_some() { RunPart::After(self.until_s) } else { RunPart::After(0.0) };
         let fit = self.fit_range();
         let ticks_outside = self.later_ticks().filter(|tick| fit.is_outside(tick)).count();
         let verdicts = held_out.as_ref().map_or_else(Vec::new, verdicts);
@@ -135,7 +136,7 @@ impl Calibration {
             fit,
             ticks_outside,
             held_out,
-            fitted: Errors::of(&self.whole, &self.fitted, Part::Until(self.until_s)),
+            fitted: Errors::of(&self.whole, &self.fitted, RunPart::Until(self.until_s)),
             uncalibrated: Errors::of(&self.whole, &self.unfitted, rest),
             preemptions: self.fitted.preempted.iter().map(|times| u64::from(*times)).sum(),
             recomputed_tokens: self.fitted.recomputed_tokens,

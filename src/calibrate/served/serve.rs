@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
-use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
 use kvtide_envs::tier::Tier;
@@ -108,7 +108,7 @@ impl Setup {
                 node.set_cost(self.cost(hardware));
             }
             recorder.watch(&node);
-            if progress != Progress::Stepped || node.now() >= limit {
+            if progress != NodeStatus::Stepped || node.now() >= limit {
                 break;
             }
             if node.now().as_secs_f64() >= seen.until_s && awaited.is_over(&node) {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure};
+use kvtide_envs::calibrate::{
+    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, Timed, Timing, fit, measure,
+};
 use kvtide_envs::cost::{Chunk, CostModel};
 use kvtide_envs::deploy::Deployment;
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
@@ -126,7 +128,7 @@ fn a_profile_fitted_to_the_device_foretells_it() {
     let engine = engine();
     let mut timer = QuickLaunches(timer(0, &deployment, &engine, "abc").unwrap());
     let mut last = (0, 0);
-    let schedule = Schedule::new(&engine, 60, 1);
+    let schedule = MeasurementPlan::new(&engine, 60, 1);
     let measured = measure(&schedule, &mut timer, &mut |done| last = (done, schedule.len())).unwrap();
     let fitted = fit(&measured, &deployment).unwrap();
     assert!(last.0 + 1 >= last.1 && last.1 > 30, "{last:?}");

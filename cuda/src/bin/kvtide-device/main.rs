@@ -16,7 +16,7 @@ use kvtide_cuda::{
     Comparison, KernelCheck, Report, ScheduleReport, Section, Speed, about, check_kernels, check_schedules, compare,
     devices, lend, lend_drawn, render, speed_line, timer, traffic,
 };
-use kvtide_envs::calibrate::{Fitted, Measured, Schedule, fit, render as render_fit};
+use kvtide_envs::calibrate::{Fitted, Measured, MeasurementPlan, fit, render as render_fit};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::deploy::{Deployment, Hardware, Profile, Provenance};
@@ -152,7 +152,7 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
 fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, Box<dyn Error>> {
     let engine = options.engine(deployment)?;
     let mut timer = timer(options.device, deployment, &engine, &options.commit)?;
-    let schedule = Schedule::new(&engine, options.points, options.repeats);
+    let schedule = MeasurementPlan::new(&engine, options.points, options.repeats);
     let kept = timings.filter(|path| path.exists()).map(read_json::<Measured>).transpose()?;
     let mut measured = match kept.filter(|kept| kept.is_of(timer.as_ref(), &schedule)) {
         Some(kept) => kept,

@@ -3,7 +3,7 @@
 use kvtide_rules::Seat;
 
 use super::super::{Admittance, Entry, Phase, Prefill, Refusal, RequestId, Source, StepPlan, Test};
-use super::{Step, V0};
+use super::{StepContext, V0};
 use crate::kv::blocks_for;
 use crate::tier::Tier;
 
@@ -12,7 +12,7 @@ impl V0 {
     ///
     /// Blocks for the whole sequence are tested and taken, also where only a first chunk is computed; the block of the
     /// next token is not.
-    pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn admit(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let chunked = self.config.enable_chunked_prefill;
         let budget = self.config.max_num_batched_tokens;
         let pool = self.pools[Tier::Gpu].num_blocks();
@@ -57,7 +57,7 @@ impl V0 {
         }
     }
 
-    fn next_waiting(&mut self, step: &Step<'_>) -> Option<(Seat, Entry)> {
+    fn next_waiting(&mut self, step: &StepContext<'_>) -> Option<(Seat, Entry)> {
         self.waiting.next(step.controls.admission, step.now, self.config.patience())
     }
 

@@ -1,12 +1,12 @@
 //! Swapped → running: requests come back from the host, head first, and go on in the same step.
 
 use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan, Test};
-use super::{Step, V0};
+use super::{StepContext, V0};
 use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Brings swapped requests back until one is refused. Never in a step that preempted.
-    pub(super) fn swap_in(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn swap_in(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let budget = self.config.max_num_batched_tokens;
         while let Some(&id) = self.swapped.front() {
             let request = &self.requests[id.index()];

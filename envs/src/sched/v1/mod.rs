@@ -69,7 +69,7 @@ pub struct V1 {
 }
 
 /// The step in progress.
-struct Step<'a> {
+struct StepContext<'a> {
     controls: &'a Controls,
     now: Micros,
     /// Its number.
@@ -160,7 +160,7 @@ impl V1 {
             _ if alone => u32::MAX,
             threshold => threshold,
         };
-        let mut step = Step { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
+        let mut step = StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -178,7 +178,7 @@ impl V1 {
     }
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
-    fn budget_left(&self, step: &Step<'_>) -> u32 {
+    fn budget_left(&self, step: &StepContext<'_>) -> u32 {
         self.config.max_num_batched_tokens.saturating_sub(step.loose_tokens + self.cohort.len())
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::error::{Fault, excerpt, excerpt_of_end};
 use super::super::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_RATE_RPS, MAX_SPAN};
-use super::lengths::{Lengths, MAX_PARTS, Part};
+use super::lengths::{Lengths, MAX_PARTS, PromptPart};
 use super::{Client, PERIOD, Period, ROW, Rate};
 use crate::time::Micros;
 
@@ -118,10 +118,10 @@ fn period(start: Micros, fields: &BTreeMap<String, Value>) -> Result<Option<Peri
     };
     let output = lengths("output_tokens", MAX_OUTPUT_TOKENS)?;
     let (Some(tokens), Some(output)) = (prompt, output) else { return Ok(None) };
-    let mut prompt = vec![Part { count: None, tokens }];
+    let mut prompt = vec![PromptPart { count: None, tokens }];
     for (count, tokens) in PIECES {
         if let (Some(count), Some(tokens)) = (lengths(count, MAX_PARTS)?, lengths(tokens, MAX_PROMPT_TOKENS)?) {
-            prompt.extend((count.mean() > 0.0).then_some(Part { count: Some(count), tokens }));
+            prompt.extend((count.mean() > 0.0).then_some(PromptPart { count: Some(count), tokens }));
         }
     }
     Ok(Some(Period { start, prompt, output }))

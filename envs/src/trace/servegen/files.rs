@@ -204,7 +204,8 @@ impl Reading {
 }
 
 fn num_points(period: &Period) -> usize {
-    let of_part = |part: &super::Part| part.count.as_ref().map_or(0, Lengths::num_points) + part.tokens.num_points();
+    let of_part =
+        |part: &super::PromptPart| part.count.as_ref().map_or(0, Lengths::num_points) + part.tokens.num_points();
     period.output.num_points() + period.prompt.iter().map(of_part).sum::<usize>()
 }
 

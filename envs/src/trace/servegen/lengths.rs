@@ -22,7 +22,7 @@ pub struct Lengths {
 
 /// Part of a prompt: so many pieces, each as long as drawn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct PromptPart {
     /// How many pieces; one if `None`.
     pub count: Option<Lengths>,
     /// How long a piece is, tokens.
@@ -92,7 +92,7 @@ impl Lengths {
     }
 }
 
-impl Part {
+impl PromptPart {
     /// Mean tokens: pieces and their lengths are drawn independently.
     pub fn mean(&self) -> f64 {
         self.count.as_ref().map_or(1.0, Lengths::mean) * self.tokens.mean()
@@ -133,7 +133,7 @@ mod tests {
         assert!((2_300..2_700).contains(&long), "{long}");
         // Three images of 100 tokens or one, evenly.
         let count = Lengths::parse("{1: 0.5, 3: 0.5}", MAX_PARTS).unwrap();
-        let part = Part { count, tokens: Lengths::parse("{100: 1.0}", 100).unwrap().unwrap() };
+        let part = PromptPart { count, tokens: Lengths::parse("{100: 1.0}", 100).unwrap().unwrap() };
         let drawn: u64 = (0..1_000).map(|_| part.draw(&mut stream)).sum();
         assert_eq!(part.mean(), 200.0);
         assert!((190_000..210_000).contains(&drawn), "{drawn}");
