@@ -57,4 +57,4 @@ pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation,
 pub use observer::{Observer, Snapshot};
 pub use owned::OwnedTable;
 pub use policy::Policy;
-pub use table::{Node, Table};
+pub use table::{Table, TreeNode};

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{ConfigError, Prior};
 use super::normalise::Moments;
-use super::state::Outcome;
+use super::state::RunOutcome;
 use super::validate::{attainment, play};
 use super::{AgentError, NetworkPolicy, Weights};
 use linear::Linear;
@@ -167,12 +167,12 @@ impl CrossEntropy {
         &mut self,
         stop: &AtomicBool,
         mut observe: impl FnMut(&CrossEntropy, &GenerationReport) -> Result<(), E>,
-    ) -> Result<Outcome, E> {
+    ) -> Result<RunOutcome, E> {
         while !self.is_finished() {
-            let Some(report) = self.advance(stop)? else { return Ok(Outcome::Interrupted) };
+            let Some(report) = self.advance(stop)? else { return Ok(RunOutcome::Interrupted) };
             observe(self, &report)?;
         }
-        Ok(Outcome::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     /// One generation: draw, judge, fit. `None`, and nothing changed, if `stop` was set before all were judged.

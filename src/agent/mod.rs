@@ -34,7 +34,7 @@ pub use error::AgentError;
 pub use policy::NetworkPolicy;
 pub use ppo::Trainer;
 pub use report::{EpisodeSummary, IterationReport, Losses};
-pub use state::{Outcome, TrainerState};
+pub use state::{RunOutcome, TrainerState};
 pub use tensors::{Network, Tensors};
 pub use validate::{Attained, Decider, Server, Validator, worst_loss};
 pub use weights::{Architecture, Weights};

@@ -44,7 +44,7 @@ use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::{Moments, Normalisers};
 use super::rollout::{Actor, Rollout};
-use super::state::{Outcome, TrainerState};
+use super::state::{RunOutcome, TrainerState};
 use super::tensors::Tensors;
 use super::weights::{Architecture, Weights};
 use super::{AgentError, IterationReport, Losses};
@@ -127,15 +127,15 @@ impl Trainer {
         &mut self,
         stop: &AtomicBool,
         mut observe: impl FnMut(&Trainer, &IterationReport) -> Result<(), E>,
-    ) -> Result<Outcome, E> {
+    ) -> Result<RunOutcome, E> {
         while !self.is_finished() {
             if stop.load(Ordering::Relaxed) {
-                return Ok(Outcome::Interrupted);
+                return Ok(RunOutcome::Interrupted);
             }
             let report = self.iterate()?;
             observe(self, &report)?;
         }
-        Ok(Outcome::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     /// One iteration: act, estimate advantages, improve.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, Contents, SCHEMA_HASH, parse};
+use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, FileContents, SCHEMA_HASH, parse};
 use crate::agent::{Architecture, CrossEntropyConfig, PpoConfig, TrainerState};
 
 /// Version of the folder's layout.
@@ -98,7 +98,7 @@ impl Facts<'_> {
 }
 
 impl Manifest {
-    pub(super) fn new(facts: &Facts<'_>, provenance: &Provenance, contents: &Contents) -> Manifest {
+    pub(super) fn new(facts: &Facts<'_>, provenance: &Provenance, contents: &FileContents) -> Manifest {
         let Facts { config, cross_entropy, iteration, decisions, architecture } = *facts;
         let entry = |bytes: &Vec<u8>| FileEntry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
         Manifest {

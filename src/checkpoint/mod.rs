@@ -51,7 +51,7 @@ const SEARCH: &str = "search.json";
 /// No file of a checkpoint is larger: 256 MiB, some five thousand times the default network.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-type Contents = BTreeMap<String, Vec<u8>>;
+type FileContents = BTreeMap<String, Vec<u8>>;
 
 /// A checkpoint read and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,8 +144,8 @@ pub fn inspect(path: &Path) -> Result<Manifest, CheckpointError> {
     open(path).map(|(_, manifest, _)| manifest)
 }
 
-fn decision_files(state: &TrainerState) -> Contents {
-    Contents::from([
+fn decision_files(state: &TrainerState) -> FileContents {
+    FileContents::from([
         (WEIGHTS.to_owned(), tensors::encode_weights(&state.weights)),
         (NORMALISER.to_owned(), json(&state.normalisers)),
     ])
@@ -155,7 +155,7 @@ fn write(
     path: &Path,
     facts: &Facts<'_>,
     provenance: &Provenance,
-    mut contents: Contents,
+    mut contents: FileContents,
 ) -> Result<(), CheckpointError> {
     let manifest = json(&Manifest::new(facts, provenance, &contents));
     let seal = format!("{}  {MANIFEST}\n", blake3::hash(&manifest));
@@ -165,14 +165,14 @@ fn write(
 }
 
 /// The whole checkpoint at `path`, or where an interrupted replacement left it.
-fn open(path: &Path) -> Result<(PathBuf, Manifest, Contents), CheckpointError> {
+fn open(path: &Path) -> Result<(PathBuf, Manifest, FileContents), CheckpointError> {
     let found = folder::find(path, |found| read(found).is_ok())?;
     let (manifest, contents) = read(&found)?;
     Ok((found, manifest, contents))
 }
 
 /// Checks, in this order: the manifest's own digest, versions and schemas, and every listed file.
-fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
+fn read(folder: &Path) -> Result<(Manifest, FileContents), CheckpointError> {
     let path = folder.join(MANIFEST);
     let manifest = folder::read(&path, MAX_FILE_BYTES)?;
     let seal_path = folder.join(SEAL);
@@ -194,7 +194,7 @@ fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
             return Err(CheckpointError::Schema { path, what, found: found.clone(), expected });
         }
     }
-    let mut contents = Contents::new();
+    let mut contents = FileContents::new();
     for (name, entry) in &manifest.files {
         if ![WEIGHTS, NORMALISER, OPTIMISER, TRAINER, SEARCH].contains(&name.as_str()) {
             return Err(CheckpointError::UnknownFile { path, name: name.clone() });
@@ -213,7 +213,7 @@ fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
 fn decision_parts(
     folder: &Path,
     manifest: &Manifest,
-    contents: &Contents,
+    contents: &FileContents,
 ) -> Result<(Weights, Normalisers), CheckpointError> {
     let architecture = Architecture {
         observation_size: manifest.observation_size,
@@ -237,7 +237,7 @@ fn decision_parts(
     Ok((weights, normalisers))
 }
 
-fn listed<'a>(folder: &Path, contents: &'a Contents, name: &str) -> Result<&'a [u8], CheckpointError> {
+fn listed<'a>(folder: &Path, contents: &'a FileContents, name: &str) -> Result<&'a [u8], CheckpointError> {
     contents
         .get(name)
         .map(Vec::as_slice)

@@ -38,7 +38,7 @@ fn write_search(
 ) -> Result<(), CheckpointError> {
     let weights = state.weights().expect("a search gives whole states");
     let normalisers = Normalisers { observation: Some(state.moments.clone()), reward: None };
-    let mut contents = super::Contents::from([
+    let mut contents = super::FileContents::from([
         (WEIGHTS.to_owned(), tensors::encode_weights(&weights)),
         (NORMALISER.to_owned(), json(&normalisers)),
     ]);

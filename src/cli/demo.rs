@@ -13,10 +13,10 @@ use super::output::Output;
 use super::progress::Runs;
 use super::talk::Talk;
 use super::{Exit, handover, stop};
-use crate::agent::{Outcome, Tensors};
+use crate::agent::{RunOutcome, Tensors};
 use crate::demo::{self, Demo, LOADS, SEEDS, TARGET, in_words};
 use crate::distil::DistilConfig;
-use crate::evaluate::{Matrix, Row, compare, render, run_matrix};
+use crate::evaluate::{Matrix, RunRow, compare, render, run_matrix};
 use crate::export::Making;
 use crate::policy::PolicySpec;
 use crate::train::{self, Run};
@@ -61,7 +61,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     let (low, high) = demo.experiment.episodes.load;
     eprintln!("2. training on {fit} at loads {low:.2} to {high:.2}");
     let run = Run { world: &world, out: &args.out, checkpoint_every: u64::MAX, tensors, listener: &Talk, stop };
-    if run.start(demo.experiment.clone())? != Some(Outcome::Finished) {
+    if run.start(demo.experiment.clone())? != Some(RunOutcome::Finished) {
         return Ok(Exit::Interrupted);
     }
 
@@ -89,7 +89,7 @@ fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> 
 }
 
 /// Every run of the matrix; `None` if interrupted.
-fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Option<Vec<Row>>> {
+fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Option<Vec<RunRow>>> {
     let (bar, mut rows) = (Runs::new(), Vec::new());
     let cells = run_matrix(world, matrix, &bar, stop, &mut |finished| {
         rows.extend_from_slice(finished);
@@ -99,7 +99,7 @@ fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Op
 }
 
 /// Prints what came of it, and keeps the runs.
-fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[Row], table: &Path) -> anyhow::Result<Exit> {
+fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[RunRow], table: &Path) -> anyhow::Result<Exit> {
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
     fs::write(&results, lines?.join("\n") + "\n").with_context(|| format!("cannot write {}", results.display()))?;

@@ -14,7 +14,7 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    Comparison, FoundLoad, Matrix, MatrixError, Row, bisect_capacities, compare, doubts, render, run_matrix,
+    Comparison, FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, Material};
@@ -121,7 +121,7 @@ fn served(
     found: &[FoundLoad],
     bar: &Runs,
     stop: &AtomicBool,
-) -> anyhow::Result<(Vec<Row>, Result<usize, MatrixError>)> {
+) -> anyhow::Result<(Vec<RunRow>, Result<usize, MatrixError>)> {
     let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     let mut file = args.out.as_deref().map(create).transpose()?;
     let mut output = Output::new();

@@ -14,7 +14,7 @@ use kvtide_runtime::{Action, Head};
 use super::DistilConfig;
 use super::bins::{self, Column};
 use super::dataset::{Sample, first_choice};
-use super::split::{Row, Search, Split};
+use super::split::{PackedSample, Search, Split};
 
 /// Leaves that may be grown for each that may be kept, before merging.
 const GROWTH: usize = 8;
@@ -26,7 +26,7 @@ pub(super) fn grow(samples: &[Sample], config: &DistilConfig) -> Vec<Grown> {
     let mut grower = Grower {
         samples,
         columns: bins::columns(samples, config.bins as usize),
-        rows: samples.iter().map(Row::new).collect(),
+        rows: samples.iter().map(PackedSample::new).collect(),
         members: (0..samples.len() as u32).collect(),
         search: Search::new(config.bins as usize, config.min_leaf_samples.max(1)),
         max_depth: config.max_depth,
@@ -73,7 +73,7 @@ pub(super) struct Inner {
 struct Grower<'a> {
     samples: &'a [Sample],
     columns: Vec<Column>,
-    rows: Vec<Row>,
+    rows: Vec<PackedSample>,
     /// Sample numbers, those of a node side by side.
     members: Vec<u32>,
     search: Search,

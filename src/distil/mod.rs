@@ -32,7 +32,7 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observatio
 
 pub use config::{DistilConfig, DistilError};
 pub use fidelity::{Fidelity, HeadFidelity};
-pub use loss::{Loss, Reference};
+pub use loss::{Baseline, Loss};
 pub use per_head::PerHead;
 pub use tree::Tree;
 
@@ -155,7 +155,7 @@ pub fn distil(
             samples: config.samples_per_iteration as usize,
         };
         let visits = match &student {
-            None => dagger::play(&arena, &Driver(teacher), plan, stop)?,
+            None => dagger::play(&arena, &TeacherPolicy(teacher), plan, stop)?,
             Some(student) => dagger::play(&arena, student, plan, stop)?,
         };
         let labelled = dagger::label(teacher, &visits)?;
@@ -205,9 +205,9 @@ pub fn distil(
 }
 
 /// A teacher at the wheel.
-struct Driver<'a>(&'a dyn Teacher);
+struct TeacherPolicy<'a>(&'a dyn Teacher);
 
-impl Policy for Driver<'_> {
+impl Policy for TeacherPolicy<'_> {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
         self.0.decide(observation, mask)
     }

@@ -16,15 +16,15 @@ const LEAST_GAIN: f64 = 1e-9;
 
 /// A sample as growing a tree needs it: small, and nothing else.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct PackedSample {
     /// The teacher's choices, numbered over all heads.
     choices: [u8; NUM_HEADS],
     weights: [u32; NUM_HEADS],
 }
 
-impl Row {
-    pub(super) fn new(sample: &Sample) -> Row {
-        Row {
+impl PackedSample {
+    pub(super) fn new(sample: &Sample) -> PackedSample {
+        PackedSample {
             choices: Head::ALL.map(|head| first_choice(head) as u8 + sample.action.get(head)),
             weights: sample.regrets,
         }
@@ -72,7 +72,7 @@ impl Search {
 
     /// The split of `members` with the largest gain; of equals that of the lowest feature, then the lowest threshold.
     /// `None` if none gains anything.
-    pub(super) fn best(&mut self, columns: &[Column], rows: &[Row], members: &[u32]) -> Option<Split> {
+    pub(super) fn best(&mut self, columns: &[Column], rows: &[PackedSample], members: &[u32]) -> Option<Split> {
         let mut total = [0; NUM_CHOICES];
         for &member in members {
             rows[member as usize].add_to(&mut total);
@@ -108,7 +108,7 @@ impl Search {
     }
 
     /// Weight of every choice and number of samples in every bin.
-    fn count(&mut self, column: &Column, rows: &[Row], members: &[u32]) {
+    fn count(&mut self, column: &Column, rows: &[PackedSample], members: &[u32]) {
         self.masses[..column.num_bins].fill([0; NUM_CHOICES]);
         self.samples[..column.num_bins].fill(0);
         for &member in members {

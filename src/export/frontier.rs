@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::interval_text;
-use crate::distil::{DistilError, Loss, Reference, Student};
+use crate::distil::{Baseline, DistilError, Loss, Student};
 use crate::plot::{Axis, Figure, Look, Panel, Series};
 
 /// Bytes of a node in a file.
@@ -24,7 +24,7 @@ impl Frontier {
     ///
     /// # Errors
     /// An episode cannot be played, or somebody asked it to stop.
-    pub fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
+    pub fn of(student: &Student, reference: &Baseline<'_>) -> Result<Frontier, DistilError> {
         let judged = student.sizes().map(|(tree, _)| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
         let mut points = judged.collect::<Result<Vec<Point>, DistilError>>()?;
         points.reverse();

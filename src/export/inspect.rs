@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use kvtide_runtime::format::{FORMAT_VERSION, FeatureRange, TableFile};
-use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, Node, SCHEMA_HASH, Table};
+use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, SCHEMA_HASH, Table, TreeNode};
 use serde_json::{Map, Value, json};
 
 use super::picture;
@@ -112,12 +112,12 @@ impl<'a> Inspection<'a> {
         })
     }
 
-    fn node(&self, node: Node) -> Value {
+    fn node(&self, node: TreeNode) -> Value {
         match node {
-            Node::Split { feature, left, threshold } => {
+            TreeNode::Split { feature, left, threshold } => {
                 json!({"feature": self.names.feature(feature), "threshold": exact(threshold), "left": left})
             }
-            Node::Leaf { choices } => {
+            TreeNode::Leaf { choices } => {
                 let named = |&head: &Head| {
                     let name = self.names.choice(head, choices[head as usize]);
                     // A level is a number where it is known.
@@ -132,7 +132,7 @@ impl<'a> Inspection<'a> {
     fn features(&self) -> impl Iterator<Item = (u8, (FeatureRange, usize))> {
         let mut splits = vec![0; self.file.ranges().len()];
         for node in self.file.nodes() {
-            if let Node::Split { feature, .. } = node {
+            if let TreeNode::Split { feature, .. } = node {
                 splits[usize::from(feature)] += 1;
             }
         }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::agent::Validator;
 use crate::checkpoint::{self, CheckpointError};
-use crate::distil::{self, DistilConfig, DistilError, Fidelity, Loss, Reference, Student};
+use crate::distil::{self, Baseline, DistilConfig, DistilError, Fidelity, Loss, Student};
 use crate::experiment::{Experiment, ExperimentError};
 use crate::world::World;
 
@@ -153,7 +153,7 @@ impl Making<'_> {
         let validator = Validator::new(Box::new(ServingArena::new(&trial.env)?), trial.episodes, trial.seed);
         let teacher = checkpoint::load_policy(self.checkpoint)?;
         let judge = || -> Result<Judged, DistilError> {
-            let reference = Reference::of(&teacher, &validator, self.stop)?;
+            let reference = Baseline::of(&teacher, &validator, self.stop)?;
             let loss = reference.loss(&chosen.deployed)?;
             let per_head = reference.loss(&chosen.student.per_head.0)?;
             let frontier = every_size.then(|| Frontier::of(&taught.student, &reference)).transpose()?;

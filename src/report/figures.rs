@@ -1,7 +1,7 @@
 //! The charts of a report: what is drawn.
 
 use super::Material;
-use super::close_up::{CloseUp, Moment, Served};
+use super::close_up::{CloseUp, Moment, ServedPolicy};
 use crate::evaluate::{CAPACITY_TARGET, Comparison};
 use crate::plot::chart::{Axis, Chart, Line, Pen, Unit};
 use crate::plot::svg::round;
@@ -75,14 +75,14 @@ fn level(from: f64, to: f64, at: f64) -> Line {
 }
 
 /// A distribution to be drawn: title, points, lowest share shown, rules.
-type Distribution<'a> = (&'a str, &'a dyn Fn(&Served) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
+type Distribution<'a> = (&'a str, &'a dyn Fn(&ServedPolicy) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
 
 /// Distributions of TTFT, gaps between tokens, and arrival to last token.
 pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Chart> {
     let slo = material.world.node.slo;
-    let ttft = |served: &Served| distribution(&served.ttft_ms);
-    let e2e = |served: &Served| distribution(&served.e2e_ms);
-    let itl = |served: &Served| weighted_distribution(&served.itl_ms);
+    let ttft = |served: &ServedPolicy| distribution(&served.ttft_ms);
+    let e2e = |served: &ServedPolicy| distribution(&served.e2e_ms);
+    let itl = |served: &ServedPolicy| weighted_distribution(&served.itl_ms);
     let ms = |time: kvtide_envs::time::Micros| time.as_millis_f64();
     let target = |at: f64, name: &str| vec![(at, name.to_owned())];
     // Of gaps between tokens only the slowest fifth is of interest.
@@ -92,7 +92,7 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
         ("Arrival to last token", &e2e, 0.0, Vec::new()),
     ];
     let chart = |(title, points, lowest, rules): Distribution<'_>| {
-        let line = |(index, served): (usize, &Served)| Line {
+        let line = |(index, served): (usize, &ServedPolicy)| Line {
             name: served.policy.to_string(),
             pen: pen(material.comparisons, index, served.insight.is_some()),
             points: points(served),
@@ -144,7 +144,7 @@ fn thinned(count: usize, most: usize) -> impl Iterator<Item = usize> {
 
 /// What happened over time under one policy: watermark, blocks in use, queues, preemptions. Axes end where those of all
 /// `shown` policies do.
-pub(super) fn timeline(served: &Served, shown: &[&Served], pen: Pen) -> Vec<Chart> {
+pub(super) fn timeline(served: &ServedPolicy, shown: &[&ServedPolicy], pen: Pen) -> Vec<Chart> {
     let all = || shown.iter().flat_map(|served| &served.timeline);
     let end = all().map(|moment| moment.seconds).fold(1.0, f64::max);
     let faint = Pen { colour: NUM_COLOURS, dash: "", width: 1.2 };

@@ -22,7 +22,7 @@ use kvtide_envs::env::RunError;
 use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
-use crate::evaluate::{Comparison, FoundLoad, Matrix, Row};
+use crate::evaluate::{Comparison, FoundLoad, Matrix, RunRow};
 use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
@@ -39,7 +39,7 @@ pub struct Material<'a> {
     /// How the loads were found; empty if they were named.
     pub found: &'a [FoundLoad],
     /// Every run.
-    pub rows: &'a [Row],
+    pub rows: &'a [RunRow],
     /// Policies whose gains over them were asked for.
     pub versus: &'a [PolicyName],
     /// Every policy; at least one.

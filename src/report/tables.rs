@@ -9,7 +9,7 @@ use maud::{Markup, Render, html};
 use super::Material;
 use super::insight::Insight;
 use crate::evaluate::{
-    Against, Comparison, Interval, Row, capacity_text, dash, distinct, evidence, percent, signed, time, times,
+    Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, percent, signed, time, times,
     yardsticks,
 };
 use crate::plot::svg::{Words, round};
@@ -154,9 +154,9 @@ pub(super) fn by_load(comparisons: &[Comparison]) -> Markup {
 pub(super) fn by_group(
     material: &Material<'_>,
     load: f64,
-    groups: fn(&Row) -> &BTreeMap<String, GroupSummary>,
+    groups: fn(&RunRow) -> &BTreeMap<String, GroupSummary>,
 ) -> Option<Markup> {
-    let rows = distinct(&material.rows.iter().filter(|row| row.load == load).collect::<Vec<&Row>>());
+    let rows = distinct(&material.rows.iter().filter(|row| row.load == load).collect::<Vec<&RunRow>>());
     let mut names: Vec<(&str, u64)> = Vec::new();
     for (name, group) in rows.iter().flat_map(|row| groups(row)) {
         match names.iter_mut().find(|(known, _)| known == name) {

@@ -10,7 +10,7 @@ use kvtide_runtime::ActionProfile;
 use super::keep::Keeper;
 use super::provenance::provenance;
 use super::{Run, TrainError, checkpoint_of, policy_of};
-use crate::agent::{AgentError, NetworkPolicy, Outcome};
+use crate::agent::{AgentError, NetworkPolicy, RunOutcome};
 use crate::checkpoint::{CheckpointError, Provenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
@@ -32,7 +32,7 @@ pub(super) trait Learner: Sized {
     /// What it would decide with.
     fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError>;
     /// Goes on until done or until `stop` is set, and shows each iteration to `each`.
-    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Self, Self::Report>) -> Result<Outcome, TrainError>;
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Self, Self::Report>) -> Result<RunOutcome, TrainError>;
     /// The logs of a run that has come as far as this one, in its folder.
     fn recorder(&self, out: &Path) -> io::Result<Recorder>;
     /// Adds an iteration to them.
@@ -49,7 +49,7 @@ pub(super) fn drive<L: Learner>(
     experiment: &Experiment,
     run: &Run<'_>,
     resume: bool,
-) -> Result<Outcome, TrainError> {
+) -> Result<RunOutcome, TrainError> {
     let Run { world, out, .. } = *run;
     let folder = || out.to_owned();
     fs::create_dir_all(out).map_err(|source| TrainError::Folder { folder: folder(), source })?;

@@ -9,7 +9,7 @@ use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
 use super::driver::{Each, Learner};
-use crate::agent::{AgentError, IterationReport, NetworkPolicy, Outcome, Tensors, Trainer};
+use crate::agent::{AgentError, IterationReport, NetworkPolicy, RunOutcome, Tensors, Trainer};
 use crate::checkpoint::{self, CheckpointError, Provenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
@@ -46,7 +46,7 @@ impl Learner for Trainer {
         NetworkPolicy::new(&state.weights, state.normalisers.observation.as_ref(), profile)
     }
 
-    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Trainer, IterationReport>) -> Result<Outcome, TrainError> {
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Trainer, IterationReport>) -> Result<RunOutcome, TrainError> {
         Trainer::run(self, stop, each)
     }
 

@@ -9,7 +9,7 @@ use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
 use super::driver::{Each, Learner};
-use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, Outcome};
+use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, RunOutcome};
 use crate::checkpoint::{self, CheckpointError, Provenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
@@ -51,7 +51,7 @@ impl Learner for CrossEntropy {
         &mut self,
         stop: &AtomicBool,
         each: Each<'_, CrossEntropy, GenerationReport>,
-    ) -> Result<Outcome, TrainError> {
+    ) -> Result<RunOutcome, TrainError> {
         CrossEntropy::run(self, stop, each)
     }
 

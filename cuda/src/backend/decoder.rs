@@ -37,14 +37,14 @@ pub(super) struct Decoder {
     /// Partial results of attention; grows.
     partial: Buffer,
     partial_state: Buffer,
-    limits: Limits,
+    limits: StepLimits,
     blas: Blas,
     device: Arc<Device>,
 }
 
 /// The largest step there is room for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct StepLimits {
     /// Tokens of a step.
     pub(super) tokens: u32,
     /// Tokens sampled in a step.
@@ -108,7 +108,7 @@ impl Decoder {
         model: &Model,
         shape: KvShape,
         element: Element,
-        limits: Limits,
+        limits: StepLimits,
     ) -> Result<Decoder, MemoryError> {
         let widths = Widths::of(model)?;
         if shape.block_size != launch::BLOCK_SIZE {

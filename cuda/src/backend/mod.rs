@@ -30,7 +30,7 @@ use kvtide_kernels::reference::Element;
 pub use device::devices;
 pub use launcher::Kernels;
 
-use self::decoder::{Decoder, Limits};
+use self::decoder::{Decoder, StepLimits};
 use self::device::{Arg, Device};
 use self::driver::Event;
 use self::pools::Pools;
@@ -174,7 +174,7 @@ impl CudaMemory {
         let shape = KvShape::of(model, engine.block_size)?;
         // What decodes is in no budget where nothing is chunked.
         let tokens = engine.max_num_batched_tokens.max(engine.max_num_seqs);
-        let limits = Limits { tokens, sampled: engine.max_num_seqs };
+        let limits = StepLimits { tokens, sampled: engine.max_num_seqs };
         let decoder = Decoder::new(device, model, shape, element, limits)?;
         CudaMemory::new(device, shape, engine, Writer::Decoder(Box::new(decoder)))
     }

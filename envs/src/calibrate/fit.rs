@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::errors::{Errors, Kind, KindErrors, Miss};
+use super::errors::{KindErrors, Miss, PointKind, RelativeErrors};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
@@ -38,7 +38,7 @@ pub struct Fitted {
     /// Points the constants were found from.
     pub points_fitted: usize,
     /// Errors on all points held out.
-    pub held_out: Errors,
+    pub held_out: RelativeErrors,
     /// The same by kind.
     pub by_kind: Vec<KindErrors>,
 }
@@ -99,10 +99,11 @@ pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitEr
     let hardware = fit_points(&steps, &copies, &overlaps, measured, deployment)?;
     let fitted = Deployment { hardware, ..deployment.clone() };
     let misses = misses(measured, &CostModel::new(&fitted, measured.block_size));
-    let held_out = Errors::of(&misses).ok_or(FitError::TooFew { what: "any kind held out", found: 0, least: 1 })?;
-    let mut kinds: Vec<Kind> = steps.iter().map(|point| Kind::of(&point.shape)).collect();
-    kinds.extend(copies.iter().map(|point| Kind::from(point.direction)));
-    kinds.extend(overlaps.iter().map(|_| Kind::Overlap));
+    let held_out =
+        RelativeErrors::of(&misses).ok_or(FitError::TooFew { what: "any kind held out", found: 0, least: 1 })?;
+    let mut kinds: Vec<PointKind> = steps.iter().map(|point| PointKind::of(&point.shape)).collect();
+    kinds.extend(copies.iter().map(|point| PointKind::from(point.direction)));
+    kinds.extend(overlaps.iter().map(|_| PointKind::Overlap));
     Ok(Fitted {
         about: measured.about.clone(),
         env: deployment.name(),
@@ -202,7 +203,7 @@ fn during(point: &OverlapPoint) -> String {
 fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
     let is_held_out = |role: Role| role == Role::HeldOut;
     let steps = measured.steps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
-        kind: Kind::of(&point.shape),
+        kind: PointKind::of(&point.shape),
         what: Brief(&point.shape).to_string(),
         measured_s: point.timing.seconds,
         predicted_s: cost.device_seconds(&point.shape.load()),
@@ -219,7 +220,7 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
         }),
     });
     let overlaps = measured.overlaps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
-        kind: Kind::Overlap,
+        kind: PointKind::Overlap,
         what: during(point),
         measured_s: point.overlap.together_s,
         predicted_s: cost.device_seconds(&StepLoad { blocks: over_pcie(point.blocks), ..point.shape.load() }),

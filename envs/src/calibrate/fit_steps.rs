@@ -6,7 +6,7 @@
 //! decode of 4 ms matters as much as a prompt of 400 ms, and weighted by Huber, so that a disturbed measurement is one
 //! point lost and not a curve bent. The curve's heights are sums of its rises: it cannot fall.
 
-use super::errors::Kind;
+use super::errors::PointKind;
 use super::fit::LEAST;
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::{FitError, Point};
@@ -31,14 +31,14 @@ const CONSTANTS: usize = 4;
 const TILES: [u32; 8] = [1, 16, 32, 64, 128, 256, 512, 1024];
 
 /// What steps cost: seconds a weight takes at each knot, and the constants.
-pub(super) struct Constants {
+pub(super) struct StepConstants {
     knots: Vec<u32>,
     weight: Vec<f64>,
     rest: [f64; CONSTANTS],
     chunk_tile: u32,
 }
 
-impl Constants {
+impl StepConstants {
     pub(super) fn kernels(&self, launch: f64, swap_overlap: f64, deployment: &Deployment) -> Kernels {
         let Deployment { model, hardware, .. } = deployment;
         let layers = f64::from(model.num_layers);
@@ -66,8 +66,9 @@ impl Constants {
 ///
 /// # Errors
 /// Too few different sizes.
-pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<Constants, FitError> {
-    let tells = |point: &&&Point| point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed;
+pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<StepConstants, FitError> {
+    let tells =
+        |point: &&&Point| point.timing.seconds > NEAR_FLOOR * launch && PointKind::of(&point.shape) != PointKind::Mixed;
     let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens());
     let mut sizes: Vec<u32> = sizes.collect();
     sizes.sort_unstable();
@@ -81,7 +82,7 @@ pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment)
     }
     let (count, last) = (sizes.len().min(MOST_SIZES), sizes.len() - 1);
     let sizes: Vec<u32> = (0..count).map(|index| sizes[index * last / (count - 1)]).collect();
-    let steps = Steps { points, launch, deployment };
+    let steps = FitData { points, launch, deployment };
     let of_tile = |tile: u32| {
         let all = steps.solve(&sizes, tile).0;
         steps.solve(&telling_knots(&sizes, &all.weight), tile)
@@ -92,16 +93,16 @@ pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment)
 }
 
 /// What is fitted to, the same in every round.
-struct Steps<'a> {
+struct FitData<'a> {
     points: &'a [&'a Point],
     launch: f64,
     deployment: &'a Deployment,
 }
 
-impl Steps<'_> {
+impl FitData<'_> {
     /// The constants with these knots and this tile, and the mean relative error that is left.
-    fn solve(&self, knots: &[u32], chunk_tile: u32) -> (Constants, f64) {
-        let mut known: Option<Constants> = None;
+    fn solve(&self, knots: &[u32], chunk_tile: u32) -> (StepConstants, f64) {
+        let mut known: Option<StepConstants> = None;
         let mut weights = vec![1.0; self.points.len()];
         let mut before = vec![0.0; self.points.len()];
         for _ in 0..ROUNDS {
@@ -119,7 +120,7 @@ impl Steps<'_> {
                 residuals.iter().zip(&before).all(|(residual, before)| (residual + 1.0 - before).abs() < 1e-9);
             before = residuals.iter().map(|residual| residual + 1.0).collect();
             let (rises, rest) = solved.split_at(knots.len());
-            known = Some(Constants {
+            known = Some(StepConstants {
                 knots: knots.to_vec(),
                 weight: heights(rises),
                 rest: std::array::from_fn(|index| rest[index]),
@@ -151,7 +152,7 @@ fn heights(rises: &[f64]) -> Vec<f64> {
 }
 
 /// How a point's time depends on what is sought, as shares of the time measured.
-fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deployment: &Deployment) -> Vec<f64> {
+fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&StepConstants>, deployment: &Deployment) -> Vec<f64> {
     let model = &deployment.model;
     let load = point.shape.load();
     let positions: Vec<f64> = knots.iter().copied().map(f64::from).collect();
@@ -166,8 +167,9 @@ fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deplo
     rest[SEQUENCE] = f64::from(load.decodes);
     rest[FIXED] = f64::from(u8::from(load.decodes > 0) + u8::from(load.chunks.len() > 0));
     for chunk in load.chunks {
-        let is_reading =
-            |known: &Constants| chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR];
+        let is_reading = |known: &StepConstants| {
+            chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR]
+        };
         if known.is_some_and(is_reading) {
             rest[CONTEXT_TOKEN] += chunk.end();
         } else {

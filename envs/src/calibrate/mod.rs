@@ -14,7 +14,7 @@ mod measure;
 mod points;
 mod schedule;
 
-pub use errors::{Errors, Kind, KindErrors, Miss, render};
+pub use errors::{KindErrors, Miss, PointKind, RelativeErrors, render};
 pub use fit::{FitError, Fitted, fit};
 pub use kept::{Kept, KeptError};
 pub use measure::{DeviceAbout, MeasureError, Measured, Timed, measure};

@@ -54,8 +54,8 @@ impl MeasurementPlan {
     /// of them still finds half of all steps within 2 %, but misses tiles of matrix products, and with them up to 15 %
     /// at some sizes.
     pub fn new(engine: &EngineConfig, budget: u32, repeats: u32) -> MeasurementPlan {
-        let limits = Limits::of(engine);
-        let kinds = [limits.decodes(), limits.prefills(), Limits::mixed()].map(|shapes| limits.split(shapes));
+        let limits = EngineLimits::of(engine);
+        let kinds = [limits.decodes(), limits.prefills(), EngineLimits::mixed()].map(|shapes| limits.split(shapes));
         let transfers: Vec<(Role, Direction, u32)> = [Direction::In, Direction::Out]
             .into_iter()
             .flat_map(|direction| limits.blocks().map(move |(role, blocks)| (role, direction, blocks)))
@@ -101,7 +101,7 @@ fn thinned<T>(items: Vec<T>, share: f64) -> Vec<T> {
 }
 
 /// What an engine allows.
-struct Limits {
+struct EngineLimits {
     seqs: u32,
     tokens: u32,
     length: u32,
@@ -143,9 +143,9 @@ fn pairs<'a>(left: &'a [u32], right: &'a [u32]) -> impl Iterator<Item = (u32, u3
     left.iter().flat_map(move |&a| right.iter().map(move |&b| (a, b)))
 }
 
-impl Limits {
-    fn of(engine: &EngineConfig) -> Limits {
-        Limits {
+impl EngineLimits {
+    fn of(engine: &EngineConfig) -> EngineLimits {
+        EngineLimits {
             seqs: engine.max_num_seqs.min(MAX_SEQS),
             tokens: engine.max_num_batched_tokens.min(MAX_TOKENS),
             length: engine.max_model_len,
@@ -297,7 +297,7 @@ mod tests {
         for deployment in ["llama-3-8b@h200", "llama-3-8b@rtx-4090", "qwen2.5-7b@a10"] {
             for kind in [EngineKind::V0, EngineKind::V1] {
                 let (schedule, engine) = schedule(deployment, kind, 1000);
-                let limits = Limits::of(&engine);
+                let limits = EngineLimits::of(&engine);
                 assert!(schedule.steps.iter().all(|(_, shape)| limits.allow(shape)), "{deployment}");
                 assert!((200..460).contains(&schedule.len()), "{deployment}: {}", schedule.len());
                 assert_eq!(schedule, MeasurementPlan::new(&engine, 1000, 5));

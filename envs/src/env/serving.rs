@@ -133,11 +133,11 @@ pub struct ServingEnv {
     config: Arc<EnvConfig>,
     /// Mean answer of each world, tokens.
     mean_outputs: Vec<f64>,
-    running: Option<Running>,
+    running: Option<RunningEpisode>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningEpisode {
     node: Node,
     observer: Observer,
     reward: Reward,
@@ -183,7 +183,7 @@ impl ServingEnv {
         let interval = config.decision_interval;
         let mean_output = self.mean_outputs[index];
         let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
-        let mut running = Running {
+        let mut running = RunningEpisode {
             mask: mask(&node, config.profile).and(config.allowed),
             node,
             observer: Observer::new(),
@@ -272,7 +272,7 @@ impl ServingEnv {
     }
 }
 
-impl Running {
+impl RunningEpisode {
     fn info(&self) -> Info {
         Info { mask: self.mask, load: self.load, elapsed_s: self.node.now().as_secs_f64(), hash: self.node.hash() }
     }

@@ -6,7 +6,7 @@
 //!
 //! **A new policy** is a file here, and an entry in [`Eviction`] (its name), in `Policy` and in `policy!`, which the
 //! compiler asks for one after the other; the story kit (`kit.rs`) takes it by one line. What it decides by comes in
-//! [`Seen`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
+//! [`BlockView`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
 //! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
 
 mod lru;
@@ -26,7 +26,7 @@ pub use radix::Radix;
 
 /// A block as a policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct BlockView {
     /// Its number; never 0, vLLM's null block, which is nobody's.
     pub block: u32,
 }
@@ -56,13 +56,13 @@ pub trait Evict: Debug + Clone {
     fn new(num_blocks: u32) -> Self;
 
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
-    fn idle(&mut self, block: Seen);
+    fn idle(&mut self, block: BlockView);
 
     /// A lookup hits an idle block, which stays idle; only where [`LOOKUP_IS_USE`](Self::LOOKUP_IS_USE).
-    fn accessed(&mut self, _block: Seen) {}
+    fn accessed(&mut self, _block: BlockView) {}
 
     /// A block is idle no more: it is in use again, or its content is gone. The order of the others stays.
-    fn taken(&mut self, block: Seen);
+    fn taken(&mut self, block: BlockView);
 
     /// Takes the block that is evicted next out of the order; `None` if none is idle.
     fn victim(&mut self) -> Option<u32>;

@@ -18,7 +18,7 @@ use crate::time::Micros;
 #[derive(Debug, Deserialize)]
 pub(super) struct Log {
     params: Params,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<LoggedRequest>,
     pub(super) steps: Vec<Map<String, Value>>,
     pub(super) end: Map<String, Value>,
 }
@@ -46,7 +46,7 @@ enum Mode {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Request {
+pub(super) struct LoggedRequest {
     id: u32,
     arrival_step: usize,
     prompt_len: u32,
@@ -101,7 +101,7 @@ const IDLE_LIMIT: u32 = 3;
 /// What is wrong with the log.
 pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
     let params = &log.params;
-    let mut order: Vec<&Request> = log.requests.iter().collect();
+    let mut order: Vec<&LoggedRequest> = log.requests.iter().collect();
     order.sort_by_key(|request| (request.arrival_step, request.id));
     if order.iter().enumerate().any(|(index, request)| request.id != index as u32) {
         return Err("requests are not numbered from 0 in order of arrival".to_owned());
@@ -126,7 +126,12 @@ pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
     drive(log, &order, &mut scheduler, &controls)
 }
 
-fn drive(log: &Log, order: &[&Request], scheduler: &mut V0, controls: &Controls) -> Result<Option<Divergence>, String> {
+fn drive(
+    log: &Log,
+    order: &[&LoggedRequest],
+    scheduler: &mut V0,
+    controls: &Controls,
+) -> Result<Option<Divergence>, String> {
     let mut plan = StepPlan::default();
     let mut outcome = Outcome::default();
     let (mut submitted, mut finished, mut idle) = (0, 0, 0);

@@ -107,7 +107,7 @@ impl TraceStats {
     /// # Errors
     /// Those of [`TraceReader`].
     pub fn of(mut reader: TraceReader) -> Result<TraceStats, TraceError> {
-        let mut seen = Seen::default();
+        let mut seen = Tally::default();
         for request in reader.by_ref() {
             seen.add(&request?);
         }
@@ -117,7 +117,7 @@ impl TraceStats {
 
 /// What is kept of each request: 16 bytes, and 16 more for each of its hashes that its session did not just have.
 #[derive(Default)]
-struct Seen {
+struct Tally {
     arrivals_us: Vec<u64>,
     prompts: Vec<u32>,
     outputs: Vec<u32>,
@@ -126,7 +126,7 @@ struct Seen {
     tenants: BTreeSet<String>,
 }
 
-impl Seen {
+impl Tally {
     fn add(&mut self, request: &Request) {
         self.arrivals_us.push(request.arrival.0);
         self.prompts.push(request.prompt_tokens);
@@ -181,7 +181,7 @@ struct Prefixes {
     /// Tokens of all blocks.
     tokens: u64,
     /// Blocks, each at least once. A block of another size, or under another salt, is another block.
-    blocks: Vec<Block>,
+    blocks: Vec<BlockKey>,
     /// Salts, numbered as they come.
     salts: BTreeMap<Option<String>, u32>,
     /// The prefix that each session had last.
@@ -189,7 +189,7 @@ struct Prefixes {
 }
 
 /// Salt, tokens, hash.
-type Block = (u32, u32, u64);
+type BlockKey = (u32, u32, u64);
 
 impl Prefixes {
     fn add(&mut self, request: &Request) {

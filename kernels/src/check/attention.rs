@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Sequences in a pool: their lengths, block tables, and keys and values in one layer of it.
-struct Cache {
+struct PagedCache {
     element: Element,
     layer: KvLayer,
     group: usize,
@@ -31,7 +31,7 @@ struct Cache {
     noise: f64,
 }
 
-impl Cache {
+impl PagedCache {
     fn draw(random: &mut Random, lengths: Vec<u32>, most_heads: u32) -> Self {
         let element = random.element();
         let (layers, head_dim) = (random.range(1, 2) as usize, random.one_of(&[64, 128]));
@@ -120,7 +120,7 @@ impl Partials {
     /// Partial row `row` is attention of a row of queries over `tokens` of a sequence.
     fn compare(
         &self,
-        cache: &Cache,
+        cache: &PagedCache,
         row: u32,
         query: &[u16],
         sequence: usize,
@@ -162,8 +162,8 @@ impl Partials {
 }
 
 /// A batch of query rows, a stride apart, and what comes of them.
-struct Batch<'a> {
-    cache: &'a Cache,
+struct QueryBatch<'a> {
+    cache: &'a PagedCache,
     stride: usize,
     query: Vec<u16>,
     out_stride: usize,
@@ -172,9 +172,9 @@ struct Batch<'a> {
     states: Buffer,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> QueryBatch<'a> {
     /// Nothing is written so far: neither the results of `rows` rows nor `partials` partial results.
-    fn new(random: &mut Random, cache: &'a Cache, rows: usize, partials: usize) -> Self {
+    fn new(random: &mut Random, cache: &'a PagedCache, rows: usize, partials: usize) -> Self {
         let stride = cache.width() + 8 * random.range(0, 3) as usize;
         let query = random.normals(cache.element, rows * stride, 1.0);
         let out_stride = cache.width() + 4 * random.range(0, 3) as usize;
@@ -262,7 +262,7 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
     let sequences = random.range(1, 3);
     let lengths = (0..sequences).map(|_| random.one_of(&[0, 1, 15, 16, 17, 63, 64, 130, 300])).collect();
-    let cache = Cache::draw(random, lengths, 8);
+    let cache = PagedCache::draw(random, lengths, 8);
     let (items, merges) = launch::decode_items(
         &cache.lengths,
         &cache.table_starts,
@@ -281,7 +281,7 @@ fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), Stri
     // Sometimes nothing at all.
     let tokens = random.one_of(&[0, 1, 1, 1]) * random.range(0, 16 * most_blocks);
     let lengths = vec![tokens, random.range(1, 100)];
-    let cache = Cache::draw(random, lengths, 10);
+    let cache = PagedCache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
@@ -299,12 +299,12 @@ fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), Stri
 fn run_decode(
     launcher: &mut dyn Launcher,
     random: &mut Random,
-    cache: &Cache,
+    cache: &PagedCache,
     items: &[DecodeItem],
     merges: &[MergeItem],
 ) -> Result<(), String> {
     let partials = merges.iter().map(|merge| merge.count as usize).sum();
-    let mut batch = Batch::new(random, cache, cache.lengths.len(), partials);
+    let mut batch = QueryBatch::new(random, cache, cache.lengths.len(), partials);
     let geometry = launch::paged_decode(items.len(), cache.layer.kv_heads as u32, cache.group as u32);
     let item_words = words(items.iter().map(DecodeItem::words));
     let partials = batch.attend(launcher, "paged_decode", &geometry, &item_words)?;
@@ -318,13 +318,13 @@ fn run_decode(
 
 /// Chunks `[context, tokens]` of prompts of their own, one below the other.
 struct Chunks {
-    cache: Cache,
+    cache: PagedCache,
     chunks: Vec<PrefillChunk>,
 }
 
 impl Chunks {
     fn draw(random: &mut Random, sizes: &[[u32; 2]]) -> Self {
-        let cache = Cache::draw(random, sizes.iter().map(|[context, tokens]| context + tokens).collect(), 8);
+        let cache = PagedCache::draw(random, sizes.iter().map(|[context, tokens]| context + tokens).collect(), 8);
         let mut row = 0;
         let place = |(&[context, tokens], &table): (&[u32; 2], &u32)| {
             row += tokens;
@@ -352,7 +352,7 @@ impl Chunks {
         let seen = self.seen();
         let last = |item: &PrefillItem| item.partial as usize + (item.tokens * item.stride) as usize;
         let cut = || items.iter().filter(|item| item.partial != NO_PARTIAL);
-        let mut batch = Batch::new(random, &self.cache, seen.len(), cut().map(last).max().unwrap_or(0));
+        let mut batch = QueryBatch::new(random, &self.cache, seen.len(), cut().map(last).max().unwrap_or(0));
         let layer = &self.cache.layer;
         let geometry = launch::paged_prefill(items.len(), layer.kv_heads as u32, layer.head_dim as u32);
         let item_words = words(items.iter().map(PrefillItem::words));

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{
     CRC_BYTES, Extension, FORMAT_VERSION, FeatureRange, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES,
-    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, Node, RANGE_BYTES, TableFile, crc32,
+    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, TableFile, TreeNode, crc32,
 };
 use crate::action::{ACTION_SET_HASH, ActionProfile, NUM_HEADS};
 use crate::observation::SCHEMA_HASH;
@@ -22,7 +22,7 @@ pub struct TableSpec<'a> {
     /// What the teacher saw of each feature, in index order.
     pub ranges: &'a [FeatureRange],
     /// The nodes in breadth-first order.
-    pub nodes: &'a [Node],
+    pub nodes: &'a [TreeNode],
     /// Pairs of key and value in increasing order of key; a key has at most 255 bytes, a value at most 65,535.
     pub metadata: &'a [(&'a str, &'a str)],
     /// Extensions in increasing order of id.

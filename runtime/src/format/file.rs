@@ -2,7 +2,7 @@
 
 use super::extension::{self, Extensions};
 use super::metadata::{self, Metadata};
-use super::node::{self, Leaf, Node, Path};
+use super::node::{self, Leaf, Path, TreeNode};
 use super::read::{Reader, ok};
 use super::{
     CRC_BYTES, FORMAT_VERSION, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES,
@@ -99,8 +99,8 @@ impl<'a> TableFile<'a> {
     }
 
     /// The nodes in breadth-first order.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node> + Clone + use<'a> {
-        self.nodes.iter().copied().map(Node::from_bytes)
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = TreeNode> + Clone + use<'a> {
+        self.nodes.iter().copied().map(TreeNode::from_bytes)
     }
 
     /// What the table says about itself.

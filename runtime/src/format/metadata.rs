@@ -34,17 +34,17 @@ impl<'a> Iterator for Metadata<'a> {
     }
 }
 
-struct Pair<'a> {
+struct MetadataPair<'a> {
     key: &'a [u8],
     value: &'a [u8],
 }
 
-const fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<Pair<'a>, FormatError> {
+const fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<MetadataPair<'a>, FormatError> {
     let key_len = ok!(reader.u8());
     let value_len = ok!(reader.u16());
     let key = ok!(reader.bytes(key_len as usize));
     let value = ok!(reader.bytes(value_len as usize));
-    Ok(Pair { key, value })
+    Ok(MetadataPair { key, value })
 }
 
 /// Checks the metadata section `bytes`, which begins at `start` in the file.

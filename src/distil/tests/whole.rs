@@ -40,8 +40,8 @@ fn rules_are_recovered() {
             .nodes
             .iter()
             .filter_map(|node| match node {
-                kvtide_runtime::Node::Leaf { choices } => Some(choices[head as usize]),
-                kvtide_runtime::Node::Split { .. } => None,
+                kvtide_runtime::TreeNode::Leaf { choices } => Some(choices[head as usize]),
+                kvtide_runtime::TreeNode::Split { .. } => None,
             })
             .collect();
         said.sort_unstable();

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use kvtide_envs::env::{Arena, EnvError, Episode, Served};
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::FeatureRange;
-use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Node, Observation};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Observation, TreeNode};
 
 use super::{Provenance, Student, Tree, provenance, student};
 use crate::agent::Validator;
@@ -39,9 +39,9 @@ impl Arena for Worlds {
 
 /// Two leaves, level 8 in the first world and 2 in the second, cut to one of level 5; taught on this much that was free.
 fn chosen(worth: fn(usize, u8) -> u64, least_free: f32) -> Chosen {
-    let leaf = |level| Node::Leaf { choices: [level, 0, 1, 0] };
-    let split = Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.5 };
-    let tree = |nodes: Vec<Node>| Tree { nodes, ..student(0, 1).tree };
+    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0] };
+    let split = TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.5 };
+    let tree = |nodes: Vec<TreeNode>| Tree { nodes, ..student(0, 1).tree };
     let mut student = Student {
         smaller: vec![(tree(vec![leaf(5)]), student(0, 1).fidelity)],
         profile: ActionProfile::Watermark,

@@ -9,7 +9,7 @@ use std::fs;
 use kvtide_envs::seed;
 use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{
-    ActionMask, ActionProfile, FEATURES, Feature, Head, NUM_FEATURES, Node, Observation, Policy, Table,
+    ActionMask, ActionProfile, FEATURES, Feature, Head, NUM_FEATURES, Observation, Policy, Table, TreeNode,
 };
 use rand::RngExt;
 
@@ -19,7 +19,7 @@ use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHead, Student, Tree
 /// A student with a random tree of about `splits` splits, thresholds within the range of each feature.
 fn student(splits: usize, seed: u64) -> Student {
     let mut stream = seed::stream(seed, "test", 0);
-    let mut nodes: Vec<Option<Node>> = vec![None];
+    let mut nodes: Vec<Option<TreeNode>> = vec![None];
     let mut done = 0;
     while let Some(next) = nodes.iter().position(Option::is_none) {
         nodes[next] = Some(if done < splits {
@@ -28,9 +28,9 @@ fn student(splits: usize, seed: u64) -> Student {
             let spec = &FEATURES[usize::from(feature)];
             let left = nodes.len() as u16;
             nodes.extend([None, None]);
-            Node::Split { feature, left, threshold: stream.random_range(spec.min..spec.max) }
+            TreeNode::Split { feature, left, threshold: stream.random_range(spec.min..spec.max) }
         } else {
-            Node::Leaf { choices: Head::ALL.map(|head| stream.random_range(0..head.size() as u8)) }
+            TreeNode::Leaf { choices: Head::ALL.map(|head| stream.random_range(0..head.size() as u8)) }
         });
     }
     let nodes = nodes.into_iter().flatten().collect();
@@ -105,7 +105,7 @@ fn features(student: &Student) -> String {
             .tree
             .nodes
             .iter()
-            .any(|node| matches!(node, Node::Split { feature: found, .. } if usize::from(*found) == feature))
+            .any(|node| matches!(node, TreeNode::Split { feature: found, .. } if usize::from(*found) == feature))
     };
     let names = FEATURES.iter().enumerate().filter(|(index, _)| splits(*index)).map(|(_, spec)| spec.name);
     names.collect::<Vec<&str>>().join(", ")

@@ -13,8 +13,8 @@ use std::{env, fs};
 
 use clap::{CommandFactory, Parser};
 use kvtide_cuda::{
-    Comparison, KernelCheck, Report, ScheduleReport, Section, Speed, about, check_kernels, check_schedules, compare,
-    devices, lend, lend_drawn, render, speed_line, timer, traffic,
+    DeviceComparison, DeviceReport, KernelCheck, ScheduleReport, Section, Speed, about, check_kernels, check_schedules,
+    compare, devices, lend, lend_drawn, render, speed_line, timer, traffic,
 };
 use kvtide_envs::calibrate::{Fitted, Measured, MeasurementPlan, fit, render as render_fit};
 use kvtide_envs::cost::CostModel;
@@ -174,11 +174,11 @@ fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) 
     Ok(measured)
 }
 
-fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Comparison>> {
+fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<DeviceComparison>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let compared = || -> Result<Vec<Comparison>, String> {
+    let compared = || -> Result<Vec<DeviceComparison>, String> {
         let engine = options.engine(deployment)?;
         let cost = CostModel::new(deployment, engine.block_size);
         let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None, host: Host::KVTIDE };
@@ -199,7 +199,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
 }
 
 fn check(options: &Options) -> bool {
-    let report = Report {
+    let report = DeviceReport {
         host_schedules: host_schedules(options),
         kernels: kernel_checks(options),
         device_schedules: device_schedules(options),
@@ -235,7 +235,7 @@ fn calibrate_alone(options: &Options) -> Result<bool, String> {
 
 fn compare_alone(options: &Options) -> Result<bool, String> {
     let deployment = options.deployment()?;
-    let report = Report { comparisons: comparisons(options, &deployment), ..empty(options) };
+    let report = DeviceReport { comparisons: comparisons(options, &deployment), ..empty(options) };
     if let Section::Skipped(why) | Section::Failed(why) = &report.comparisons {
         return Err(why.clone());
     }
@@ -286,7 +286,7 @@ fn all(options: &Options) -> Result<bool, String> {
     let deployment = options.deployment()?;
     let mut report = empty(options);
     // Written after each part, the dearest to a device first: a run that is cut off leaves what it found.
-    let save = |report: &Report| -> Result<(), String> {
+    let save = |report: &DeviceReport| -> Result<(), String> {
         let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
         write(&folder.join("report.json"), &json)?;
         write(&folder.join("report.md"), &render(report))
@@ -326,10 +326,10 @@ fn profile(fitted: &Fitted, path: &Path, options: &Options) -> Profile {
 }
 
 /// A report of nothing.
-fn empty(options: &Options) -> Report {
+fn empty(options: &Options) -> DeviceReport {
     let about: Option<Result<_, MemoryError>> = options.no_device().is_none().then(|| about(options.device));
     let about = about.and_then(Result::ok);
-    Report {
+    DeviceReport {
         device: about.as_ref().map(|about| about.name.clone()),
         driver: about.map(|about| about.driver),
         date: options.date.clone(),

@@ -29,15 +29,15 @@ pub(super) enum Wrong {
 
 /// A row, before it is known what is sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct RateRow {
     start: Micros,
     rate_rps: f64,
     cv: f64,
 }
 
 /// Reads `chunk-N-trace.csv`.
-pub(super) fn rows(bytes: &[u8]) -> Result<Vec<Row>, Wrong> {
-    let mut rows: Vec<Row> = Vec::new();
+pub(super) fn rows(bytes: &[u8]) -> Result<Vec<RateRow>, Wrong> {
+    let mut rows: Vec<RateRow> = Vec::new();
     for (number, line) in (1..).zip(text(bytes)?.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let row = row(line).map_err(|fault| Wrong::Line(number, fault))?;
         if let Some(last) = rows.last().filter(|last| row.start < last.start + ROW) {
@@ -51,7 +51,7 @@ pub(super) fn rows(bytes: &[u8]) -> Result<Vec<Row>, Wrong> {
     Ok(rows)
 }
 
-fn row(line: &str) -> Result<Row, Fault> {
+fn row(line: &str) -> Result<RateRow, Fault> {
     let columns: Vec<&str> = line.split(',').collect();
     if columns.len() != COLUMNS {
         return Err(Fault::Columns { expected: COLUMNS, got: columns.len(), row: excerpt(line) });
@@ -71,7 +71,7 @@ fn row(line: &str) -> Result<Row, Fault> {
     let start_s = number("start of a row, s,", 0, MAX_SPAN.as_secs_f64())?;
     let start = Micros::from_secs_f64(start_s);
     let (rate_rps, cv) = (number("rate", 1, MAX_RATE_RPS)?, number("cv", 2, f64::MAX)?);
-    Ok(Row { start, rate_rps, cv })
+    Ok(RateRow { start, rate_rps, cv })
 }
 
 /// Reads `chunk-N-dataset.json`: periods of which both lengths are known, in order.
@@ -128,7 +128,7 @@ fn period(start: Micros, fields: &BTreeMap<String, Value>) -> Result<Option<Peri
 }
 
 /// A client as it is drawn from, and the requests that it cannot be drawn for.
-pub(super) fn client(name: String, number: u64, rows: &[Row], periods: Vec<Period>) -> (Client, f64) {
+pub(super) fn client(name: String, number: u64, rows: &[RateRow], periods: Vec<Period>) -> (Client, f64) {
     let (mut rates, mut left_out) = (Vec::new(), 0.0);
     for row in rows.iter().filter(|row| row.rate_rps > 0.0) {
         let period = periods.partition_point(|period| period.start <= row.start).checked_sub(1);

@@ -13,7 +13,7 @@ use tar::Archive;
 use super::super::error::{Fault, TraceError, excerpt};
 use super::super::source::{Opened, read_fault};
 use super::super::{Compression, MAX_ARCHIVE_BYTES};
-use super::chunk::{self, Row, Wrong};
+use super::chunk::{self, RateRow, Wrong};
 use super::{LeftOut, Lengths, Period, ServeGen};
 
 /// Largest file of a client, bytes; the largest here has 3 MB.
@@ -30,7 +30,7 @@ pub const MAX_POINTS: usize = 1 << 24;
 
 /// Which of a client's files one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ClientFile {
     Rates,
     Lengths,
 }
@@ -39,7 +39,7 @@ enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChunkName {
     number: u64,
-    kind: Kind,
+    kind: ClientFile,
 }
 
 impl ChunkName {
@@ -48,8 +48,8 @@ impl ChunkName {
         let rest = path.rsplit('/').next()?.strip_prefix("chunk-")?;
         let (number, kind) = rest
             .strip_suffix("-trace.csv")
-            .map(|number| (number, Kind::Rates))
-            .or_else(|| rest.strip_suffix("-dataset.json").map(|number| (number, Kind::Lengths)))?;
+            .map(|number| (number, ClientFile::Rates))
+            .or_else(|| rest.strip_suffix("-dataset.json").map(|number| (number, ClientFile::Lengths)))?;
         let is_number = number.len() <= 9 && number.bytes().all(|byte| byte.is_ascii_digit());
         Some(ChunkName { number: number.parse().ok().filter(|_| is_number)?, kind })
     }
@@ -145,7 +145,7 @@ impl Located<'_> {
 /// What was read so far, by client.
 #[derive(Default)]
 struct Reading {
-    rates: BTreeMap<u64, Vec<Row>>,
+    rates: BTreeMap<u64, Vec<RateRow>>,
     periods: BTreeMap<u64, Vec<Period>>,
     rows: usize,
     points: usize,
@@ -154,19 +154,19 @@ struct Reading {
 impl Reading {
     fn take(&mut self, name: &ChunkName, bytes: &[u8]) -> Result<(), Wrong> {
         let is_known = match name.kind {
-            Kind::Rates => self.rates.contains_key(&name.number),
-            Kind::Lengths => self.periods.contains_key(&name.number),
+            ClientFile::Rates => self.rates.contains_key(&name.number),
+            ClientFile::Lengths => self.periods.contains_key(&name.number),
         };
         if is_known {
             return Err(Wrong::Whole(Fault::ChunkTwice(name.number)));
         }
         match name.kind {
-            Kind::Rates => {
+            ClientFile::Rates => {
                 let rows = chunk::rows(bytes)?;
                 self.rows += rows.len();
                 self.rates.insert(name.number, rows);
             }
-            Kind::Lengths => {
+            ClientFile::Lengths => {
                 let periods = chunk::periods(bytes)?;
                 self.points += periods.iter().map(num_points).sum::<usize>();
                 self.periods.insert(name.number, periods);
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn names_of_clients_files() {
         let name = |number, kind| Some(ChunkName { number, kind });
-        assert_eq!(ChunkName::of("language/m-mid/chunk-12-trace.csv"), name(12, Kind::Rates));
-        assert_eq!(ChunkName::of("../../chunk-0-dataset.json"), name(0, Kind::Lengths));
+        assert_eq!(ChunkName::of("language/m-mid/chunk-12-trace.csv"), name(12, ClientFile::Rates));
+        assert_eq!(ChunkName::of("../../chunk-0-dataset.json"), name(0, ClientFile::Lengths));
         for other in
             ["chunk-x-trace.csv", "chunk--1-trace.csv", "chunk-1-trace.json", "chunk-12345678901-trace.csv", "a", ""]
         {
