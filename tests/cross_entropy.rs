@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvtide::agent::{
     AgentError, CrossEntropy, CrossEntropyConfig, GenerationReport, NetworkPolicy, Objective, Prior, RunOutcome,
 };
-use kvtide::checkpoint::{self, CheckpointError, Provenance};
+use kvtide::checkpoint::{self, CheckpointError, RunProvenance};
 use kvtide::experiment::Experiment;
 use kvtide_envs::env::{Arena, EnvError, Episode, Served, ServingArena};
 use kvtide_envs::seed;
@@ -98,9 +98,9 @@ fn serving() -> ServingArena {
     ServingArena::new(&experiment.env_config(&experiment.world.world().unwrap()).unwrap()).unwrap()
 }
 
-fn provenance() -> Provenance {
+fn provenance() -> RunProvenance {
     let (experiment, metadata) = ("name = \"toy\"\n".to_owned(), BTreeMap::new());
-    Provenance { profile: ActionProfile::Core, commit: None, experiment, metadata }
+    RunProvenance { profile: ActionProfile::Core, commit: None, experiment, metadata }
 }
 
 fn entries(folder: &Path) -> Vec<String> {

@@ -3,7 +3,9 @@
 use std::fs;
 
 use crate::common::{done, lines, refused};
-use kvtide_envs::calibrate::{DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, Timed, Timing, measure};
+use kvtide_envs::calibrate::{
+    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, measure,
+};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::sched::{BlockCopy, StepPlan};
@@ -26,7 +28,7 @@ fn timing(seconds: f64, repeats: u32) -> Timing {
     Timing { seconds, spread: [seconds, seconds], repeats }
 }
 
-impl Timed for Sheet {
+impl TimedDevice for Sheet {
     fn about(&self) -> DeviceAbout {
         DeviceAbout { name: "a data sheet".to_owned(), model: "llama-3-8b".to_owned(), ..DeviceAbout::default() }
     }

@@ -9,7 +9,7 @@ use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
-use kvtide_envs::sched::{Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
+use kvtide_envs::sched::{Phase, Prefill, PrefillSource, RequestId, RequestView, Scheduler, Slo, StepPlan};
 use kvtide_envs::seed;
 use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
@@ -315,16 +315,16 @@ fn prompt_tokens_found_are_told_from_those_computed() {
     let prefill = |id, tokens, context, source| Prefill { id: RequestId(id), tokens, context, source, samples: false };
     let mut collector = Collector::default();
     let mut plan = StepPlan {
-        prefills: vec![prefill(0, 8, 24, Source::Waiting), prefill(1, 16, 0, Source::Waiting)],
+        prefills: vec![prefill(0, 8, 24, PrefillSource::Waiting), prefill(1, 16, 0, PrefillSource::Waiting)],
         ..StepPlan::default()
     };
     collector.stepped(&plan, Micros(10), 0);
     // A later chunk has its context from the chunks before, and what comes from the host was not found in the cache.
     plan.prefills = vec![
-        prefill(1, 8, 16, Source::Continued),
-        prefill(2, 1, 40, Source::Waiting),
-        prefill(3, 7, 8, Source::Waiting),
-        prefill(4, 8, 12, Source::Swapped),
+        prefill(1, 8, 16, PrefillSource::Continued),
+        prefill(2, 1, 40, PrefillSource::Waiting),
+        prefill(3, 7, 8, PrefillSource::Waiting),
+        prefill(4, 8, 12, PrefillSource::Swapped),
     ];
     plan.moved[Route::HostToGpu] = vec![(RequestId(2), 3)];
     collector.stepped(&plan, Micros(10), 0);

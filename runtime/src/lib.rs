@@ -44,8 +44,8 @@ pub mod policy;
 pub mod table;
 
 pub use action::{
-    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSpec,
-    PerHead, Preemption, Setting, Victim,
+    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSetting,
+    HeadSpec, PerHead, Preemption, Victim,
 };
 pub use census::{RunningRequest, WaitingRequest};
 pub use feature_set::FeatureSet;

@@ -34,7 +34,7 @@ pub fn best_constant(
     stop: &AtomicBool,
 ) -> Result<Option<Action>, AgentError> {
     let constants = ConstantSpace { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
-    let best = constants.best(&mut Episodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
+    let best = constants.best(&mut ArenaEpisodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
     Ok(best.map(|(controls, _)| Action::nearest(&controls)))
 }
 
@@ -48,14 +48,14 @@ fn allowed(arena: &dyn Arena) -> ActionMask {
 }
 
 /// Constants on the same episodes of an arena each.
-struct Episodes<'a> {
+struct ArenaEpisodes<'a> {
     arena: &'a dyn Arena,
     seed: u64,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     stop: &'a AtomicBool,
 }
 
-impl ConstantEvaluator for Episodes<'_> {
+impl ConstantEvaluator for ArenaEpisodes<'_> {
     type Runs = Vec<Episode>;
     type Error = AgentError;
 

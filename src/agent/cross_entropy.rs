@@ -25,7 +25,7 @@ use kvtide_runtime::{ActionProfile, NUM_FEATURES};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::config::{ConfigError, Prior};
+use super::config::{HyperparameterError, Prior};
 use super::normalise::Moments;
 use super::state::RunOutcome;
 use super::validate::{attainment, play};
@@ -289,7 +289,7 @@ fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError
 }
 
 fn unfit(field: &'static str, value: String, range: &'static str) -> AgentError {
-    AgentError::Config(ConfigError { table: "cross_entropy", field, value, range })
+    AgentError::Config(HyperparameterError { table: "cross_entropy", field, value, range })
 }
 
 fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> NetworkPolicy {

@@ -27,7 +27,7 @@ mod tensors;
 mod validate;
 pub mod weights;
 
-pub use config::{ConfigError, PpoConfig, Prior, Schedule};
+pub use config::{HyperparameterError, PpoConfig, Prior, Schedule};
 pub use constant::best_constant;
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
 pub use error::AgentError;

@@ -37,9 +37,9 @@ use ndarray::Array2;
 use rand::seq::SliceRandom;
 
 use super::adam::{AdamState, clip_norm};
-use super::config::{ConfigError, PpoConfig, TrainingPlan};
+use super::config::{HyperparameterError, PpoConfig, TrainingPlan};
 use super::gae::{self, Trajectory};
-use super::gradient::{self, Gradient, Means, Objective, Samples};
+use super::gradient::{self, Gradient, Means, PpoObjective, Samples};
 use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::{Moments, Normalisers};
@@ -77,7 +77,7 @@ impl Trainer {
         let plan = config.plan(env.num_envs())?;
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
         if let Some(prior) = &config.prior {
-            weights = weights.favouring(prior).ok_or_else(|| ConfigError {
+            weights = weights.favouring(prior).ok_or_else(|| HyperparameterError {
                 table: "ppo",
                 field: "prior.choices",
                 value: format!("{:?}", prior.choices),
@@ -196,7 +196,7 @@ impl Trainer {
         let [values, advantages, returns] =
             [&values, &advantages, &returns].map(|rows| rows.as_slice().expect("row-major"));
         let samples = Samples { rollout, heads, log_probs: &log_probs, values, returns };
-        let objective = Objective {
+        let objective = PpoObjective {
             clip: config.clip as f32,
             value_clip: config.value_clip.map(|clip| clip as f32),
             entropy_coef: entropy_coef as f32,
@@ -314,7 +314,7 @@ fn architecture(config: &PpoConfig, env: &dyn VectorEnv) -> Result<Architecture,
     }
     if config.blind.iter().any(|&feature| feature >= observation_size) {
         let value = format!("{:?}", config.blind);
-        return Err(ConfigError { table: "ppo", field: "blind", value, range: "indices of features" }.into());
+        return Err(HyperparameterError { table: "ppo", field: "blind", value, range: "indices of features" }.into());
     }
     Ok(Architecture { observation_size, hidden: config.hidden.clone(), head_sizes })
 }

@@ -4,7 +4,7 @@ use kvtide_envs::deploy::{DeadEnds, EngineConfig, EngineKind};
 use kvtide_envs::sched::{Outcome, Scheduler, Slo, StepPlan};
 use kvtide_envs::time::Micros;
 
-use super::{Figure, seconds};
+use super::{Throughput, seconds};
 
 /// Steps of one repeat.
 const STEPS: u32 = 4000;
@@ -76,25 +76,25 @@ const ENGINES: [(&str, EngineKind, bool); 3] =
     [("v0", EngineKind::V0, true), ("v1 sync, no prefix cache", EngineKind::V1, false), ("v1", EngineKind::V1, true)];
 
 /// Steps a second of each engine at batch 1, 64 and 256.
-pub fn steps(repeats: usize, each: &mut dyn FnMut(Figure)) {
+pub fn steps(repeats: usize, each: &mut dyn FnMut(Throughput)) {
     for (name, kind, is_default) in ENGINES {
         for batch in [1, 64, 256] {
             let mut driver = SchedulerLoop::decoding(engine(kind, is_default, batch, repeats), batch);
             let seconds: Vec<f64> = (0..repeats).map(|_| seconds(|| driver.turn(STEPS))).collect();
             let case = format!("{name}, batch {batch}");
-            each(Figure::rate("scheduler_steps", case, "steps/s", u64::from(STEPS), &seconds));
+            each(Throughput::rate("scheduler_steps", case, "steps/s", u64::from(STEPS), &seconds));
         }
     }
 }
 
 /// Heap bytes a scheduler holds for each of 256 decoding requests, pools not counted.
-pub fn bytes_per_request(each: &mut dyn FnMut(Figure)) {
+pub fn bytes_per_request(each: &mut dyn FnMut(Throughput)) {
     for (name, kind, is_default) in ENGINES {
         let batch = 256;
         let driver = SchedulerLoop::decoding(engine(kind, is_default, batch, 1), batch);
         let bytes = driver.scheduler.request_bytes() as f64 / f64::from(batch);
         let tokens = driver.scheduler.view(kvtide_envs::sched::RequestId(0)).len();
         let case = format!("{name}, {tokens} tokens each");
-        each(Figure::count("request_bytes", case, "bytes/request", bytes));
+        each(Throughput::count("request_bytes", case, "bytes/request", bytes));
     }
 }

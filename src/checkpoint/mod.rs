@@ -34,11 +34,11 @@ use crate::agent::{Architecture, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
-pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, Provenance};
+pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, RunProvenance};
 pub use search::{load_search, save_search, save_search_policy};
 pub use trainer::load_trainer;
 
-use manifest::Facts;
+use manifest::RunFacts;
 
 const MANIFEST: &str = "manifest.json";
 const SEAL: &str = "manifest.b3";
@@ -80,20 +80,20 @@ struct RunState {
 ///
 /// # Errors
 /// [`CheckpointError::Write`].
-pub fn save(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
+pub fn save(path: &Path, state: &TrainerState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
     let progress = RunState { iteration: state.iteration, decisions: state.decisions, env: state.env.clone() };
     let mut contents = decision_files(state);
     contents.insert(OPTIMISER.to_owned(), tensors::encode_optimiser(state.weights.architecture(), &state.optimiser));
     contents.insert(TRAINER.to_owned(), json(&progress));
-    write(path, &Facts::of(state), provenance, contents)
+    write(path, &RunFacts::of(state), provenance, contents)
 }
 
 /// As [`save`], but only what is needed to decide: nothing can be resumed from it.
 ///
 /// # Errors
 /// [`CheckpointError::Write`].
-pub fn save_policy(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
-    write(path, &Facts::of(state), provenance, decision_files(state))
+pub fn save_policy(path: &Path, state: &TrainerState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
+    write(path, &RunFacts::of(state), provenance, decision_files(state))
 }
 
 /// Reads and checks a whole checkpoint.
@@ -153,8 +153,8 @@ fn decision_files(state: &TrainerState) -> FileContents {
 
 fn write(
     path: &Path,
-    facts: &Facts<'_>,
-    provenance: &Provenance,
+    facts: &RunFacts<'_>,
+    provenance: &RunProvenance,
     mut contents: FileContents,
 ) -> Result<(), CheckpointError> {
     let manifest = json(&Manifest::new(facts, provenance, &contents));

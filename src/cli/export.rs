@@ -11,7 +11,7 @@ use super::output::Output;
 use super::{Exit, stop};
 use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
-use crate::export::{self, Chosen, Gate, Judged, Making, Summary};
+use crate::export::{self, Chosen, Gate, Making, TableLoss, TableSummary};
 use crate::train;
 use crate::world::{World, Written};
 
@@ -110,9 +110,9 @@ fn export(
     let Some(taught) = making.taught(&mut tell)? else { return Ok(Exit::Interrupted) };
     let Some(chosen) = making.chosen(&taught)? else { return Ok(Exit::Interrupted) };
     tell_choice(&making, &chosen);
-    eprintln!("{}", Summary::of(&chosen.student, chosen.deployed.bytes()));
+    eprintln!("{}", TableSummary::of(&chosen.student, chosen.deployed.bytes()));
     let judged = making.judged(&taught, &chosen, &trial, args.frontier.is_some())?;
-    let Some(Judged { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
+    let Some(TableLoss { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
     eprintln!("{}", export::loss_text(&loss, trial.traffic()));
     eprintln!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
     if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {

@@ -33,7 +33,7 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observatio
 pub use config::{DistilConfig, DistilError};
 pub use fidelity::{Fidelity, HeadFidelity};
 pub use loss::{Baseline, Loss};
-pub use per_head::PerHead;
+pub use per_head::PerHeadTrees;
 pub use tree::Tree;
 
 use dagger::SamplingPlan;
@@ -63,7 +63,7 @@ pub struct Student {
     pub smaller: Vec<(Tree, Fidelity)>,
     /// The same samples and as many leaves in one tree a head, and how well those agree: for comparison, a file holds one
     /// tree.
-    pub per_head: (PerHead, Fidelity),
+    pub per_head: (PerHeadTrees, Fidelity),
     /// The heads it decides.
     pub profile: ActionProfile,
     /// Smallest and largest value of every feature over the training samples.
@@ -190,7 +190,7 @@ pub fn distil(
         (tree, fidelity)
     };
     let smaller = smaller.into_iter().map(with_fidelity).collect();
-    let alone = PerHead::grow(&samples, config, profile);
+    let alone = PerHeadTrees::grow(&samples, config, profile);
     let agreement = Fidelity::of(&alone, &held_out, profile);
     let per_head = (alone, agreement);
     Ok(Student {

@@ -22,4 +22,4 @@ pub use row::RunRow;
 pub use table::{
     capacity as capacity_text, dash, evidence, percent, render, repeated_text, signed, time, times, yardsticks,
 };
-pub use training::{Doubt, TrainingError, doubts};
+pub use training::{Doubt, TrainedOnError, doubts};

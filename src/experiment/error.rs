@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kvtide_envs::workload::WorkloadError;
 use kvtide_runtime::Unfit;
 
-use crate::agent::ConfigError;
+use crate::agent::HyperparameterError;
 use crate::world::WorldError;
 
 /// Why an experiment cannot be run.
@@ -39,7 +39,7 @@ pub enum ExperimentError {
     },
     /// A setting of the method.
     #[error(transparent)]
-    Method(#[from] ConfigError),
+    Method(#[from] HyperparameterError),
     /// The world cannot be set up.
     #[error(transparent)]
     World(#[from] WorldError),

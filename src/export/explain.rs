@@ -7,7 +7,7 @@ use kvtide_runtime::{Feature, Head, NUM_FEATURES, Observation, Table};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::rules::{Names, short};
+use super::rules::{KnownNames, short};
 
 /// Why an observation explains nothing.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -88,7 +88,7 @@ impl Explanation {
             });
         }
         let (leaf, action) = table.leaf(&observation);
-        let names = Names::of(&table.file());
+        let names = KnownNames::of(&table.file());
         let choice = |&head: &Head| (head, names.choice(head, action.get(head)));
         let outside = Feature::ALL
             .into_iter()

@@ -7,14 +7,14 @@ use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, SCHEMA_HASH, Table, Tre
 use serde_json::{Map, Value, json};
 
 use super::picture;
-use super::rules::{self, Names, leaves, short};
+use super::rules::{self, KnownNames, leaves, short};
 
 /// What a file says, whichever schema it was made for. Where that is not this build's, features and choices have numbers
 /// instead of names.
 #[derive(Debug, Clone, Copy)]
 pub struct Inspection<'a> {
     file: TableFile<'a>,
-    names: Names,
+    names: KnownNames,
     bytes: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Inspection<'a> {
         let file = TableFile::parse(bytes)?;
         match Table::from_file(file) {
             Err(error) if !error.is_unknown_meaning() => Err(error),
-            _ => Ok(Inspection { file, names: Names::of(&file), bytes: bytes.len() }),
+            _ => Ok(Inspection { file, names: KnownNames::of(&file), bytes: bytes.len() }),
         }
     }
 

@@ -11,7 +11,7 @@ use kvtide_runtime::Table;
 use thiserror::Error;
 
 use super::{
-    ChooseError, Chosen, ExportError, Frontier, Provenance, add_margin, choose, deploy, encode, rust_source, save,
+    ChooseError, Chosen, ExportError, Frontier, TableProvenance, add_margin, choose, deploy, encode, rust_source, save,
 };
 use crate::agent::Validator;
 use crate::checkpoint::{self, CheckpointError};
@@ -63,7 +63,7 @@ pub struct Taught {
     /// The student, of the largest size.
     pub student: Student,
     /// Where it comes from.
-    pub provenance: Provenance,
+    pub provenance: TableProvenance,
 }
 
 /// Where a table is judged beside its teacher.
@@ -77,7 +77,7 @@ pub struct Trial {
 }
 
 /// What a table lost there.
-pub struct Judged {
+pub struct TableLoss {
     /// Of the table, behind its guard.
     pub loss: Loss,
     /// Of one tree a head.
@@ -109,7 +109,7 @@ impl Making<'_> {
         let Some(student) = unless_stopped(distilled)? else { return Ok(None) };
         let weights = manifest.files.get("weights.safetensors").map(|file| file.blake3.clone());
         let teacher = format!("{}, {} decisions", manifest.method(), manifest.decisions);
-        let provenance = Provenance {
+        let provenance = TableProvenance {
             experiment: self.experiment.name.clone(),
             commit: manifest.commit.unwrap_or_else(|| "unknown".to_owned()),
             seed: manifest.seed,
@@ -149,15 +149,15 @@ impl Making<'_> {
         chosen: &Chosen,
         trial: &Trial,
         every_size: bool,
-    ) -> Result<Option<Judged>, MakeError> {
+    ) -> Result<Option<TableLoss>, MakeError> {
         let validator = Validator::new(Box::new(ServingArena::new(&trial.env)?), trial.episodes, trial.seed);
         let teacher = checkpoint::load_policy(self.checkpoint)?;
-        let judge = || -> Result<Judged, DistilError> {
+        let judge = || -> Result<TableLoss, DistilError> {
             let reference = Baseline::of(&teacher, &validator, self.stop)?;
             let loss = reference.loss(&chosen.deployed)?;
             let per_head = reference.loss(&chosen.student.per_head.0)?;
             let frontier = every_size.then(|| Frontier::of(&taught.student, &reference)).transpose()?;
-            Ok(Judged { loss, per_head, frontier })
+            Ok(TableLoss { loss, per_head, frontier })
         };
         unless_stopped(judge())
     }
@@ -170,11 +170,11 @@ impl Making<'_> {
         &self,
         out: &Path,
         tell: &mut dyn FnMut(distil::DaggerReport),
-    ) -> Result<Option<(Chosen, Summary)>, MakeError> {
+    ) -> Result<Option<(Chosen, TableSummary)>, MakeError> {
         let Some(taught) = self.taught(tell)? else { return Ok(None) };
         let Some(chosen) = self.chosen(&taught)? else { return Ok(None) };
         let bytes = write(&chosen.student, &taught.provenance, out, None)?;
-        let summary = Summary::of(&chosen.student, &bytes);
+        let summary = TableSummary::of(&chosen.student, &bytes);
         Ok(Some((chosen, summary)))
     }
 
@@ -214,7 +214,7 @@ fn unless_stopped<T>(result: Result<T, DistilError>) -> Result<Option<T>, MakeEr
 /// It cannot be encoded or written.
 pub fn write(
     student: &Student,
-    provenance: &Provenance,
+    provenance: &TableProvenance,
     out: &Path,
     rust: Option<&Path>,
 ) -> Result<Vec<u8>, ExportError> {
@@ -229,7 +229,7 @@ pub fn write(
 
 /// A table in a line: how large it is, what it was made from, and how far it agrees with its teacher.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct TableSummary {
     bytes: usize,
     leaves: usize,
     depth: usize,
@@ -237,11 +237,11 @@ pub struct Summary {
     fidelity: Fidelity,
 }
 
-impl Summary {
+impl TableSummary {
     /// Of a student and its file.
-    pub fn of(student: &Student, bytes: &[u8]) -> Summary {
+    pub fn of(student: &Student, bytes: &[u8]) -> TableSummary {
         let table = Table::parse(bytes).expect("what was encoded for this build can be read by it");
-        Summary {
+        TableSummary {
             bytes: bytes.len(),
             leaves: student.tree.leaves(),
             depth: table.depth().into(),
@@ -251,7 +251,7 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for TableSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -5,7 +5,7 @@ use kvtide_runtime::format::TableFile;
 use kvtide_runtime::{Head, TreeNode};
 use maud::{Markup, PreEscaped, html};
 
-use super::rules::{Names, leaves, short};
+use super::rules::{KnownNames, leaves, short};
 use crate::plot::svg::{Anchor, path, text};
 
 /// Height of a row, pixels.
@@ -23,7 +23,7 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
     let (constant, varying) = heads(&nodes, file.profile().heads());
     let mut picture = Picture {
         nodes: &nodes,
-        names: Names::of(file),
+        names: KnownNames::of(file),
         varying: &varying,
         max_depth,
         rows: 0,
@@ -74,7 +74,7 @@ fn heads(nodes: &[TreeNode], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
 
 struct Picture<'a> {
     nodes: &'a [TreeNode],
-    names: Names,
+    names: KnownNames,
     varying: &'a [Head],
     max_depth: usize,
     /// Rows used so far.

@@ -6,14 +6,14 @@ use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, SCHEMA_HASH, 
 
 /// What the numbers in a file are called, as far as this build knows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Names {
+pub(super) struct KnownNames {
     pub(super) schema: bool,
     pub(super) actions: bool,
 }
 
-impl Names {
-    pub(super) fn of(file: &TableFile<'_>) -> Names {
-        Names { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
+impl KnownNames {
+    pub(super) fn of(file: &TableFile<'_>) -> KnownNames {
+        KnownNames { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
     }
 
     /// What a feature means, if its schema is this build's.
@@ -43,7 +43,7 @@ impl Names {
 /// ```
 pub(super) fn render(file: &TableFile<'_>, limit: usize) -> (Vec<String>, usize) {
     let nodes: Vec<TreeNode> = file.nodes().collect();
-    let (heads, names) = (file.profile().heads(), Names::of(file));
+    let (heads, names) = (file.profile().heads(), KnownNames::of(file));
     let mut rules = Rules { nodes: &nodes, heads, names, lines: Vec::new(), total: 0, limit };
     rules.walk(0, 0, "always");
     (rules.lines, rules.total)
@@ -52,7 +52,7 @@ pub(super) fn render(file: &TableFile<'_>, limit: usize) -> (Vec<String>, usize)
 struct Rules<'a> {
     nodes: &'a [TreeNode],
     heads: &'a [Head],
-    names: Names,
+    names: KnownNames,
     lines: Vec<String>,
     total: usize,
     limit: usize,

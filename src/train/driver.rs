@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_runtime::ActionProfile;
 
-use super::keep::Keeper;
+use super::keep::Checkpointer;
 use super::provenance::provenance;
 use super::{Run, TrainError, checkpoint_of, policy_of};
 use crate::agent::{AgentError, NetworkPolicy, RunOutcome};
-use crate::checkpoint::{CheckpointError, Provenance};
+use crate::checkpoint::{CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 
@@ -38,9 +38,9 @@ pub(super) trait Learner: Sized {
     /// Adds an iteration to them.
     fn record(recorder: &mut Recorder, report: &Self::Report) -> io::Result<()>;
     /// Leaves a checkpoint to go on from.
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError>;
+    fn save(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError>;
     /// Leaves what is needed to decide, and no more.
-    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError>;
+    fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError>;
 }
 
 /// Lets `learner` learn until done or asked to stop; either way a checkpoint is left.
@@ -56,7 +56,7 @@ pub(super) fn drive<L: Learner>(
     let (checkpoint, provenance) = (checkpoint_of(out), provenance(experiment, world)?);
     let logs = |source| TrainError::Logs { folder: folder(), source };
     let mut recorder = learner.recorder(out).map_err(logs)?;
-    let mut keeper = Keeper::new(experiment, world, policy_of(out), resume)?;
+    let mut keeper = Checkpointer::new(experiment, world, policy_of(out), resume)?;
     if !resume && let Some(judgement) = keeper.look(&learner, &provenance)? {
         recorder.line("validation", &judgement).map_err(logs)?;
     }

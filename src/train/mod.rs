@@ -42,12 +42,12 @@ pub trait Listener {
     fn watch(&self) -> Box<dyn Watch + '_>;
 
     /// Something was found that was looked for.
-    fn found(&self, found: Found);
+    fn found(&self, found: BestConstant);
 }
 
 /// What is looked for before learning starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Found {
+pub enum BestConstant {
     /// The best constant choice on the traffic that is trained on: where learning starts.
     Prior(Controls),
     /// The best constant watermark there: what a table that cannot be trusted falls back to.

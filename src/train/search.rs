@@ -10,7 +10,7 @@ use kvtide_runtime::ActionProfile;
 use super::TrainError;
 use super::driver::{Each, Learner};
 use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, RunOutcome};
-use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::checkpoint::{self, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
@@ -63,11 +63,11 @@ impl Learner for CrossEntropy {
         recorder.generation(report)
     }
 
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save_search(folder, self.state(), provenance)
     }
 
-    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save_search_policy(folder, self.state(), provenance)
     }
 }

@@ -10,9 +10,9 @@ use super::errors::{KindErrors, Miss, PointKind, RelativeErrors};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
-use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Point, Role, TransferPoint};
+use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Role, StepPoint, TransferPoint};
 use crate::cost::{CostModel, StepLoad};
-use crate::deploy::{Deployment, DeviceTimings, Hardware, Profile, Provenance};
+use crate::deploy::{Deployment, DeviceTimings, FittedTo, Hardware, HardwareProfile};
 use crate::tier::{Link, Links};
 
 /// Fewest points of each kind that must be there.
@@ -93,7 +93,7 @@ pub enum FitError {
 /// fitted, two copies if there are any, and one point held out.
 pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitError> {
     check(measured, deployment)?;
-    let steps: Vec<&Point> = measured.steps.iter().filter(|point| point.role == Role::Fit).collect();
+    let steps: Vec<&StepPoint> = measured.steps.iter().filter(|point| point.role == Role::Fit).collect();
     let copies: Vec<&TransferPoint> = measured.transfers.iter().filter(|point| point.role == Role::Fit).collect();
     let overlaps: Vec<&OverlapPoint> = measured.overlaps.iter().filter(|point| point.role == Role::Fit).collect();
     let hardware = fit_points(&steps, &copies, &overlaps, measured, deployment)?;
@@ -116,8 +116,8 @@ pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitEr
 
 impl Fitted {
     /// The profile in the file `path`; `date` is the day of the measurement.
-    pub fn profile(&self, path: &Path, date: &str) -> Profile {
-        Profile::fitted(path, self.hardware.clone(), Provenance::Timings(self.provenance(date)))
+    pub fn profile(&self, path: &Path, date: &str) -> HardwareProfile {
+        HardwareProfile::fitted(path, self.hardware.clone(), FittedTo::Timings(self.provenance(date)))
     }
 
     /// What a profile says of its origin; `date` is the day of the measurement.
@@ -229,13 +229,13 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
 }
 
 fn fit_points(
-    steps: &[&Point],
+    steps: &[&StepPoint],
     copies: &[&TransferPoint],
     overlaps: &[&OverlapPoint],
     measured: &Measured,
     deployment: &Deployment,
 ) -> Result<Hardware, FitError> {
-    let count = |is: fn(&Point) -> bool| steps.iter().filter(|point| is(point)).count();
+    let count = |is: fn(&StepPoint) -> bool| steps.iter().filter(|point| is(point)).count();
     let decodes = count(|point| point.shape.chunks.is_empty());
     let chunks = count(|point| point.shape.decodes.is_empty());
     for (what, found) in [("decodes to fit", decodes), ("chunks to fit", chunks)] {

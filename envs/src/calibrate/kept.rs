@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceAbout, MeasureError, Measured, MeasurementPlan, Timed};
+use super::{DeviceAbout, MeasureError, Measured, MeasurementPlan, TimedDevice};
 
 /// Measurements after which the file is written again.
 const KEEP_EVERY: usize = 10;
@@ -54,7 +54,7 @@ impl KeptError {
 impl Measured {
     /// Whether these are measurements of what `device` has on it, in blocks of `schedule`'s size, so that they can be
     /// completed there.
-    pub fn is_of(&self, device: &dyn Timed, schedule: &MeasurementPlan) -> bool {
+    pub fn is_of(&self, device: &dyn TimedDevice, schedule: &MeasurementPlan) -> bool {
         let about = device.about();
         (&self.about.name, &self.about.model, self.block_size) == (&about.name, &about.model, schedule.block_size)
     }
@@ -67,7 +67,7 @@ impl Measured {
     pub fn complete_keeping<E: From<MeasureError>>(
         &mut self,
         schedule: &MeasurementPlan,
-        device: &mut dyn Timed,
+        device: &mut dyn TimedDevice,
         every: usize,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
         keep: &mut dyn FnMut(&Measured) -> Result<(), E>,
@@ -149,7 +149,7 @@ impl Kept {
     pub fn complete(
         self,
         schedule: &MeasurementPlan,
-        device: &mut dyn Timed,
+        device: &mut dyn TimedDevice,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(Measured, ControlFlow<()>), KeptError> {
         let Kept { path, before } = self;
@@ -166,7 +166,7 @@ impl Kept {
     }
 }
 
-fn other(path: Option<&Path>, kept: &Measured, device: &dyn Timed, schedule: &MeasurementPlan) -> KeptError {
+fn other(path: Option<&Path>, kept: &Measured, device: &dyn TimedDevice, schedule: &MeasurementPlan) -> KeptError {
     let of =
         |about: &DeviceAbout, block_size: u32| format!("{} on {:?} in blocks of {block_size}", about.model, about.name);
     KeptError::Other {

@@ -1,6 +1,6 @@
 //! From a device's timings to the numbers a step is priced by: measure, keep, go on, fit, report.
 //!
-//! [`MeasurementPlan`] says what has to be timed, [`Timed`] is a device that can be, [`measure`] times it, [`Kept`] does so with
+//! [`MeasurementPlan`] says what has to be timed, [`TimedDevice`] is a device that can be, [`measure`] times it, [`Kept`] does so with
 //! a file that has what was timed so far; [`fit()`] finds the constants of [`cost`](crate::cost) from the points that
 //! are not held out, and tells the errors on those that are; [`render`] writes them down. Whoever has a device stands on
 //! this: nothing here needs one.
@@ -17,6 +17,6 @@ mod schedule;
 pub use errors::{KindErrors, Miss, PointKind, RelativeErrors, render};
 pub use fit::{FitError, Fitted, fit};
 pub use kept::{Kept, KeptError};
-pub use measure::{DeviceAbout, MeasureError, Measured, Timed, measure};
-pub use points::{Direction, Overlap, OverlapPoint, Point, Role, StepShape, Timing, TransferPoint};
+pub use measure::{DeviceAbout, MeasureError, Measured, TimedDevice, measure};
+pub use points::{Direction, Overlap, OverlapPoint, Role, StepPoint, StepShape, Timing, TransferPoint};
 pub use schedule::MeasurementPlan;

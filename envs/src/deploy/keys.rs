@@ -46,7 +46,7 @@ pub(crate) struct Range {
 
 /// A value that was read.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Value {
+pub(super) enum ParsedValue {
     Count(u32),
     Flag(bool),
     Number(f64),
@@ -210,13 +210,13 @@ impl Key {
         !matches!(self.kind, KeyKind::Hardware { .. })
     }
 
-    pub(super) fn read(&'static self, text: &str) -> Result<Value, SettingError> {
-        let number = |range: &Range| text.parse().ok().filter(|value| range.takes(*value)).map(Value::Number);
+    pub(super) fn read(&'static self, text: &str) -> Result<ParsedValue, SettingError> {
+        let number = |range: &Range| text.parse().ok().filter(|value| range.takes(*value)).map(ParsedValue::Number);
         let value = match &self.kind {
-            KeyKind::Count { .. } | KeyKind::Seconds(_) => text.parse().ok().map(Value::Count),
-            KeyKind::Flag(_) => text.parse().ok().map(Value::Flag),
+            KeyKind::Count { .. } | KeyKind::Seconds(_) => text.parse().ok().map(ParsedValue::Count),
+            KeyKind::Flag(_) => text.parse().ok().map(ParsedValue::Flag),
             KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => number(range),
-            KeyKind::Choice { names, .. } => names.iter().position(|name| *name == text).map(Value::Choice),
+            KeyKind::Choice { names, .. } => names.iter().position(|name| *name == text).map(ParsedValue::Choice),
         };
         value.ok_or_else(|| SettingError::value(self.name, text, self.kind.expected()))
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{KEYS, Key, KeyKind, Value, names, nearest};
+use super::keys::{KEYS, Key, KeyKind, ParsedValue, names, nearest};
 use super::{ConfigError, EngineConfig, Hardware};
 use crate::time::Micros;
 
@@ -17,7 +17,7 @@ use crate::time::Micros;
 #[serde(try_from = "String", into = "String")]
 pub struct Setting {
     key: &'static Key,
-    value: Value,
+    value: ParsedValue,
     text: String,
 }
 
@@ -111,13 +111,13 @@ impl Setting {
 
     fn apply(&self, config: &mut EngineConfig) {
         match (&self.key.kind, self.value) {
-            (KeyKind::Count { of, .. }, Value::Count(number)) => *of(config) = number,
-            (KeyKind::Seconds(of), Value::Count(seconds)) => {
+            (KeyKind::Count { of, .. }, ParsedValue::Count(number)) => *of(config) = number,
+            (KeyKind::Seconds(of), ParsedValue::Count(seconds)) => {
                 *of(config) = Micros::from_millis(u64::from(seconds) * 1000)
             }
-            (KeyKind::Flag(of), Value::Flag(is_on)) => *of(config) = is_on,
-            (KeyKind::Number { set, .. }, Value::Number(number)) => set(config, number),
-            (KeyKind::Choice { set, .. }, Value::Choice(index)) => set(config, index),
+            (KeyKind::Flag(of), ParsedValue::Flag(is_on)) => *of(config) = is_on,
+            (KeyKind::Number { set, .. }, ParsedValue::Number(number)) => set(config, number),
+            (KeyKind::Choice { set, .. }, ParsedValue::Choice(index)) => set(config, index),
             // Of the hardware.
             _ => {}
         }
@@ -125,7 +125,9 @@ impl Setting {
 
     /// Sets it, if it is of the hardware; whether it is.
     pub(crate) fn apply_to_hardware(&self, hardware: &mut Hardware) -> bool {
-        let (KeyKind::Hardware { of, .. }, Value::Number(number)) = (&self.key.kind, self.value) else { return false };
+        let (KeyKind::Hardware { of, .. }, ParsedValue::Number(number)) = (&self.key.kind, self.value) else {
+            return false;
+        };
         *of(hardware) = number;
         true
     }

@@ -4,7 +4,7 @@
 //! order in which those that nobody holds are evicted, and nothing else. The two meet in the four calls of [`Evict`], the
 //! manner of foyer's eviction trait: neither the pool nor a scheduler knows which policy runs.
 //!
-//! **A new policy** is a file here, and an entry in [`Eviction`] (its name), in `Policy` and in `policy!`, which the
+//! **A new policy** is a file here, and an entry in [`Eviction`] (its name), in `EvictionPolicy` and in `policy!`, which the
 //! compiler asks for one after the other; the story kit (`kit.rs`) takes it by one line. What it decides by comes in
 //! [`BlockView`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
 //! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
@@ -100,7 +100,7 @@ impl FromStr for Eviction {
 
 /// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
 #[derive(Debug, Clone)]
-pub(crate) enum Policy {
+pub(crate) enum EvictionPolicy {
     Lru(Lru),
     Radix(Radix),
 }
@@ -109,18 +109,18 @@ pub(crate) enum Policy {
 macro_rules! policy {
     ($which:expr, $policy:ident => $body:expr) => {
         match $which {
-            $crate::evict::Policy::Lru($policy) => $body,
-            $crate::evict::Policy::Radix($policy) => $body,
+            $crate::evict::EvictionPolicy::Lru($policy) => $body,
+            $crate::evict::EvictionPolicy::Radix($policy) => $body,
         }
     };
 }
 pub(crate) use policy;
 
-impl Policy {
-    pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> Policy {
+impl EvictionPolicy {
+    pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> EvictionPolicy {
         match eviction {
-            Eviction::Lru => Policy::Lru(Lru::new(num_blocks)),
-            Eviction::Radix => Policy::Radix(Radix::new(num_blocks)),
+            Eviction::Lru => EvictionPolicy::Lru(Lru::new(num_blocks)),
+            Eviction::Radix => EvictionPolicy::Radix(Radix::new(num_blocks)),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::deploy::{DeadEnds, EngineConfig};
 use crate::kv::BlockId;
 use crate::sched::v0::EngineError;
 use crate::sched::{
-    Admittance, BlockCopy, Outcome, PreemptedAs, Pricing, Refusal, RequestId, Slo, Source, StepPlan, V0,
+    Admittance, BlockCopy, Outcome, PreemptedAs, PrefillSource, Pricing, Refusal, RequestId, Slo, StepPlan, V0,
 };
 use crate::tier::{Route, Tier};
 use crate::time::Micros;
@@ -194,9 +194,9 @@ fn config(params: &Params) -> EngineConfig {
 
 fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> LoggedStep {
     let source = |source| match source {
-        Source::Waiting => "W",
-        Source::Continued => "C",
-        Source::Swapped => "S",
+        PrefillSource::Waiting => "W",
+        PrefillSource::Continued => "C",
+        PrefillSource::Swapped => "S",
     };
     let refused = |refusals: &[Refusal]| {
         let status = |refusal: &Refusal| if refusal.status == Admittance::Later { "LATER" } else { "NEVER" };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Divergence, crc, first_difference, object};
 use crate::deploy::{DeadEnds, EngineConfig, EngineKind};
 use crate::kv::{Content, Segment};
-use crate::sched::{Outcome, Refusal, RequestId, Slo, Source, StepPlan, Test, V1};
+use crate::sched::{Outcome, PrefillSource, Refusal, RequestId, Slo, StepPlan, Test, V1};
 use crate::time::Micros;
 
 /// A decision log.
@@ -242,7 +242,7 @@ impl<'a> LogDriver<'a> {
     fn describe(&self, index: usize) -> LoggedStep {
         let (plan, pool, queues) = (&self.plan, self.scheduler.pool(), self.queues());
         let scheduled = self.scheduler.scheduled(plan);
-        let num_admitted = plan.prefills.iter().filter(|prefill| prefill.source == Source::Waiting).count();
+        let num_admitted = plan.prefills.iter().filter(|prefill| prefill.source == PrefillSource::Waiting).count();
         let (running, admitted) = scheduled.split_at(scheduled.len() - num_admitted);
         let admissions = |is_first: bool| {
             let admitted = admitted.iter().filter(|item| (self.scheduler.view(item.id).preemptions == 0) == is_first);

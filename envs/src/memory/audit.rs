@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, draw_row};
+use super::text::{TextSeeds, draw_row};
 use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Span, Work, checksum};
 use crate::kv::{BlockId, Content};
 use crate::sched::RequestId;
@@ -48,7 +48,7 @@ pub(super) struct Audit {
 /// What is known of one request that is not done.
 #[derive(Debug)]
 struct Held {
-    text: Text,
+    text: TextSeeds,
     /// Tokens whose keys and values exist or are being written.
     written: u32,
     /// Where contents are computed: checksums of its leading full blocks.
@@ -83,7 +83,7 @@ impl Audit {
     }
 
     pub(super) fn arrived(&mut self, id: RequestId, content: Content) {
-        self.requests.insert(id, Held { text: Text::new(content), written: 0, recorded: Vec::new(), tail: None });
+        self.requests.insert(id, Held { text: TextSeeds::new(content), written: 0, recorded: Vec::new(), tail: None });
     }
 
     pub(super) fn left(&mut self, id: RequestId) {

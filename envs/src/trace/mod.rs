@@ -60,7 +60,7 @@ pub use crate::files::{Compression, ZSTD_WINDOW_LOG_MAX};
 use crate::time::Micros;
 use error::excerpt;
 use sessions::Sessions;
-use source::{Opened, Source};
+use source::{LineSource, Opened};
 
 /// Longest prompt accepted, tokens.
 pub const MAX_PROMPT_TOKENS: u32 = 1 << 24;
@@ -155,7 +155,7 @@ enum Rows {
 
 /// A row a line.
 struct Lines {
-    source: Source,
+    source: LineSource,
     parser: Parser,
     line: String,
     /// `line` holds a row that has not been parsed.
@@ -203,7 +203,7 @@ impl TraceReader {
         let rows = if archive::recognise(&opened.start) || kvct::recognise(&opened.start) {
             Rows::Sessions(Sessions::read(opened, arrivals)?)
         } else {
-            Rows::Lines(Lines::recognise(Source::new(opened))?)
+            Rows::Lines(Lines::recognise(LineSource::new(opened))?)
         };
         Ok(TraceReader {
             path,
@@ -307,7 +307,7 @@ impl Iterator for TraceReader {
 }
 
 impl Lines {
-    fn recognise(mut source: Source) -> Result<Lines, TraceError> {
+    fn recognise(mut source: LineSource) -> Result<Lines, TraceError> {
         let mut line = String::new();
         if !source.next_line(&mut line)? {
             return Err(source.file_error(Fault::Empty));

@@ -8,11 +8,11 @@ mod synthetic;
 use std::ops::ControlFlow;
 
 use kvtide_envs::calibrate::{
-    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, MeasurementPlan, Overlap, Point, Role, StepShape,
-    Timed, Timing, fit, measure, render,
+    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, MeasurementPlan, Overlap, Role, StepPoint,
+    StepShape, TimedDevice, Timing, fit, measure, render,
 };
 use kvtide_envs::cost::{Chunk, CostModel};
-use kvtide_envs::deploy::{Deployment, EngineKind, Kernels};
+use kvtide_envs::deploy::{Deployment, EngineKind, KernelTimes};
 use synthetic::Synthetic;
 
 fn measured(device: &mut Synthetic, budget: u32) -> Measured {
@@ -30,7 +30,7 @@ fn tiles(seed: u64) -> Synthetic {
     synthetic::all(seed).into_iter().find(|device| device.name == "tiles").unwrap()
 }
 
-fn kernels(measured: &Measured, device: &Synthetic) -> Kernels {
+fn kernels(measured: &Measured, device: &Synthetic) -> KernelTimes {
     fit(measured, &device.deployment).unwrap().hardware.kernels.unwrap()
 }
 
@@ -137,7 +137,7 @@ fn the_report_tells_each_kind_and_what_was_missed() {
 /// A device that fails at its first copy.
 struct Failing(Synthetic);
 
-impl Timed for Failing {
+impl TimedDevice for Failing {
     fn about(&self) -> DeviceAbout {
         self.0.about()
     }
@@ -214,7 +214,7 @@ fn however_many_sizes_are_timed_the_curve_stays_small() {
         // A curve that bends everywhere.
         let mut timing = point.timing;
         timing.seconds = 4e-3 + 1e-8 * f64::from(tokens).powi(3);
-        measured.steps.push(Point { role: Role::Fit, shape, timing });
+        measured.steps.push(StepPoint { role: Role::Fit, shape, timing });
     }
     let kernels = kernels(&measured, &device);
     assert_eq!((kernels.validate(), kernels.tokens.len() <= 64), (Ok(()), true));

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::buffer::{Buffer, Plain, guarded, poisoned};
+use super::buffer::{AlignedBuffer, Plain, guarded, poisoned};
 use super::layer::{Want, compare, near};
 use super::random::Random;
-use super::{Arg, Check, Launcher};
+use super::{Check, CheckArg, Launcher};
 use crate::launch::{self, BLOCK_SIZE, DecodeItem, Geometry, MergeItem, NO_PARTIAL, PrefillChunk, PrefillItem};
 use crate::reference::{Attended, Element, KvLayer, KvSequence, attend};
 
@@ -106,8 +106,8 @@ impl PagedCache {
 }
 
 /// Bytes of items.
-fn words<const N: usize>(items: impl Iterator<Item = [u32; N]>) -> Buffer {
-    Buffer::of(&guarded(items.flatten().collect::<Vec<u32>>()))
+fn words<const N: usize>(items: impl Iterator<Item = [u32; N]>) -> AlignedBuffer {
+    AlignedBuffer::of(&guarded(items.flatten().collect::<Vec<u32>>()))
 }
 
 /// Accumulators and states: `f32` as bits.
@@ -167,9 +167,9 @@ struct QueryBatch<'a> {
     stride: usize,
     query: Vec<u16>,
     out_stride: usize,
-    out: Buffer,
-    values: Buffer,
-    states: Buffer,
+    out: AlignedBuffer,
+    values: AlignedBuffer,
+    states: AlignedBuffer,
 }
 
 impl<'a> QueryBatch<'a> {
@@ -179,9 +179,17 @@ impl<'a> QueryBatch<'a> {
         let query = random.normals(cache.element, rows * stride, 1.0);
         let out_stride = cache.width() + 4 * random.range(0, 3) as usize;
         // All bits set is a NaN; the guard's pattern stays what it is.
-        let values = Buffer::of(&guarded(vec![u32::MAX; partials * cache.width()]));
-        let states = Buffer::of(&guarded(vec![u32::MAX; partials * cache.heads() * 2]));
-        Self { cache, stride, query, out_stride, out: Buffer::of(&poisoned::<u16>(rows * out_stride)), values, states }
+        let values = AlignedBuffer::of(&guarded(vec![u32::MAX; partials * cache.width()]));
+        let states = AlignedBuffer::of(&guarded(vec![u32::MAX; partials * cache.heads() * 2]));
+        Self {
+            cache,
+            stride,
+            query,
+            out_stride,
+            out: AlignedBuffer::of(&poisoned::<u16>(rows * out_stride)),
+            values,
+            states,
+        }
     }
 
     fn query(&self, row: usize) -> &[u16] {
@@ -194,28 +202,28 @@ impl<'a> QueryBatch<'a> {
         launcher: &mut dyn Launcher,
         kernel: &str,
         geometry: &Geometry,
-        items: &Buffer,
+        items: &AlignedBuffer,
     ) -> Result<Partials, String> {
         let cache = self.cache;
         launcher.launch(
             &cache.entry(kernel),
             geometry,
             &mut [
-                Arg::In(Buffer::of(&guarded(self.query.clone())).bytes()),
-                Arg::U64(self.stride as u64),
-                Arg::In(Buffer::of(&cache.pool).bytes()),
-                Arg::U64(cache.layer.block_stride as u64),
-                Arg::U64(cache.layer.key_offset as u64),
-                Arg::U64(cache.layer.value_offset as u64),
-                Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
-                Arg::In(items.bytes()),
-                Arg::Out(self.values.bytes_mut()),
-                Arg::Out(self.states.bytes_mut()),
-                Arg::Out(self.out.bytes_mut()),
-                Arg::U64(self.out_stride as u64),
-                Arg::U32(cache.layer.kv_heads as u32),
-                Arg::U32(cache.group as u32),
-                Arg::F32(cache.scale),
+                CheckArg::In(AlignedBuffer::of(&guarded(self.query.clone())).bytes()),
+                CheckArg::U64(self.stride as u64),
+                CheckArg::In(AlignedBuffer::of(&cache.pool).bytes()),
+                CheckArg::U64(cache.layer.block_stride as u64),
+                CheckArg::U64(cache.layer.key_offset as u64),
+                CheckArg::U64(cache.layer.value_offset as u64),
+                CheckArg::In(AlignedBuffer::of(&guarded(cache.tables.clone())).bytes()),
+                CheckArg::In(items.bytes()),
+                CheckArg::Out(self.values.bytes_mut()),
+                CheckArg::Out(self.states.bytes_mut()),
+                CheckArg::Out(self.out.bytes_mut()),
+                CheckArg::U64(self.out_stride as u64),
+                CheckArg::U32(cache.layer.kv_heads as u32),
+                CheckArg::U32(cache.group as u32),
+                CheckArg::F32(cache.scale),
             ],
         )?;
         let partials = Partials { values: self.values.read(), states: self.states.read() };
@@ -232,13 +240,13 @@ impl<'a> QueryBatch<'a> {
             &format!("kvtide_paged_merge_{}", self.cache.element.suffix()),
             &launch::paged_merge(merges.len(), heads, head_dim),
             &mut [
-                Arg::In(self.values.bytes()),
-                Arg::In(self.states.bytes()),
-                Arg::In(words(merges.iter().map(MergeItem::words)).bytes()),
-                Arg::Out(self.out.bytes_mut()),
-                Arg::U64(self.out_stride as u64),
-                Arg::U32(heads),
-                Arg::U32(head_dim),
+                CheckArg::In(self.values.bytes()),
+                CheckArg::In(self.states.bytes()),
+                CheckArg::In(words(merges.iter().map(MergeItem::words)).bytes()),
+                CheckArg::Out(self.out.bytes_mut()),
+                CheckArg::U64(self.out_stride as u64),
+                CheckArg::U32(heads),
+                CheckArg::U32(head_dim),
             ],
         )
     }

@@ -101,7 +101,7 @@ pub fn encode(spec: &TableSpec<'_>, out: &mut [u8]) -> Result<usize, EncodeError
     }
     let found = out.len();
     let out = out.get_mut(..needed).ok_or(EncodeError::Space { needed, found })?;
-    write(spec, &mut Writer { out: &mut *out, len: 0 })?;
+    write(spec, &mut ByteWriter { out: &mut *out, len: 0 })?;
 
     let file = TableFile::parse(out)?;
     if file.schema_hash() == SCHEMA_HASH && file.action_set_hash() == ACTION_SET_HASH {
@@ -136,7 +136,7 @@ fn metadata_len(spec: &TableSpec<'_>) -> usize {
 }
 
 /// Writes the sections in order. `check_counts` has made every narrowing exact.
-fn write(spec: &TableSpec<'_>, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+fn write(spec: &TableSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), EncodeError> {
     writer.put(&MAGIC)?;
     writer.put(&FORMAT_VERSION.to_le_bytes())?;
     writer.put(&[spec.profile as u8, spec.ranges.len() as u8, NUM_HEADS as u8, 0, 0, 0])?;
@@ -167,12 +167,12 @@ fn write(spec: &TableSpec<'_>, writer: &mut Writer<'_>) -> Result<(), EncodeErro
     writer.put(&crc.to_le_bytes())
 }
 
-struct Writer<'a> {
+struct ByteWriter<'a> {
     out: &'a mut [u8],
     len: usize,
 }
 
-impl Writer<'_> {
+impl ByteWriter<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         let (needed, found) = (self.len + bytes.len(), self.out.len());
         let slot = self.out.get_mut(self.len..needed).ok_or(EncodeError::Space { needed, found })?;

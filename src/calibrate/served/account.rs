@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvtide_envs::deploy::Profile;
+use kvtide_envs::deploy::HardwareProfile;
 
 use super::{Calibration, CalibrationReport, MeasuredRun, picture, text};
 use crate::calibrate::Account;
@@ -45,7 +45,7 @@ impl Account for RunAccount {
         &self.report.warnings
     }
 
-    fn profile(&self, path: &Path) -> Profile {
+    fn profile(&self, path: &Path) -> HardwareProfile {
         self.calibration.profile(&self.run, path, &self.command)
     }
 

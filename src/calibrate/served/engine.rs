@@ -60,7 +60,7 @@ impl MeasuredEngine {
                 MeasuredFault::Json(super::measured::without_position(&error)),
             )
         })?;
-        Settings { meta: &meta }.engine().map_err(|fault| MeasuredError::file(&file.name, fault))
+        MetaSettings { meta: &meta }.engine().map_err(|fault| MeasuredError::file(&file.name, fault))
     }
 
     /// What `--env` would call it, if it is among the built-in profiles.
@@ -107,11 +107,11 @@ impl MeasuredEngine {
 }
 
 /// Settings of `meta.json` by name.
-struct Settings<'a> {
+struct MetaSettings<'a> {
     meta: &'a Value,
 }
 
-impl Settings<'_> {
+impl MetaSettings<'_> {
     fn engine(&self) -> Result<MeasuredEngine, MeasuredFault> {
         let text = |path: &[&str]| path.iter().fold(self.meta, |value, key| &value[*key]).as_str().map(str::to_owned);
         let unknown = || "unknown".to_owned();

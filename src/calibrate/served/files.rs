@@ -56,9 +56,9 @@ impl Files {
     }
 }
 
-type Found = [Option<TextFile>; 3];
+type FoundFiles = [Option<TextFile>; 3];
 
-fn folder(path: &Path) -> Result<Found, MeasuredError> {
+fn folder(path: &Path) -> Result<FoundFiles, MeasuredError> {
     let holds = |folder: &Path| NAMES.iter().any(|name| folder.join(name).is_file());
     let home = if holds(path) {
         path.to_owned()
@@ -73,7 +73,7 @@ fn folder(path: &Path) -> Result<Found, MeasuredError> {
         }
         home
     };
-    let mut found = Found::default();
+    let mut found = FoundFiles::default();
     for (file, name) in found.iter_mut().zip(NAMES) {
         let path = home.join(name);
         if path.is_file() {
@@ -84,7 +84,7 @@ fn folder(path: &Path) -> Result<Found, MeasuredError> {
     Ok(found)
 }
 
-fn archive(path: &Path) -> Result<Found, MeasuredError> {
+fn archive(path: &Path) -> Result<FoundFiles, MeasuredError> {
     let wrong = |fault| MeasuredError::file(path.display(), fault);
     let broken = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => wrong(MeasuredFault::EndsEarly),
@@ -93,7 +93,7 @@ fn archive(path: &Path) -> Result<Found, MeasuredError> {
     };
     let unpacked = Unpacked::open(path).map_err(|error| wrong(MeasuredFault::Open(error.to_string())))?;
     let mut archive = Archive::new(unpacked.reader);
-    let mut found = Found::default();
+    let mut found = FoundFiles::default();
     for entry in archive.entries().map_err(broken)?.take(MAX_ENTRIES) {
         let entry = entry.map_err(broken)?;
         if !entry.header().entry_type().is_file() {

@@ -138,7 +138,7 @@ pub fn fit(setup: &Setup, seen: &ObservedRun, watch: &mut dyn FnMut()) -> Result
         });
     }
     let start = FittedConstants::of(&setup.deployment.hardware);
-    let mut search = Search { setup, seen, prior: start, simulations: 0, watch };
+    let mut search = FitSearch { setup, seen, prior: start, simulations: 0, watch };
     let coarse = search.descend(start, &EFFICIENCIES, COARSE)?;
     let scanned = search.scan_cold_start(coarse)?;
     // One that is zero has no logarithm and stays.
@@ -148,7 +148,7 @@ pub fn fit(setup: &Setup, seen: &ObservedRun, watch: &mut dyn FnMut()) -> Result
     Ok(Fit { constants, objective, simulations: search.simulations })
 }
 
-struct Search<'a> {
+struct FitSearch<'a> {
     setup: &'a Setup,
     seen: &'a ObservedRun,
     prior: FittedConstants,
@@ -156,7 +156,7 @@ struct Search<'a> {
     watch: &'a mut dyn FnMut(),
 }
 
-impl Search<'_> {
+impl FitSearch<'_> {
     /// Varies the parameters `free` downhill from `start`.
     fn descend(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvtide_envs::deploy::{Profile, Provenance, ServedRun};
+use kvtide_envs::deploy::{FittedTo, HardwareProfile, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
@@ -149,7 +149,7 @@ impl Calibration {
     }
 
     /// The fitted accelerator as the profile in the file `path`, written by `command`.
-    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> Profile {
+    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> HardwareProfile {
         let range = self.fit_range();
         let hardware = self.fit.constants.apply(&self.setup.deployment.hardware);
         let provenance = ServedRun {
@@ -166,7 +166,7 @@ impl Calibration {
             kv_usage: range.kv_usage,
             cold_start_s: self.fit.constants.cold_start,
         };
-        Profile::fitted(path, hardware, Provenance::Run(provenance))
+        HardwareProfile::fitted(path, hardware, FittedTo::Run(provenance))
     }
 
     fn constants(&self) -> Vec<FittedConstant> {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{CalibrationReport, Curves, FittedConstant, Pair, PairedPercentiles, RunErrors};
 
-type Latency = fn(&RunErrors) -> Option<PairedPercentiles>;
+type LatencyErrors = fn(&RunErrors) -> Option<PairedPercentiles>;
 
 /// A calibration for people.
 pub(super) fn render(report: &CalibrationReport) -> String {
@@ -67,7 +67,7 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
     };
     row("output tokens/s", &|errors| errors.output_tok_s);
     row("makespan s", &|errors| errors.makespan_s);
-    let latencies: [(&str, Latency); 3] =
+    let latencies: [(&str, LatencyErrors); 3] =
         [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
     for (name, of) in latencies {
         row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));

@@ -6,7 +6,7 @@ use rand::RngExt;
 
 use super::{Rules, samples};
 use crate::distil::dataset::{self, Sample, Visit};
-use crate::distil::{DistilConfig, PerHead, Tree};
+use crate::distil::{DistilConfig, PerHeadTrees, Tree};
 
 fn config(max_leaves: u32) -> DistilConfig {
     DistilConfig { max_leaves, min_leaf_samples: 1, ..DistilConfig::default() }
@@ -190,7 +190,7 @@ fn a_tree_for_each_head_decides_that_head_alone() {
     });
     let values = random_values(250, 4, 3);
     let all = samples(&teacher, &values);
-    let forest = PerHead::grow(&all, &config(8), ActionProfile::Full);
+    let forest = PerHeadTrees::grow(&all, &config(8), ActionProfile::Full);
     assert_eq!(forest.leaves(), 2 + 2 + 1 + 2);
     for sample in &all {
         assert_eq!(forest.decide(&sample.visit.observation, ActionMask::ALL), sample.action);
@@ -200,7 +200,7 @@ fn a_tree_for_each_head_decides_that_head_alone() {
         |tree: &Tree| all.iter().filter(|sample| tree.action(&sample.visit.observation) != sample.action).count();
     assert!(wrong(&Tree::grow(&all, &config(7))) > 0 && wrong(&Tree::grow(&all, &config(8))) == 0);
     // Heads outside the profile stay as they are.
-    let watermark = PerHead::grow(&all, &config(8), ActionProfile::Watermark);
+    let watermark = PerHeadTrees::grow(&all, &config(8), ActionProfile::Watermark);
     let said = watermark.decide(&all[0].visit.observation, ActionMask::ALL);
     assert_eq!(said, all[0].action);
     assert_eq!(watermark.leaves(), 2);

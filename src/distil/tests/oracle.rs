@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::distil::bins;
 use crate::distil::dataset::{Sample, Visit};
-use crate::distil::split::{PackedSample, Search};
+use crate::distil::split::{PackedSample, SplitSearch};
 use crate::distil::{DistilConfig, Tree};
 
 fn sample() -> impl Strategy<Value = Sample> {
@@ -66,7 +66,7 @@ proptest! {
         let columns = bins::columns(&samples, 256);
         let rows: Vec<PackedSample> = samples.iter().map(PackedSample::new).collect();
         let members: Vec<u32> = (0..samples.len() as u32).collect();
-        let found = Search::new(256, min_samples).best(&columns, &rows, &members);
+        let found = SplitSearch::new(256, min_samples).best(&columns, &rows, &members);
         let expected = best_gain(&samples, min_samples as usize);
         prop_assert!((found.map_or(0.0, |split| split.gain) - expected).abs() < 1e-6, "{found:?}, oracle {expected}");
 

@@ -7,7 +7,7 @@ use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Observation, TreeNode};
 
-use super::{Provenance, Student, Tree, provenance, student};
+use super::{Student, TableProvenance, Tree, provenance, student};
 use crate::agent::Validator;
 use crate::export::{Chosen, choose};
 
@@ -50,7 +50,7 @@ fn chosen(worth: fn(usize, u8) -> u64, least_free: f32) -> Chosen {
     student.tree = tree(vec![split, leaf(2), leaf(8)]);
     student.ranges[Feature::FreeFraction as usize] = FeatureRange { min: least_free, max: 1.0 };
     let training = [("fallback".to_owned(), "0.03".to_owned())].into();
-    let provenance = Provenance { training, ..provenance() };
+    let provenance = TableProvenance { training, ..provenance() };
     let validator = Validator::new(Box::new(Worlds(worth)), 16, 1);
     let (engine, stop) = (Action::V1_DEFAULT.controls(), AtomicBool::new(false));
     choose(&student, &provenance, engine, &validator, &stop).unwrap().unwrap()

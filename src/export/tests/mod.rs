@@ -13,8 +13,8 @@ use kvtide_runtime::{
 };
 use rand::RngExt;
 
-use super::{ExportError, Provenance, encode, load, load_table, save};
-use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHead, Student, Tree};
+use super::{ExportError, TableProvenance, encode, load, load_table, save};
+use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHeadTrees, Student, Tree};
 
 /// A student with a random tree of about `splits` splits, thresholds within the range of each feature.
 fn student(splits: usize, seed: u64) -> Student {
@@ -37,7 +37,7 @@ fn student(splits: usize, seed: u64) -> Student {
     let head = |head: &Head| HeadFidelity { head: head.name(), by_visits: 0.9, by_regret: 0.987_65 };
     let fidelity = Fidelity { heads: Head::ALL.iter().map(head).collect(), joint: 0.95, samples: 200 };
     Student {
-        per_head: (PerHead::grow(&[], &DistilConfig::default(), ActionProfile::Full), fidelity.clone()),
+        per_head: (PerHeadTrees::grow(&[], &DistilConfig::default(), ActionProfile::Full), fidelity.clone()),
         tree: Tree { nodes, importance: [0.0; NUM_FEATURES] },
         smaller: Vec::new(),
         profile: ActionProfile::Full,
@@ -47,8 +47,8 @@ fn student(splits: usize, seed: u64) -> Student {
     }
 }
 
-fn provenance() -> Provenance {
-    Provenance {
+fn provenance() -> TableProvenance {
+    TableProvenance {
         experiment: "chat".to_owned(),
         commit: "0123abc".to_owned(),
         seed: 7,
@@ -113,7 +113,7 @@ fn features(student: &Student) -> String {
 
 #[test]
 fn too_long_metadata_is_an_error_of_one_line() {
-    let long = Provenance { teacher: "x".repeat(20_000), ..provenance() };
+    let long = TableProvenance { teacher: "x".repeat(20_000), ..provenance() };
     let error = encode(&student(1, 1), &long).unwrap_err().to_string();
     assert!(error.contains("bytes of metadata, the limit is 16384"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_envs::calibrate::{
-    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, Timed, Timing, fit, measure,
+    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, fit, measure,
 };
 use kvtide_envs::cost::{Chunk, CostModel};
 use kvtide_envs::deploy::Deployment;
@@ -96,9 +96,9 @@ fn what_is_timed_is_what_the_device_takes() {
 
 /// The emulated device, on which a kernel that does nothing takes as long as one that does: its launches as if they took
 /// no time, so that not every step of a tiny model is lost in them.
-struct QuickLaunches(Box<dyn Timed>);
+struct QuickLaunches(Box<dyn TimedDevice>);
 
-impl Timed for QuickLaunches {
+impl TimedDevice for QuickLaunches {
     fn about(&self) -> DeviceAbout {
         self.0.about()
     }

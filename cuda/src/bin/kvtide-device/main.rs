@@ -19,7 +19,7 @@ use kvtide_cuda::{
 use kvtide_envs::calibrate::{Fitted, Measured, MeasurementPlan, fit, render as render_fit};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::deploy::{Deployment, Hardware, Profile, Provenance};
+use kvtide_envs::deploy::{Deployment, FittedTo, Hardware, HardwareProfile};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::files;
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
@@ -27,7 +27,7 @@ use kvtide_envs::sched::Slo;
 use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;
 
-use self::options::{Cli, Command, Options};
+use self::options::{Cli, Command, DeviceOptions};
 
 /// Points after which what was timed is written down.
 const KEEP_EVERY: usize = 20;
@@ -85,7 +85,7 @@ fn milestone(text: &str) {
     eprintln!("{text}");
 }
 
-fn host_schedules(options: &Options) -> Section<ScheduleReport> {
+fn host_schedules(options: &DeviceOptions) -> Section<ScheduleReport> {
     let mut host = |shape: KvShape, _: &EngineConfig| {
         let token_bytes = (shape.block_bytes() / u64::from(shape.block_size)) as u32;
         Ok(MemorySource::Host { token_bytes })
@@ -99,7 +99,7 @@ fn host_schedules(options: &Options) -> Section<ScheduleReport> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn kernel_checks(options: &Options) -> Section<Vec<KernelCheck>> {
+fn kernel_checks(options: &DeviceOptions) -> Section<Vec<KernelCheck>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -112,7 +112,7 @@ fn kernel_checks(options: &Options) -> Section<Vec<KernelCheck>> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), |()| Section::Done(checks))
 }
 
-fn device_schedules(options: &Options) -> Section<ScheduleReport> {
+fn device_schedules(options: &DeviceOptions) -> Section<ScheduleReport> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -127,7 +127,7 @@ fn device_schedules(options: &Options) -> Section<ScheduleReport> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Speed)) -> Section<Vec<Speed>> {
+fn speeds(options: &DeviceOptions, deployment: &Deployment, each: &mut dyn FnMut(&Speed)) -> Section<Vec<Speed>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -141,7 +141,7 @@ fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Spee
 
 /// The fit. What it is fitted to is kept in `timings` as it comes, so that a run that was cut off goes on, and another fit
 /// needs no device.
-fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
+fn fitted(options: &DeviceOptions, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -149,7 +149,11 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
     timed().map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, Box<dyn Error>> {
+fn measured(
+    options: &DeviceOptions,
+    deployment: &Deployment,
+    timings: Option<&Path>,
+) -> Result<Measured, Box<dyn Error>> {
     let engine = options.engine(deployment)?;
     let mut timer = timer(options.device, deployment, &engine, &options.commit)?;
     let schedule = MeasurementPlan::new(&engine, options.points, options.repeats);
@@ -174,7 +178,7 @@ fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) 
     Ok(measured)
 }
 
-fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<DeviceComparison>> {
+fn comparisons(options: &DeviceOptions, deployment: &Deployment) -> Section<Vec<DeviceComparison>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -198,7 +202,7 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Device
     compared().map_or_else(Section::Failed, Section::Done)
 }
 
-fn check(options: &Options) -> bool {
+fn check(options: &DeviceOptions) -> bool {
     let report = DeviceReport {
         host_schedules: host_schedules(options),
         kernels: kernel_checks(options),
@@ -209,7 +213,7 @@ fn check(options: &Options) -> bool {
     !report.has_failed()
 }
 
-fn speed(options: &Options) -> Result<bool, String> {
+fn speed(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match speeds(options, &deployment, &mut |speed| println!("{}", speed_line(speed))) {
         Section::Done(_) | Section::Unasked => Ok(true),
@@ -217,7 +221,7 @@ fn speed(options: &Options) -> Result<bool, String> {
     }
 }
 
-fn calibrate_alone(options: &Options) -> Result<bool, String> {
+fn calibrate_alone(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match fitted(options, &deployment, None) {
         Section::Done(fitted) => {
@@ -233,7 +237,7 @@ fn calibrate_alone(options: &Options) -> Result<bool, String> {
     }
 }
 
-fn compare_alone(options: &Options) -> Result<bool, String> {
+fn compare_alone(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     let report = DeviceReport { comparisons: comparisons(options, &deployment), ..empty(options) };
     if let Section::Skipped(why) | Section::Failed(why) = &report.comparisons {
@@ -244,7 +248,7 @@ fn compare_alone(options: &Options) -> Result<bool, String> {
 }
 
 /// One part of a report, as data in --out.
-fn part(options: &Options, name: &str) -> Result<bool, String> {
+fn part(options: &DeviceOptions, name: &str) -> Result<bool, String> {
     let path = options.out.as_deref().ok_or("part needs --out FILE")?;
     let deployment = options.deployment()?;
     let json = match name {
@@ -261,7 +265,7 @@ fn part(options: &Options, name: &str) -> Result<bool, String> {
 }
 
 /// A part, by this program in a process of its own. `env` stands for --env, if it is another.
-fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, env: Option<&str>) -> Section<T> {
+fn run_part<T: DeserializeOwned>(options: &DeviceOptions, folder: &Path, name: &str, env: Option<&str>) -> Section<T> {
     milestone(&format!("{name} …"));
     let path = folder.join(format!("{name}.part"));
     let run = || -> Result<Section<T>, String> {
@@ -280,7 +284,7 @@ fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, e
     section
 }
 
-fn all(options: &Options) -> Result<bool, String> {
+fn all(options: &DeviceOptions) -> Result<bool, String> {
     let folder = options.out.clone().ok_or("all needs --out FOLDER")?;
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let deployment = options.deployment()?;
@@ -319,14 +323,14 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
 }
 
 /// The fitted hardware under the name of its file.
-fn profile(fitted: &Fitted, path: &Path, options: &Options) -> Profile {
+fn profile(fitted: &Fitted, path: &Path, options: &DeviceOptions) -> HardwareProfile {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let hardware = Hardware { name, ..fitted.hardware.clone() };
-    Profile { hardware, provenance: Some(Provenance::Timings(fitted.provenance(&options.date))) }
+    HardwareProfile { hardware, provenance: Some(FittedTo::Timings(fitted.provenance(&options.date))) }
 }
 
 /// A report of nothing.
-fn empty(options: &Options) -> DeviceReport {
+fn empty(options: &DeviceOptions) -> DeviceReport {
     let about: Option<Result<_, MemoryError>> = options.no_device().is_none().then(|| about(options.device));
     let about = about.and_then(Result::ok);
     DeviceReport {

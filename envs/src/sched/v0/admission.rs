@@ -2,7 +2,7 @@
 
 use kvtide_rules::Seat;
 
-use super::super::{Admittance, Entry, Phase, Prefill, Refusal, RequestId, Source, StepPlan, Test};
+use super::super::{Admittance, Entry, Phase, Prefill, PrefillSource, Refusal, RequestId, StepPlan, Test};
 use super::{StepContext, V0};
 use crate::kv::blocks_for;
 use crate::tier::Tier;
@@ -49,7 +49,7 @@ impl V0 {
             request.slots = request.len();
             request.phase = Phase::Running;
             let samples = tokens == head.tokens;
-            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting, samples });
+            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: PrefillSource::Waiting, samples });
             self.loose.push(head.id);
             self.enqueue(head.id);
             step.tokens += tokens;

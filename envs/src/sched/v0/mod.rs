@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use kvtide_runtime::{Admission, Controls};
 
-use super::cohort::{Cohort, Turn};
+use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool};
@@ -71,7 +71,7 @@ pub struct V0 {
 #[derive(Debug, Clone, Default)]
 struct Scratch {
     /// Running requests to be looked at, in running order.
-    turns: Vec<Turn>,
+    turns: Vec<StepPlace>,
     /// Requests swapped in, in that order.
     swapped_in: Vec<RequestId>,
     /// Recompute victims, in the order preempted.

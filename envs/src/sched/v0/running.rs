@@ -2,8 +2,8 @@
 
 use kvtide_rules::victim;
 
-use super::super::cohort::Turn;
-use super::super::{Phase, Prefill, RequestId, Source, Stage, StepPlan};
+use super::super::cohort::StepPlace;
+use super::super::{Phase, Prefill, PrefillSource, RequestId, Stage, StepPlan};
 use super::{EngineError, StepContext, V0};
 use crate::tier::Tier;
 
@@ -35,13 +35,13 @@ impl V0 {
     }
 
     /// Those who must be looked at, in running order: members of the cohort to which something happens, and the loose.
-    fn find_turns(&mut self, turns: &mut Vec<Turn>) {
+    fn find_turns(&mut self, turns: &mut Vec<StepPlace>) {
         let requests = &self.requests;
         let is_due = |id: &RequestId| {
             let request = &requests[id.index()];
             request.joined.is_some() && request.next_event == self.planned
         };
-        let turn = |id: RequestId| Turn { ticket: requests[id.index()].ticket, id };
+        let turn = |id: RequestId| StepPlace { ticket: requests[id.index()].ticket, id };
         turns.extend(self.cohort.due(self.planned).filter(is_due).map(turn));
         turns.extend(self.loose.iter().copied().map(turn));
         turns.sort_unstable();
@@ -49,10 +49,15 @@ impl V0 {
         turns.dedup();
     }
 
-    fn serve(&mut self, turns: &[Turn], step: &mut StepContext<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    fn serve(
+        &mut self,
+        turns: &[StepPlace],
+        step: &mut StepContext<'_>,
+        plan: &mut StepPlan,
+    ) -> Result<(), EngineError> {
         // Position of the next in turn. It matters while no block is free, and is kept only then.
         let mut head = 0;
-        for &Turn { id, .. } in turns {
+        for &StepPlace { id, .. } in turns {
             if !self.is_running(id) {
                 continue;
             }
@@ -86,7 +91,7 @@ impl V0 {
         }
         let (context, rest) = (request.computed, request.len() - request.computed);
         let tokens = rest.min(self.budget_left(step));
-        plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued, samples: tokens == rest });
+        plan.prefills.push(Prefill { id, tokens, context, source: PrefillSource::Continued, samples: tokens == rest });
         step.tokens += tokens;
     }
 

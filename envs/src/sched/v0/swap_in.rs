@@ -1,6 +1,6 @@
 //! Swapped → running: requests come back from the host, head first, and go on in the same step.
 
-use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan, Test};
+use super::super::{Admittance, BlockCopy, Phase, Prefill, PrefillSource, Refusal, RequestId, Stage, StepPlan, Test};
 use super::{StepContext, V0};
 use crate::tier::{Route, Tier};
 
@@ -58,7 +58,7 @@ impl V0 {
         } else {
             let context = request.computed;
             let samples = context + tokens == request.len();
-            plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped, samples });
+            plan.prefills.push(Prefill { id, tokens, context, source: PrefillSource::Swapped, samples });
             self.loose.push(id);
         }
     }

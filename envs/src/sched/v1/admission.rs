@@ -1,7 +1,7 @@
 //! Waiting → running: the only place where the watermark is tested.
 
-use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
-use super::{StepContext, Turn, V1};
+use super::super::{Admittance, BlockCopy, Entry, Phase, PrefillSource, Refusal, RequestId, StepPlan, Test};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::{BlockId, blocks_for};
 use crate::tier::Route;
 
@@ -147,9 +147,9 @@ impl V1 {
         self.head.of = None;
         self.bring_back(id, plan);
         self.running.push(id);
-        self.loose.push(Turn { ticket, id });
+        self.loose.push(StepPlace { ticket, id });
         self.register(id, known.min(offer.present + offer.tokens));
-        self.compute(id, offer.tokens, Source::Waiting, step, plan);
+        self.compute(id, offer.tokens, PrefillSource::Waiting, step, plan);
     }
 
     /// Copies what the cache did not hold from the host, and gives the host blocks back.

@@ -31,7 +31,7 @@ use kvtide_runtime::{Admission, Controls};
 
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
-use super::cohort::{Cohort, Turn};
+use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
@@ -48,9 +48,9 @@ pub struct V1 {
     /// In the order admitted, which is the order of tickets.
     running: Vec<RequestId>,
     sequences: Vec<Sequence>,
-    cohort: Cohort<Turn>,
+    cohort: Cohort<StepPlace>,
     /// Running requests outside the cohort, in running order.
-    loose: Vec<Turn>,
+    loose: Vec<StepPlace>,
     /// Requests that left the cohort in the step planned last with a token on its way.
     departed: Vec<RequestId>,
     /// Waiting requests whose blocks are on the host.
@@ -65,7 +65,7 @@ pub struct V1 {
     preemptions: u64,
     head: HeadLookup,
     /// Turns of one step, kept so that a step allocates nothing.
-    turns: Vec<Turn>,
+    turns: Vec<StepPlace>,
 }
 
 /// The step in progress.

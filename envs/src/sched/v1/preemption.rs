@@ -3,7 +3,7 @@
 use kvtide_rules::victim;
 
 use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
-use super::{StepContext, Turn, V1};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::blocks_for;
 use crate::tier::Route;
 
@@ -41,7 +41,7 @@ impl V1 {
         }
         let position = self.position(victim);
         self.running.remove(position);
-        self.forget_loose(Turn { ticket: self.sequences[victim.index()].ticket, id: victim });
+        self.forget_loose(StepPlace { ticket: self.sequences[victim.index()].ticket, id: victim });
         let (how, lost_tokens) = if self.swaps(victim, step) {
             self.swap_out(victim, plan);
             (PreemptedAs::Swap, 0)

@@ -1,7 +1,7 @@
 //! Running requests are given the tokens they lack, first admitted first.
 
-use super::super::{Phase, Prefill, RequestId, Source, StepPlan};
-use super::{StepContext, Turn, V1};
+use super::super::{Phase, Prefill, PrefillSource, RequestId, StepPlan};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::blocks_for;
 
 impl V1 {
@@ -48,7 +48,7 @@ impl V1 {
     }
 
     /// False if the loop ends here, because the request was its own victim and so the last.
-    fn take_turn(&mut self, turn: Turn, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
+    fn take_turn(&mut self, turn: StepPlace, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
         let sequence = &self.sequences[turn.id.index()];
         if sequence.phase != Phase::Running || sequence.ticket != turn.ticket {
             return true;
@@ -62,7 +62,7 @@ impl V1 {
         self.member_turn(turn, step, plan)
     }
 
-    fn loose_turn(&mut self, turn: Turn, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
+    fn loose_turn(&mut self, turn: StepPlace, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
         let id = turn.id;
         let tokens = self.wanted(id, step).min(self.budget_left(step));
         if tokens == 0 {
@@ -81,7 +81,7 @@ impl V1 {
         if missing == 1 && has_begun {
             self.join(turn, step, plan);
         } else {
-            self.compute(id, tokens, Source::Continued, step, plan);
+            self.compute(id, tokens, PrefillSource::Continued, step, plan);
         }
         true
     }
@@ -91,7 +91,7 @@ impl V1 {
         &mut self,
         id: RequestId,
         tokens: u32,
-        source: Source,
+        source: PrefillSource,
         step: &mut StepContext<'_>,
         plan: &mut StepPlan,
     ) {

@@ -25,7 +25,7 @@ mod stats;
 use std::path::{Path, PathBuf};
 
 pub use files::{MAX_CHUNK_BYTES, MAX_CLIENTS, MAX_POINTS, MAX_ROWS};
-pub use lengths::{Lengths, MAX_PARTS, PROBABILITY_TOLERANCE, PromptPart};
+pub use lengths::{LengthDistribution, MAX_PARTS, PROBABILITY_TOLERANCE, PromptPart};
 pub use stats::{CvStats, LengthStats, RateStats, ServeGenStats};
 
 use super::source::Opened;
@@ -92,7 +92,7 @@ pub struct Period {
     /// The prompt: text, and what comes with it.
     pub prompt: Vec<PromptPart>,
     /// The answer.
-    pub output: Lengths,
+    pub output: LengthDistribution,
 }
 
 impl ServeGen {
