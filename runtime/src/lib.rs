@@ -52,7 +52,7 @@ pub use feature_set::FeatureSet;
 pub use fixed::Fixed;
 pub use format::FormatError;
 pub use guard::{Fallback, Guard, GuardConfig, GuardCounters, GuardState};
-pub use host::{Host, Unfit, UnknownHost};
+pub use host::{Host, HostMismatch, UnknownHost};
 pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
 pub use observer::{Observer, Snapshot};
 pub use owned::OwnedTable;

@@ -17,7 +17,7 @@ use crate::agent::{RunOutcome, Tensors};
 use crate::demo::{self, Demo, LOADS, SEEDS, TARGET, in_words};
 use crate::distil::DistilConfig;
 use crate::evaluate::{Matrix, RunRow, compare, render, run_matrix};
-use crate::export::Making;
+use crate::export::ExportJob;
 use crate::policy::PolicySpec;
 use crate::train::{self, Run};
 use crate::world::{World, WorldSpec};
@@ -81,7 +81,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
 /// Makes the table; false if interrupted.
 fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> anyhow::Result<bool> {
     let (experiment, config) = (train::experiment_of(checkpoint)?, DistilConfig::default());
-    let making = Making { checkpoint, experiment: &experiment, world, config: &config, stop };
+    let making = ExportJob { checkpoint, experiment: &experiment, world, config: &config, stop };
     let Some((chosen, summary)) = making.written(table, &mut tell)? else { return Ok(false) };
     tell_choice(&making, &chosen);
     eprintln!("   {summary}");

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::{Exit, stop};
 use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
-use crate::export::{self, Chosen, Gate, Making, TableLoss, TableSummary};
+use crate::export::{self, Chosen, ExportJob, Gate, TableLoss, TableSummary};
 use crate::train;
 use crate::world::{World, Written};
 
@@ -104,7 +104,7 @@ fn export(
     config: &DistilConfig,
     stop: &AtomicBool,
 ) -> anyhow::Result<Exit> {
-    let making = Making { checkpoint: &args.checkpoint, experiment, world, config, stop };
+    let making = ExportJob { checkpoint: &args.checkpoint, experiment, world, config, stop };
     // Before the work: there may be nothing to judge on.
     let trial = making.trial(args.episodes as usize)?;
     let Some(taught) = making.taught(&mut tell)? else { return Ok(Exit::Interrupted) };
@@ -138,7 +138,7 @@ pub(super) fn tell(distil::DaggerReport { iteration, iterations, samples, leaves
 }
 
 /// Which size was chosen, on stderr, if one was.
-pub(super) fn tell_choice(making: &Making<'_>, chosen: &Chosen) {
+pub(super) fn tell_choice(making: &ExportJob<'_>, chosen: &Chosen) {
     if let Some(choice) = making.choice(chosen) {
         eprintln!("   {choice}");
     }

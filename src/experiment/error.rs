@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvtide_envs::workload::WorkloadError;
-use kvtide_runtime::Unfit;
+use kvtide_runtime::HostMismatch;
 
 use crate::agent::HyperparameterError;
 use crate::world::WorldError;
@@ -52,7 +52,7 @@ pub enum ExperimentError {
         /// The profile.
         profile: String,
         /// Which head.
-        source: Unfit,
+        source: HostMismatch,
     },
     /// All of a trace was trained on.
     #[error("no episode of a trace is left to judge on: lower episodes.fit, or add [validation]")]

@@ -7,7 +7,7 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Split, Window, WorkloadError, to_whole_second};
-use kvtide_runtime::{Host, Unfit};
+use kvtide_runtime::{Host, HostMismatch};
 
 use super::{Episodes, Experiment, ExperimentError};
 use crate::world::{World, WorldError};
@@ -54,7 +54,7 @@ impl Experiment {
         let foreign = self.profile().heads().iter().find(|&&head| !host.decides(head));
         let unfit = |&head| ExperimentError::Unfit {
             profile: self.profile.clone(),
-            source: Unfit::Head { host: host.name, head },
+            source: HostMismatch::Head { host: host.name, head },
         };
         foreign.map_or(Ok(()), |head| Err(unfit(head)))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::interval_text;
 use crate::distil::{Baseline, DistilError, Loss, Student};
-use crate::plot::{Axis, Figure, Look, Panel, Series};
+use crate::plot::{Axis, Figure, LineStyle, Panel, Series};
 
 /// Bytes of a node in a file.
 const NODE_BYTES: usize = 8;
@@ -53,10 +53,10 @@ impl Frontier {
         let series = vec![
             Series {
                 name: "95 % interval, upper end",
-                look: Look::Second,
+                look: LineStyle::Second,
                 points: line(|loss| loss.points.high.unwrap_or(loss.points.mean)),
             },
-            Series { name: "points lost", look: Look::First, points: line(|loss| loss.points.mean) },
+            Series { name: "points lost", look: LineStyle::First, points: line(|loss| loss.points.mean) },
         ];
         let panel = Panel {
             title: "Attainment lost against the teacher".to_owned(),

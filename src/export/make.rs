@@ -44,7 +44,7 @@ pub enum MakeError {
 
 /// A table to be made of a checkpoint.
 #[derive(Clone, Copy)]
-pub struct Making<'a> {
+pub struct ExportJob<'a> {
     /// The checkpoint, which teaches.
     pub checkpoint: &'a Path,
     /// What it was trained by.
@@ -59,7 +59,7 @@ pub struct Making<'a> {
 
 /// A student of a checkpoint, and where it comes from.
 #[derive(Debug, Clone)]
-pub struct Taught {
+pub struct DistilledStudent {
     /// The student, of the largest size.
     pub student: Student,
     /// Where it comes from.
@@ -86,7 +86,7 @@ pub struct TableLoss {
     pub frontier: Option<Frontier>,
 }
 
-impl Making<'_> {
+impl ExportJob<'_> {
     /// Where the table will be judged, on so many episodes: traffic that neither learning nor choosing has seen, where there
     /// is any. To be asked before the work.
     ///
@@ -101,7 +101,7 @@ impl Making<'_> {
     ///
     /// # Errors
     /// The checkpoint cannot be read or distilled.
-    pub fn taught(&self, tell: &mut dyn FnMut(distil::DaggerReport)) -> Result<Option<Taught>, MakeError> {
+    pub fn taught(&self, tell: &mut dyn FnMut(distil::DaggerReport)) -> Result<Option<DistilledStudent>, MakeError> {
         let manifest = checkpoint::inspect(self.checkpoint)?;
         let teacher = checkpoint::load_policy(self.checkpoint)?;
         let env_config = self.experiment.env_config(self.world)?;
@@ -117,7 +117,7 @@ impl Making<'_> {
             teacher,
             training: manifest.metadata,
         };
-        Ok(Some(Taught { student, provenance }))
+        Ok(Some(DistilledStudent { student, provenance }))
     }
 
     /// The size that does best on the traffic that training validated on, with the margin of that traffic; without validation
@@ -125,8 +125,8 @@ impl Making<'_> {
     ///
     /// # Errors
     /// A table cannot be encoded, or an episode cannot be played.
-    pub fn chosen(&self, taught: &Taught) -> Result<Option<Chosen>, MakeError> {
-        let Making { experiment, world, config, stop, .. } = *self;
+    pub fn chosen(&self, taught: &DistilledStudent) -> Result<Option<Chosen>, MakeError> {
+        let ExportJob { experiment, world, config, stop, .. } = *self;
         let (mut student, engine) = (taught.student.clone(), world.node.engine.default_controls());
         let (Some(validation), Some(judged)) = (experiment.validation, experiment.validation_config(world)?) else {
             let deployed = deploy(&student, &taught.provenance, engine)?;
@@ -145,7 +145,7 @@ impl Making<'_> {
     /// An episode cannot be played, or there is nothing to judge on.
     pub fn judged(
         &self,
-        taught: &Taught,
+        taught: &DistilledStudent,
         chosen: &Chosen,
         trial: &Trial,
         every_size: bool,

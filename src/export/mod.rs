@@ -1,5 +1,6 @@
-//! From a checkpoint to a student ([`Making`]), and from a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
-//! and back for people ([`Inspection`], [`Explanation`]) and for evaluation ([`load_table`]).
+//! From a checkpoint to a student ([`ExportJob`]), and from a student to what a serving node takes: a `.kvt` file
+//! ([`encode`], [`save`]) or Rust source ([`rust_source`]), and back for people ([`Inspection`], [`Explanation`]) and for
+//! evaluation ([`load_table`]).
 //!
 //! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
 
@@ -32,7 +33,7 @@ pub use explain::{ExplainError, Explanation};
 pub use frontier::Frontier;
 pub use gate::{Gate, interval_text, loss_text, unfit};
 pub use inspect::Inspection;
-pub use make::{MakeError, Making, TableLoss, TableSummary, Taught, Trial, write};
+pub use make::{DistilledStudent, ExportJob, MakeError, TableLoss, TableSummary, Trial, write};
 pub use rust::rust_source;
 
 use crate::distil::{Student, Tree};

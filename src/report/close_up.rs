@@ -10,7 +10,7 @@ use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
 use rayon::prelude::*;
 
 use super::insight::Insight;
-use super::{Material, ReportError};
+use super::{ReportError, ReportInput};
 use crate::evaluate::Comparison;
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::Draw;
@@ -68,8 +68,8 @@ const TYPICAL: f64 = 0.8;
 
 impl CloseUp {
     /// Serves the first window with the first seed, at the load where the default attains about 80 %.
-    pub(super) fn of(material: &Material<'_>) -> Result<CloseUp, ReportError> {
-        let Material { world, matrix, rows, comparisons, .. } = *material;
+    pub(super) fn of(material: &ReportInput<'_>) -> Result<CloseUp, ReportError> {
+        let ReportInput { world, matrix, rows, comparisons, .. } = *material;
         let load = typical_load(comparisons);
         let (window, seed) = (matrix.windows[0], matrix.seeds[0]);
         let workload = world.draw(&Draw { window, load, seed })?;
@@ -245,7 +245,7 @@ mod tests {
         .unwrap();
         let comparisons = compare(&rows, &PolicySpec::Default.into(), &[]);
         let command = String::new();
-        let material = Material {
+        let material = ReportInput {
             command,
             world: &world,
             matrix: &matrix,

@@ -1,6 +1,6 @@
 //! The charts of a report: what is drawn.
 
-use super::Material;
+use super::ReportInput;
 use super::close_up::{CloseUp, Moment, ServedPolicy};
 use crate::evaluate::{CAPACITY_TARGET, Comparison};
 use crate::plot::chart::{Chart, ChartAxis, Line, Pen, Unit};
@@ -78,7 +78,7 @@ fn level(from: f64, to: f64, at: f64) -> Line {
 type Distribution<'a> = (&'a str, &'a dyn Fn(&ServedPolicy) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
 
 /// Distributions of TTFT, gaps between tokens, and arrival to last token.
-pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Chart> {
+pub(super) fn latencies(material: &ReportInput<'_>, close_up: &CloseUp) -> Vec<Chart> {
     let slo = material.world.node.slo;
     let ttft = |served: &ServedPolicy| distribution(&served.ttft_ms);
     let e2e = |served: &ServedPolicy| distribution(&served.e2e_ms);

@@ -6,7 +6,7 @@ use kvtide_envs::metrics::GroupSummary;
 use kvtide_runtime::{FEATURES, Head};
 use maud::{Markup, Render, html};
 
-use super::Material;
+use super::ReportInput;
 use super::insight::Insight;
 use crate::evaluate::{
     Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, percent, signed, time, times,
@@ -152,7 +152,7 @@ pub(super) fn by_load(comparisons: &[Comparison]) -> Markup {
 
 /// Attainment by class or tenant at one load, over all draws; `None` if none is named.
 pub(super) fn by_group(
-    material: &Material<'_>,
+    material: &ReportInput<'_>,
     load: f64,
     groups: fn(&RunRow) -> &BTreeMap<String, GroupSummary>,
 ) -> Option<Markup> {

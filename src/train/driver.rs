@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_runtime::ActionProfile;
 
-use super::keep::Checkpointer;
+use super::checkpointer::Checkpointer;
 use super::provenance::provenance;
 use super::{Run, TrainError, checkpoint_of, policy_of};
 use crate::agent::{AgentError, NetworkPolicy, RunOutcome};

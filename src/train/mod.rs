@@ -2,12 +2,12 @@
 //!
 //! [`Run`] is the door. It looks for where learning starts (`prior.rs`), and lets one of two learn, proximal policy
 //! optimisation (`ppo.rs`) or a cross-entropy search (`search.rs`), under one driver (`driver.rs`): what is learned is
-//! recorded, judged now and then by the table it becomes, the best of it kept (`keep.rs`) with where it comes from
+//! recorded, judged now and then by the table it becomes, the best of it kept (`checkpointer.rs`) with where it comes from
 //! (`provenance.rs`), and saved so that an interrupted run goes on as if it never had been.
 
+mod checkpointer;
 mod driver;
 mod error;
-mod keep;
 mod ppo;
 mod prior;
 mod provenance;

@@ -78,7 +78,7 @@ impl DecodeBatch {
 
 /// Who can say how many tokens a request will still generate. Asked of running requests once a decision, then of those
 /// that may be admitted, in each of `draws` equally likely futures.
-pub(super) trait Foresight {
+pub(super) trait LengthPredictor {
     /// Futures to prepare for.
     fn draws(&self, running: usize) -> usize;
     /// Tokens `request` will still generate.
@@ -90,7 +90,7 @@ pub(super) trait Foresight {
 /// nobody to admit.
 ///
 /// It holds for one step: afterwards blocks that are given back would let one in too many.
-pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresight, share: f64) -> f64 {
+pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl LengthPredictor, share: f64) -> f64 {
     let scheduler = node.scheduler();
     let config = scheduler.config();
     let (block_size, lag) = (config.block_size, u32::from(scheduler.is_async()));

@@ -14,7 +14,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Where a device's timings are kept, and those that were there already. The file has [`Measured`] as JSON.
 #[derive(Debug)]
-pub struct Kept {
+pub struct TimingsFile {
     path: Option<PathBuf>,
     before: Option<Measured>,
 }
@@ -129,14 +129,14 @@ impl Measured {
     }
 }
 
-impl Kept {
+impl TimingsFile {
     /// What `path` has, which may be nothing yet; without a path nothing is kept.
     ///
     /// # Errors
     /// The file is there and cannot be read, or has no timings in it.
-    pub fn open(path: Option<&Path>) -> Result<Kept, KeptError> {
+    pub fn open(path: Option<&Path>) -> Result<TimingsFile, KeptError> {
         let before = path.filter(|path| path.exists()).map(Measured::read).transpose()?;
-        Ok(Kept { path: path.map(Path::to_owned), before })
+        Ok(TimingsFile { path: path.map(Path::to_owned), before })
     }
 
     /// Times on `device` what `schedule` says and is not kept yet, in its order. All there is is written down before the
@@ -152,7 +152,7 @@ impl Kept {
         device: &mut dyn TimedDevice,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(Measured, ControlFlow<()>), KeptError> {
-        let Kept { path, before } = self;
+        let TimingsFile { path, before } = self;
         let path = path.as_deref();
         let mut measured = match before {
             Some(before) if before.is_of(device, schedule) => before,

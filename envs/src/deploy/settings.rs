@@ -113,7 +113,7 @@ impl Setting {
         match (&self.key.kind, self.value) {
             (KeyKind::Count { of, .. }, ParsedValue::Count(number)) => *of(config) = number,
             (KeyKind::Seconds(of), ParsedValue::Count(seconds)) => {
-                *of(config) = Micros::from_millis(u64::from(seconds) * 1000)
+                *of(config) = Micros::from_millis(u64::from(seconds) * 1000);
             }
             (KeyKind::Flag(of), ParsedValue::Flag(is_on)) => *of(config) = is_on,
             (KeyKind::Number { set, .. }, ParsedValue::Number(number)) => set(config, number),

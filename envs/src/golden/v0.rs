@@ -9,7 +9,7 @@ use crate::deploy::{DeadEnds, EngineConfig};
 use crate::kv::BlockId;
 use crate::sched::v0::EngineError;
 use crate::sched::{
-    Admittance, BlockCopy, Outcome, PreemptedAs, PrefillSource, Pricing, Refusal, RequestId, Slo, StepPlan, V0,
+    AllocStatus, BlockCopy, Outcome, PreemptedAs, PrefillSource, Pricing, Refusal, RequestId, Slo, StepPlan, V0,
 };
 use crate::tier::{Route, Tier};
 use crate::time::Micros;
@@ -199,7 +199,7 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> LoggedStep {
         PrefillSource::Swapped => "S",
     };
     let refused = |refusals: &[Refusal]| {
-        let status = |refusal: &Refusal| if refusal.status == Admittance::Later { "LATER" } else { "NEVER" };
+        let status = |refusal: &Refusal| if refusal.status == AllocStatus::Later { "LATER" } else { "NEVER" };
         refusals.iter().map(|refusal| (refusal.id, refusal.need, refusal.free, status(refusal))).collect()
     };
     let waiting: Vec<RequestId> = scheduler.waiting().collect();

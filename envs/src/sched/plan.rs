@@ -52,7 +52,7 @@ pub struct Preempted {
 
 /// vLLM's `AllocStatus`, as far as it refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admittance {
+pub enum AllocStatus {
     /// Not now.
     Later,
     /// Not in this pool.
@@ -84,7 +84,7 @@ pub struct Refusal {
     /// Blocks free at that moment.
     pub free: u32,
     /// The answer.
-    pub status: Admittance,
+    pub status: AllocStatus,
 }
 
 /// One block copied from the pool of one tier to that of another.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use kvtide_envs::sched::{Admittance, Outcome, PreemptedAs, PrefillSource, Refusal, RequestId, StepPlan, V0};
+use kvtide_envs::sched::{AllocStatus, Outcome, PreemptedAs, PrefillSource, Refusal, RequestId, StepPlan, V0};
 use kvtide_envs::tier::{Route, Tier};
 
 /// Requests decoding one token each, in scheduled order.
@@ -43,7 +43,7 @@ impl Line {
             PrefillSource::Swapped => 'S',
         };
         let refused = |list: &[Refusal]| {
-            let status = |refusal: &Refusal| if refusal.status == Admittance::Later { "later" } else { "never" };
+            let status = |refusal: &Refusal| if refusal.status == AllocStatus::Later { "later" } else { "never" };
             list.iter().map(|refusal| (refusal.id.0, refusal.need, refusal.free, status(refusal))).collect()
         };
         let how = |how| if how == PreemptedAs::Swap { 'S' } else { 'R' };

@@ -1,7 +1,7 @@
 //! A calibration as a picture: measured and simulated curves over time, and distributions of latencies.
 
 use super::{Calibration, CalibrationReport, ObservedRun, SimulatedRun, Stamps, Tick};
-use crate::plot::{Axis, Band, Figure, Look, Panel, Series, distribution};
+use crate::plot::{Axis, Band, Figure, LineStyle, Panel, Series, distribution};
 
 /// Ticks a throughput is averaged over, to either side.
 const SMOOTHED: usize = 2;
@@ -54,9 +54,9 @@ fn thrice(curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>, calibration: &C
     let of_served = |served: &SimulatedRun| curve(&served.ticks, &served.stamps);
     let of_run = |run: &ObservedRun| curve(&run.ticks, &run.stamps);
     vec![
-        Series { name: "measured", look: Look::Reference, points: of_run(whole) },
-        Series { name: "simulated, not calibrated", look: Look::Second, points: of_served(unfitted) },
-        Series { name: "simulated, calibrated", look: Look::First, points: of_served(fitted) },
+        Series { name: "measured", look: LineStyle::Reference, points: of_run(whole) },
+        Series { name: "simulated, not calibrated", look: LineStyle::Second, points: of_served(unfitted) },
+        Series { name: "simulated, calibrated", look: LineStyle::First, points: of_served(fitted) },
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use kvtide_rules::Seat;
 
-use super::super::{Admittance, Entry, Phase, Prefill, PrefillSource, Refusal, RequestId, StepPlan, Test};
+use super::super::{AllocStatus, Entry, Phase, Prefill, PrefillSource, Refusal, RequestId, StepPlan, Test};
 use super::{StepContext, V0};
 use crate::kv::blocks_for;
 use crate::tier::Tier;
@@ -32,12 +32,12 @@ impl V0 {
             // Repair: the watermark alone never makes a request impossible.
             let never_reserve = if self.is_safe() { 0 } else { i64::from(step.watermark_blocks) };
             if i64::from(pool) - i64::from(need) < never_reserve {
-                plan.admissions_refused.push(refusal(Admittance::Never));
+                plan.admissions_refused.push(refusal(AllocStatus::Never));
                 self.reject_waiting(seat, head.id, plan);
                 continue;
             }
             if u64::from(free) < u64::from(need) + u64::from(reserve) {
-                plan.admissions_refused.push(refusal(Admittance::Later));
+                plan.admissions_refused.push(refusal(AllocStatus::Later));
                 break;
             }
             if tokens == 0 || tokens > left || step.slots >= self.config.max_num_seqs {

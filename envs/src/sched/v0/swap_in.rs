@@ -1,6 +1,6 @@
 //! Swapped → running: requests come back from the host, head first, and go on in the same step.
 
-use super::super::{Admittance, BlockCopy, Phase, Prefill, PrefillSource, Refusal, RequestId, Stage, StepPlan, Test};
+use super::super::{AllocStatus, BlockCopy, Phase, Prefill, PrefillSource, Refusal, RequestId, Stage, StepPlan, Test};
 use super::{StepContext, V0};
 use crate::tier::{Route, Tier};
 
@@ -15,12 +15,12 @@ impl V0 {
             let reserve = self.reserve(step);
             let refusal = |status| Refusal { id, test: Test::Prompt, need, reserve, free, status };
             if self.pools[Tier::Gpu].num_blocks() < need {
-                plan.swap_ins_refused.push(refusal(Admittance::Never));
+                plan.swap_ins_refused.push(refusal(AllocStatus::Never));
                 self.reject_swapped(id);
                 continue;
             }
             if u64::from(free) < u64::from(need) + u64::from(reserve) {
-                plan.swap_ins_refused.push(refusal(Admittance::Later));
+                plan.swap_ins_refused.push(refusal(AllocStatus::Later));
                 break;
             }
             let mut tokens = if request.stage == Stage::Decode { 1 } else { request.len() - request.computed };

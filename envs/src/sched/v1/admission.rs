@@ -1,6 +1,6 @@
 //! Waiting → running: the only place where the watermark is tested.
 
-use super::super::{Admittance, BlockCopy, Entry, Phase, PrefillSource, Refusal, RequestId, StepPlan, Test};
+use super::super::{AllocStatus, BlockCopy, Entry, Phase, PrefillSource, Refusal, RequestId, StepPlan, Test};
 use super::{StepContext, StepPlace, V1};
 use crate::kv::{BlockId, blocks_for};
 use crate::tier::Route;
@@ -122,7 +122,7 @@ impl V1 {
         if u64::from(need) + u64::from(reserve) <= u64::from(free) {
             return true;
         }
-        let status = Admittance::Later;
+        let status = AllocStatus::Later;
         plan.admissions_refused.push(Refusal { id: head.id, test, need, reserve, free, status });
         false
     }

@@ -2,7 +2,7 @@
 
 use kvtide_rules::victim;
 
-use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
+use super::super::{AllocStatus, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
 use super::{StepContext, StepPlace, V1};
 use crate::kv::blocks_for;
 use crate::tier::Route;
@@ -15,7 +15,7 @@ impl V1 {
     pub(super) fn make_room(&mut self, id: RequestId, need: u32, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         while need > self.pool.num_free() {
             let free = self.pool.num_free();
-            let status = Admittance::Later;
+            let status = AllocStatus::Later;
             plan.growth_refused.push(Refusal { id, test: Test::Growth, need, reserve: 0, free, status });
             let candidates = self.position(id) + 1;
             let victim = self.choose_victim(candidates, step).unwrap_or(id);
