@@ -8,7 +8,7 @@ use kvtide_runtime::{ActionMask, ActionProfile, Controls};
 
 /// The constants to choose from, in the order in which ties are decided.
 #[derive(Debug, Clone, Copy)]
-pub struct Constants {
+pub struct ConstantSpace {
     /// The heads that vary.
     pub profile: ActionProfile,
     /// What the others are set to.
@@ -19,7 +19,7 @@ pub struct Constants {
 
 /// Which round of a search it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Round {
+pub enum SearchRound {
     /// Every choice of the heads that are always asked for.
     Coarse,
     /// And of those that only a preemption asks for.
@@ -29,7 +29,7 @@ pub enum Round {
 }
 
 /// Where constants are played.
-pub trait Stage {
+pub trait ConstantEvaluator {
     /// What came of a constant.
     type Runs;
     /// Why it cannot be played.
@@ -39,7 +39,7 @@ pub trait Stage {
     ///
     /// # Errors
     /// One cannot be played.
-    fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<Self::Runs>>, Self::Error>;
+    fn play(&mut self, round: SearchRound, constants: &[Controls]) -> Result<Option<Vec<Self::Runs>>, Self::Error>;
 
     /// How good that is: first what counts most.
     fn score(runs: &Self::Runs) -> (f64, f64);
@@ -57,7 +57,7 @@ pub enum Effort {
     Race(usize),
 }
 
-impl Constants {
+impl ConstantSpace {
     /// Every choice of the heads that are always asked for.
     pub fn coarse(&self) -> Vec<Controls> {
         self.variants(&[self.default], Asked::Always)
@@ -85,34 +85,42 @@ impl Constants {
     ///
     /// # Errors
     /// One cannot be played.
-    pub fn best<S: Stage>(&self, stage: &mut S, effort: Effort) -> Result<Option<(Controls, S::Runs)>, S::Error> {
-        let Some(coarse) = play(stage, Round::Coarse, &self.coarse())? else { return Ok(None) };
+    pub fn best<S: ConstantEvaluator>(
+        &self,
+        stage: &mut S,
+        effort: Effort,
+    ) -> Result<Option<(Controls, S::Runs)>, S::Error> {
+        let Some(coarse) = play(stage, SearchRound::Coarse, &self.coarse())? else { return Ok(None) };
         match effort {
             Effort::All => {
                 let open: Vec<Controls> =
                     coarse.iter().filter(|(_, runs)| S::preempted(runs)).map(|(controls, _)| *controls).collect();
-                let played = play(stage, Round::Fine, &self.fine(&open))?;
+                let played = play(stage, SearchRound::Fine, &self.fine(&open))?;
                 Ok(played.and_then(|fine| best::<S>(coarse.into_iter().chain(fine))))
             }
             Effort::Race(keep) => {
                 let ahead = ranked::<S>(&coarse, keep);
-                let Some(fine) = play(stage, Round::Fine, &self.fine(&ahead))? else { return Ok(None) };
+                let Some(fine) = play(stage, SearchRound::Fine, &self.fine(&ahead))? else { return Ok(None) };
                 let ahead = ranked::<S>(&fine, keep);
-                Ok(play(stage, Round::Last, &ahead)?.and_then(|last| best::<S>(last.into_iter())))
+                Ok(play(stage, SearchRound::Last, &ahead)?.and_then(|last| best::<S>(last.into_iter())))
             }
         }
     }
 }
 
-type Played<S> = Vec<(Controls, <S as Stage>::Runs)>;
+type Played<S> = Vec<(Controls, <S as ConstantEvaluator>::Runs)>;
 
-fn play<S: Stage>(stage: &mut S, round: Round, constants: &[Controls]) -> Result<Option<Played<S>>, S::Error> {
+fn play<S: ConstantEvaluator>(
+    stage: &mut S,
+    round: SearchRound,
+    constants: &[Controls],
+) -> Result<Option<Played<S>>, S::Error> {
     let runs = stage.play(round, constants)?;
     Ok(runs.map(|runs| constants.iter().copied().zip(runs).collect()))
 }
 
 /// So many of the best, best first, the earlier of equals.
-fn ranked<S: Stage>(played: &Played<S>, keep: usize) -> Vec<Controls> {
+fn ranked<S: ConstantEvaluator>(played: &Played<S>, keep: usize) -> Vec<Controls> {
     let mut ranked: Vec<((f64, f64), Controls)> =
         played.iter().map(|(controls, runs)| (S::score(runs), *controls)).collect();
     ranked.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
@@ -120,7 +128,7 @@ fn ranked<S: Stage>(played: &Played<S>, keep: usize) -> Vec<Controls> {
 }
 
 /// The one with the highest score, the first of equals.
-fn best<S: Stage>(played: impl Iterator<Item = (Controls, S::Runs)>) -> Option<(Controls, S::Runs)> {
+fn best<S: ConstantEvaluator>(played: impl Iterator<Item = (Controls, S::Runs)>) -> Option<(Controls, S::Runs)> {
     let mut best: Option<(Controls, S::Runs)> = None;
     for (controls, runs) in played {
         if best.as_ref().is_none_or(|(_, so_far)| S::score(&runs) > S::score(so_far)) {
@@ -136,8 +144,8 @@ mod tests {
 
     use super::*;
 
-    fn constants(profile: ActionProfile, allowed: ActionMask) -> Constants {
-        Constants { profile, default: Action::V1_DEFAULT.controls(), allowed }
+    fn constants(profile: ActionProfile, allowed: ActionMask) -> ConstantSpace {
+        ConstantSpace { profile, default: Action::V1_DEFAULT.controls(), allowed }
     }
 
     #[test]
@@ -160,14 +168,18 @@ mod tests {
     struct Ruled {
         score: fn(&Controls) -> f64,
         preempts: bool,
-        asked: Vec<(Round, usize)>,
+        asked: Vec<(SearchRound, usize)>,
     }
 
-    impl Stage for Ruled {
+    impl ConstantEvaluator for Ruled {
         type Runs = (f64, bool);
         type Error = std::convert::Infallible;
 
-        fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<(f64, bool)>>, Self::Error> {
+        fn play(
+            &mut self,
+            round: SearchRound,
+            constants: &[Controls],
+        ) -> Result<Option<Vec<(f64, bool)>>, Self::Error> {
             self.asked.push((round, constants.len()));
             Ok(Some(constants.iter().map(|one| ((self.score)(one), self.preempts)).collect()))
         }

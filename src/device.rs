@@ -1,6 +1,6 @@
 //! The GPU, as far as this build can use one: with the feature `cuda`, `kvtide-cuda`; without it, an error that says so.
 
-use kvtide_envs::calibrate::Timed;
+use kvtide_envs::calibrate::TimedDevice;
 use kvtide_envs::deploy::Deployment;
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::memory::{MemoryError, MemoryKind, MemorySource};
@@ -30,7 +30,7 @@ pub(crate) fn timer(
     ordinal: u32,
     deployment: &Deployment,
     engine: &EngineConfig,
-) -> Result<Box<dyn Timed>, MemoryError> {
+) -> Result<Box<dyn TimedDevice>, MemoryError> {
     kvtide_cuda::timer(ordinal, deployment, engine, option_env!("KVTIDE_COMMIT").unwrap_or("unknown"))
 }
 
@@ -39,7 +39,7 @@ use kvtide_cuda::lend;
 
 /// There is nothing to time.
 #[cfg(not(feature = "cuda"))]
-pub(crate) fn timer(_: u32, _: &Deployment, _: &EngineConfig) -> Result<Box<dyn Timed>, MemoryError> {
+pub(crate) fn timer(_: u32, _: &Deployment, _: &EngineConfig) -> Result<Box<dyn TimedDevice>, MemoryError> {
     Err(refused())
 }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide::agent::{
-    AgentError, CrossEntropy, CrossEntropyConfig, GenerationReport, NetworkPolicy, Objective, Outcome, Prior,
+    AgentError, CrossEntropy, CrossEntropyConfig, GenerationReport, NetworkPolicy, Objective, Prior, RunOutcome,
 };
-use kvtide::checkpoint::{self, CheckpointError, Provenance};
+use kvtide::checkpoint::{self, CheckpointError, RunProvenance};
 use kvtide::experiment::Experiment;
 use kvtide_envs::env::{Arena, EnvError, Episode, Served, ServingArena};
 use kvtide_envs::seed;
@@ -78,7 +78,7 @@ fn run(search: &mut CrossEntropy) -> Vec<GenerationReport> {
         reports.push(report.clone());
         Ok::<(), AgentError>(())
     });
-    assert_eq!(outcome, Ok(Outcome::Finished));
+    assert_eq!(outcome, Ok(RunOutcome::Finished));
     reports
 }
 
@@ -98,9 +98,9 @@ fn serving() -> ServingArena {
     ServingArena::new(&experiment.env_config(&experiment.world.world().unwrap()).unwrap()).unwrap()
 }
 
-fn provenance() -> Provenance {
+fn provenance() -> RunProvenance {
     let (experiment, metadata) = ("name = \"toy\"\n".to_owned(), BTreeMap::new());
-    Provenance { profile: ActionProfile::Core, commit: None, experiment, metadata }
+    RunProvenance { profile: ActionProfile::Core, commit: None, experiment, metadata }
 }
 
 fn entries(folder: &Path) -> Vec<String> {
@@ -178,7 +178,7 @@ fn a_generation_that_is_given_up_changes_nothing() {
     let mut search = puzzle(config());
     let before = search.state().clone();
     let outcome = search.run(&AtomicBool::new(true), |_, _| Ok::<(), AgentError>(()));
-    assert_eq!((outcome, search.state()), (Ok(Outcome::Interrupted), &before));
+    assert_eq!((outcome, search.state()), (Ok(RunOutcome::Interrupted), &before));
 
     let stop = AtomicBool::new(false);
     let outcome = search.run(&stop, |search, report| {
@@ -186,7 +186,7 @@ fn a_generation_that_is_given_up_changes_nothing() {
         stop.store(report.generation == 2, Ordering::Relaxed);
         Ok::<(), AgentError>(())
     });
-    assert_eq!((outcome, search.state().progress.generation), (Ok(Outcome::Interrupted), 2));
+    assert_eq!((outcome, search.state().progress.generation), (Ok(RunOutcome::Interrupted), 2));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{done, kvtide, lines, refused};
-use kvtide::evaluate::Row;
+use kvtide::evaluate::RunRow;
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -38,7 +38,7 @@ fn results_of_earlier_runs_are_read() {
             continue;
         }
         for (line, text) in (1..).zip(std::fs::read_to_string(&path).unwrap().lines()) {
-            let row: Row =
+            let row: RunRow =
                 serde_json::from_str(text).unwrap_or_else(|error| panic!("{}:{line}: {error}", path.display()));
             let (written, before) = (serde_json::to_value(&row).unwrap(), serde_json::from_str::<Value>(text).unwrap());
             assert_eq!((&written["policy"], &written["chosen"]), (&before["policy"], &before["chosen"]));

@@ -3,7 +3,9 @@
 use std::fs;
 
 use crate::common::{done, lines, refused};
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, measure};
+use kvtide_envs::calibrate::{
+    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, measure,
+};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::sched::{BlockCopy, StepPlan};
@@ -26,7 +28,7 @@ fn timing(seconds: f64, repeats: u32) -> Timing {
     Timing { seconds, spread: [seconds, seconds], repeats }
 }
 
-impl Timed for Sheet {
+impl TimedDevice for Sheet {
     fn about(&self) -> DeviceAbout {
         DeviceAbout { name: "a data sheet".to_owned(), model: "llama-3-8b".to_owned(), ..DeviceAbout::default() }
     }
@@ -55,7 +57,7 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
     let deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
     let engine = EngineConfig { num_cpu_blocks: 1024, ..deployment.engine(EngineKind::V1) };
     let mut sheet = Sheet(CostModel::new(&deployment, engine.block_size));
-    let measured = measure(&Schedule::new(&engine, 200, 1), &mut sheet, &mut |_| {}).unwrap();
+    let measured = measure(&MeasurementPlan::new(&engine, 200, 1), &mut sheet, &mut |_| {}).unwrap();
     fs::write(folder.path().join("timings.json"), serde_json::to_string(&measured).unwrap()).unwrap();
 
     // Fitted to a card of other numbers, the timings' own come out.

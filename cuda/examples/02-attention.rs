@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use kvtide_cuda::{Kernels, devices};
-use kvtide_kernels::check::Arg;
+use kvtide_kernels::check::CheckArg;
 use kvtide_kernels::launch::{self, BLOCK_SIZE, DecodeItem, NO_PARTIAL};
 use kvtide_kernels::reference::{Element, KvLayer, KvSequence, attend};
 
@@ -54,21 +54,21 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let width = (HEADS.0 * HEAD_DIM) as u64;
     let (kv_heads, group) = (HEADS.1 as u32, (HEADS.0 / HEADS.1) as u32);
     let arguments = &mut [
-        Arg::In(&query_bytes.0),
-        Arg::U64(width),
-        Arg::In(&pool_bytes.0),
-        Arg::U64(layer.block_stride as u64),
-        Arg::U64(layer.key_offset as u64),
-        Arg::U64(layer.value_offset as u64),
-        Arg::In(&tables.0),
-        Arg::In(&items.0),
-        Arg::Null,
-        Arg::Null,
-        Arg::Out(&mut out.0),
-        Arg::U64(width),
-        Arg::U32(kv_heads),
-        Arg::U32(group),
-        Arg::F32(scale),
+        CheckArg::In(&query_bytes.0),
+        CheckArg::U64(width),
+        CheckArg::In(&pool_bytes.0),
+        CheckArg::U64(layer.block_stride as u64),
+        CheckArg::U64(layer.key_offset as u64),
+        CheckArg::U64(layer.value_offset as u64),
+        CheckArg::In(&tables.0),
+        CheckArg::In(&items.0),
+        CheckArg::Null,
+        CheckArg::Null,
+        CheckArg::Out(&mut out.0),
+        CheckArg::U64(width),
+        CheckArg::U32(kv_heads),
+        CheckArg::U32(group),
+        CheckArg::F32(scale),
     ];
     let geometry = launch::paged_decode(1, kv_heads, group);
     // SAFETY: the kernel's arguments in its order; table, items and pool are as large as they say.

@@ -9,7 +9,7 @@ use kvtide_cuda::{devices, lend};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
 use kvtide_envs::deploy::{Deployment, Hardware, Model};
-use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
@@ -66,7 +66,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut node = Node::new(&config, requests, Collector::default())?.with_memory(memory);
     let controls = Action::ENGINE_DEFAULT.controls();
     let mut before = node.now();
-    while node.step(&controls)? == Progress::Stepped {
+    while node.step(&controls)? == NodeStatus::Stepped {
         // Every block in use is read off the device and compared with what it held when it was written.
         node.verify_memory()?;
         let prompts = node.plan().prefills.iter().map(|prefill| format!("{} of a prompt", prefill.tokens));

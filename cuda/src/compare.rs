@@ -43,7 +43,7 @@ impl Agreement {
 
 /// A run on the device beside the same run in the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Comparison {
+pub struct DeviceComparison {
     /// What was served, and how.
     pub name: String,
     /// On the device.
@@ -64,7 +64,7 @@ pub fn compare(
     config: &NodeConfig,
     requests: &Arc<[Request]>,
     memory: &MemorySource,
-) -> Result<Comparison, RunError> {
+) -> Result<DeviceComparison, RunError> {
     let serve = |requests: &Arc<[Request]>, memory: &MemorySource| {
         let node = Node::new(config, Arc::clone(requests), Collector::with_gaps());
         let node = node.expect("the settings were validated when they were read");
@@ -74,7 +74,7 @@ pub fn compare(
     let first: Arc<[Request]> = requests.iter().filter(|request| request.arrival < WARM_UP).cloned().collect();
     serve(&first, memory)?;
     let (device, model) = (serve(requests, memory)?, serve(requests, &MemorySource::Modelled)?);
-    Ok(Comparison { name: name.to_owned(), agreement: agreement(&device, &model), device, model })
+    Ok(DeviceComparison { name: name.to_owned(), agreement: agreement(&device, &model), device, model })
 }
 
 /// Requests of a generator, such as `chat:rate=8,duration=60`.
@@ -86,7 +86,7 @@ pub fn traffic(spec: &SyntheticSpec) -> Result<Arc<[Request]>, WorkloadError> {
 }
 
 /// One of a run's latencies.
-type Times = fn(&Summary) -> Option<Percentiles>;
+type LatencyOf = fn(&Summary) -> Option<Percentiles>;
 
 /// Throughput within 3 %, medians within 5 %, 99th percentiles within 10 %.
 fn agreement(device: &Summary, model: &Summary) -> Vec<Agreement> {
@@ -97,7 +97,7 @@ fn agreement(device: &Summary, model: &Summary) -> Vec<Agreement> {
         }
     };
     tell("output_tok_s".to_owned(), device.output_tok_s, model.output_tok_s, 0.03);
-    let times: [(&str, Times); 2] = [("ttft", |summary| summary.ttft_ms), ("itl", |summary| summary.itl_ms)];
+    let times: [(&str, LatencyOf); 2] = [("ttft", |summary| summary.ttft_ms), ("itl", |summary| summary.itl_ms)];
     for (name, of) in times {
         if let (Some(device), Some(model)) = (of(device), of(model)) {
             tell(format!("{name}_p50_ms"), device.p50, model.p50, 0.05);
@@ -108,7 +108,7 @@ fn agreement(device: &Summary, model: &Summary) -> Vec<Agreement> {
 }
 
 /// A comparison for people.
-pub(super) fn render(comparison: &Comparison) -> String {
+pub(super) fn render(comparison: &DeviceComparison) -> String {
     let mut text = format!("{}\n", comparison.name);
     for row in &comparison.agreement {
         let _ = writeln!(

@@ -5,7 +5,7 @@
 //! knows nothing of this crate. The rest is about a device at hand: its kernels checked ([`check_kernels`]), its blocks under
 //! random schedules ([`check_schedules`]), its speeds ([`speeds`]), its steps timed for a hardware profile ([`timer`]), and
 //! traffic served both on it and in the model ([`compare()`]). Most of that can be asked of host memory too, so that it runs
-//! where there is no GPU. The program `kvtide-device` does it all and writes one [`Report`]; it needs no libtorch.
+//! where there is no GPU. The program `kvtide-device` does it all and writes one [`DeviceReport`]; it needs no libtorch.
 //!
 //! A step is sent to two streams. The **swap stream** copies blocks between the pools; it waits for the compute of the
 //! steps before, whose blocks it may read or overwrite. The **compute stream** runs the model over the blocks; it waits for
@@ -22,7 +22,7 @@ mod report;
 mod schedules;
 
 pub use backend::{Kernels, about, check_kernels, devices, lend, lend_drawn, open, open_drawn, speeds, timer};
-pub use compare::{Agreement, Comparison, compare, traffic};
+pub use compare::{Agreement, DeviceComparison, compare, traffic};
 pub use found::{Ceiling, KernelCheck, Speed};
-pub use report::{Report, Section, render, speed_line};
+pub use report::{DeviceReport, Section, render, speed_line};
 pub use schedules::{MemoryOf, ScheduleError, ScheduleReport, check_schedules};

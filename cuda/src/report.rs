@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kvtide_envs::calibrate::{self, Fitted};
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{self, Comparison};
+use crate::compare::{self, DeviceComparison};
 use crate::schedules::ScheduleReport;
 use crate::{KernelCheck, Speed};
 
@@ -25,7 +25,7 @@ pub enum Section<T> {
 
 /// A device, as far as it was looked at.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct DeviceReport {
     /// Which device; `None` where there is none.
     pub device: Option<String>,
     /// The CUDA version of its driver.
@@ -45,13 +45,13 @@ pub struct Report {
     /// The fitted hardware, and its errors on points held out.
     pub fitted: Section<Fitted>,
     /// Traffic on the device and in the fitted model.
-    pub comparisons: Section<Vec<Comparison>>,
+    pub comparisons: Section<Vec<DeviceComparison>>,
 }
 
 /// What calibration aims at on points held out: median and 95th percentile of the relative error.
 const CALIBRATION_TARGETS: (f64, f64) = (0.03, 0.08);
 
-impl Report {
+impl DeviceReport {
     /// Whether anything that was tried failed: a check, not a speed or an accuracy, which only miss their targets.
     pub fn has_failed(&self) -> bool {
         let kernels = match &self.kernels {
@@ -113,7 +113,7 @@ impl<T> Section<T> {
 }
 
 /// The report in Markdown.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &DeviceReport) -> String {
     let device = report.device.as_deref().unwrap_or("no device");
     let driver = report.driver.as_deref().map_or_else(String::new, |driver| format!(", driver {driver}"));
     let mut text = format!("# {device}\n\n{}{driver}, commit {}\n", report.date, report.commit);

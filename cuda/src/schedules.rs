@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::Deployment;
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
-use kvtide_envs::env::{Node, NodeConfig, NodeError, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeError, NodeStatus};
 use kvtide_envs::memory::{KvShape, MemoryError, MemoryReport, MemorySource};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::Slo;
@@ -65,7 +65,7 @@ pub fn check_schedules(
     let mut sum = ScheduleReport::default();
     for seed in seeds {
         let failed = |reason: String| ScheduleError { seed, reason };
-        let schedule = Schedule::draw(seed);
+        let schedule = RandomSchedule::draw(seed);
         let shape = schedule.shape;
         let source = memory(shape, &schedule.node.engine).map_err(|error| failed(error.to_string()))?;
         let report = schedule.run(&source).map_err(|error| failed(error.to_string()))?;
@@ -89,7 +89,7 @@ pub fn check_schedules(
     Ok(sum)
 }
 
-struct Schedule {
+struct RandomSchedule {
     node: NodeConfig,
     shape: KvShape,
     requests: Arc<[Request]>,
@@ -102,9 +102,9 @@ fn pick<T: Copy>(stream: &mut Stream, choices: &[T]) -> T {
     choices[stream.random_range(0..choices.len())]
 }
 
-impl Schedule {
+impl RandomSchedule {
     /// Everything arrives at once and nobody decides by the clock, so that a schedule is the same however long steps take.
-    fn draw(seed: u64) -> Schedule {
+    fn draw(seed: u64) -> RandomSchedule {
         let s = &mut seed::stream(seed, "schedules", 0);
         let engine = pick(s, &[EngineKind::V0, EngineKind::V1]);
         let is_v1 = engine == EngineKind::V1;
@@ -136,7 +136,7 @@ impl Schedule {
         let requests: Vec<Request> = (0..count).map(|_| request(s)).collect();
         let token_bytes = pick(s, &[32, 64, 160, 4096]);
         let deployment: Deployment = "llama-3-8b@h200".parse().expect("a built-in pair");
-        Schedule {
+        RandomSchedule {
             shape: KvShape::small(token_bytes, block_size).expect("a multiple of 32"),
             node: NodeConfig {
                 cost: CostModel::new(&deployment, block_size),
@@ -166,16 +166,16 @@ impl Schedule {
         let mut node = Node::new(&self.node, Arc::clone(&self.requests), Collector::default())
             .expect("settings are drawn from what works")
             .with_memory(source.memory(&self.node.engine)?);
-        let mut controls = Schedule::controls(s);
+        let mut controls = RandomSchedule::controls(s);
         for step in 0_u64.. {
             if s.random_bool(self.fickle) {
-                controls = Schedule::controls(s);
+                controls = RandomSchedule::controls(s);
             }
             let progress = node.step(&controls)?;
             if step % 8 == 7 {
                 node.verify_memory()?;
             }
-            if progress != Progress::Stepped {
+            if progress != NodeStatus::Stepped {
                 break;
             }
         }

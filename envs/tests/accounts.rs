@@ -7,9 +7,9 @@ use crate::common::sim::any_controls;
 use crate::common::{controls, engine, node_config};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
-use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
-use kvtide_envs::sched::{Phase, Prefill, RequestId, RequestView, Scheduler, Slo, Source, StepPlan};
+use kvtide_envs::sched::{Phase, Prefill, PrefillSource, RequestId, RequestView, Scheduler, Slo, StepPlan};
 use kvtide_envs::seed;
 use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
@@ -49,7 +49,7 @@ fn node(engine: EngineConfig, slo: Slo, requests: &[(u64, u32, u32)]) -> Node {
 }
 
 fn run(node: &mut Node, controls: &Controls) -> Summary {
-    while node.step(controls).unwrap() == Progress::Stepped {}
+    while node.step(controls).unwrap() == NodeStatus::Stepped {}
     node.summary().unwrap()
 }
 
@@ -125,7 +125,7 @@ fn a_missed_first_token_is_counted_when_its_time_has_passed() {
     let one = EngineConfig { max_num_seqs: 1, ..engine(4, 10, 0) };
     let mut node = node(one, Slo::from_millis(30, 100, 1000), &[(0, 4, 9), (0, 4, 1)]);
     let mut violations = Vec::new();
-    while node.step(&controls()).unwrap() == Progress::Stepped {
+    while node.step(&controls()).unwrap() == NodeStatus::Stepped {
         violations.push(node.collector().violations);
     }
     // At 30 ms request 1 could still get its token; at 40 ms it is too late, and counted once.
@@ -139,7 +139,7 @@ fn a_stall_is_counted_when_its_time_has_passed() {
     for preemption in [Preemption::Recompute, Preemption::Swap] {
         let mut node = node(engine(4, 4, 8), slo, &[(0, 8, 7), (0, 8, 2)]);
         let mut violations = Vec::new();
-        while node.step(&Controls { preemption, ..controls() }).unwrap() == Progress::Stepped {
+        while node.step(&Controls { preemption, ..controls() }).unwrap() == NodeStatus::Stepped {
             violations.push(node.collector().violations);
         }
         assert_eq!(violations, [0, 0, 0, 0, 1, 1, 1, 1], "{preemption:?}");
@@ -152,7 +152,7 @@ fn a_stall_of_a_running_request_is_counted_when_its_time_has_passed() {
     let requests: Vec<(u64, u32, u32)> = (0..6).map(|index| (10 * index, 4, if index == 0 { 2 } else { 1 })).collect();
     let mut node = node(engine(4, 20, 0), Slo::from_millis(1000, 1000, 30), &requests);
     let mut violations = Vec::new();
-    while node.step(&controls()).unwrap() == Progress::Stepped {
+    while node.step(&controls()).unwrap() == NodeStatus::Stepped {
         violations.push(node.collector().violations);
     }
     // At 40 ms the token could still have come; its own is the last of all, at 70 ms.
@@ -181,7 +181,7 @@ fn a_refused_request_is_a_violation_and_no_more() {
 #[test]
 fn a_node_with_nothing_to_do_waits_for_the_next_arrival() {
     let mut node = node(engine(4, 10, 0), Slo::default(), &[(100, 4, 1), (200, 4, 1)]);
-    assert_eq!(node.step(&controls()).unwrap(), Progress::Stepped);
+    assert_eq!(node.step(&controls()).unwrap(), NodeStatus::Stepped);
     assert_eq!((node.now(), node.arrived()), (Micros::from_millis(110), 1));
     let summary = run(&mut node, &controls());
     assert_eq!((summary.scheduler_steps, summary.makespan_s), (2, 0.21));
@@ -315,16 +315,16 @@ fn prompt_tokens_found_are_told_from_those_computed() {
     let prefill = |id, tokens, context, source| Prefill { id: RequestId(id), tokens, context, source, samples: false };
     let mut collector = Collector::default();
     let mut plan = StepPlan {
-        prefills: vec![prefill(0, 8, 24, Source::Waiting), prefill(1, 16, 0, Source::Waiting)],
+        prefills: vec![prefill(0, 8, 24, PrefillSource::Waiting), prefill(1, 16, 0, PrefillSource::Waiting)],
         ..StepPlan::default()
     };
     collector.stepped(&plan, Micros(10), 0);
     // A later chunk has its context from the chunks before, and what comes from the host was not found in the cache.
     plan.prefills = vec![
-        prefill(1, 8, 16, Source::Continued),
-        prefill(2, 1, 40, Source::Waiting),
-        prefill(3, 7, 8, Source::Waiting),
-        prefill(4, 8, 12, Source::Swapped),
+        prefill(1, 8, 16, PrefillSource::Continued),
+        prefill(2, 1, 40, PrefillSource::Waiting),
+        prefill(3, 7, 8, PrefillSource::Waiting),
+        prefill(4, 8, 12, PrefillSource::Swapped),
     ];
     plan.moved[Route::HostToGpu] = vec![(RequestId(2), 3)];
     collector.stepped(&plan, Micros(10), 0);
@@ -429,7 +429,7 @@ fn observed(requests: &Arc<[Request]>, engine: &EngineConfig, slo: Slo, seed: u6
     let mut seen = Seen { tokens: vec![Vec::new(); requests.len()], ..Seen::default() };
     loop {
         let (before, then) = (views(node.scheduler()), node.now());
-        if node.step(&any_controls(&mut stream)).unwrap() != Progress::Stepped {
+        if node.step(&any_controls(&mut stream)).unwrap() != NodeStatus::Stepped {
             return (node.summary().unwrap(), seen);
         }
         let after = views(node.scheduler());

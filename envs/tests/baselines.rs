@@ -35,7 +35,7 @@ fn running(config: &EngineConfig, requests: &[Request], controller: &mut dyn Con
     let config = node_config(config.clone(), Slo::default());
     let mut node = Node::new(&config, requests.to_vec().into(), Collector::default()).unwrap();
     let mut counts = Vec::new();
-    while node.step(&controller.control(&node)).unwrap() == kvtide_envs::env::Progress::Stepped {
+    while node.step(&controller.control(&node)).unwrap() == kvtide_envs::env::NodeStatus::Stepped {
         counts.push(node.scheduler().running().len());
     }
     counts

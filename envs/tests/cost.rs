@@ -3,7 +3,7 @@
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, Hardware};
 use kvtide_envs::kv::BlockId;
-use kvtide_envs::sched::{BlockCopy, Prefill, RequestId, Source, StepPlan};
+use kvtide_envs::sched::{BlockCopy, Prefill, PrefillSource, RequestId, StepPlan};
 use kvtide_envs::tier::{Route, Routes};
 use kvtide_envs::time::Micros;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ impl Load {
             id: RequestId(index as u32),
             tokens,
             context,
-            source: Source::Waiting,
+            source: PrefillSource::Waiting,
             samples: true,
         };
         let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };

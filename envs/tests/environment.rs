@@ -6,7 +6,7 @@ use crate::common::{controls, engine, faithful, node_config};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{ConfigError, EngineConfig};
 use kvtide_envs::env::{
-    Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, Progress, ResetOptions, Reward, RewardWeights,
+    Batch, EnvConfig, EnvError, EpisodeSource, Node, NodeConfig, NodeStatus, ResetOptions, Reward, RewardWeights,
     ServingEnv, VecEnv, VectorEnv, WorldDraw, check_env, mask, snapshot,
 };
 use kvtide_envs::memory::MemorySource;
@@ -193,7 +193,7 @@ fn a_reward_is_the_weighted_growth_of_the_counters() {
         Reward::new(weights, &config.worlds[0].node.engine, &config.worlds[0].node.cost, 8, 50.0)
     };
     let controls = Controls { preemption: Preemption::Recompute, ..controls() };
-    while node.step(&controls).unwrap() == Progress::Stepped {}
+    while node.step(&controls).unwrap() == NodeStatus::Stepped {}
     let collector = node.collector();
     // The pool holds two sequences of the nominal 1024 tokens.
     let tokens = f64::from(2 * 8);
@@ -232,7 +232,7 @@ fn decision_steps(engine: EngineConfig, list: &[(u64, u32, u32)], controls: &Con
         let before = node.collector().steps;
         let progress = node.advance(controls, 8).unwrap();
         steps.push(node.collector().steps - before);
-        if progress != Progress::Stepped {
+        if progress != NodeStatus::Stepped {
             return steps;
         }
     }

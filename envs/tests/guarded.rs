@@ -8,7 +8,7 @@ use kvtide_envs::sched::Slo;
 use kvtide_envs::workload::SyntheticSpec;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::{
-    ACTION_SET_HASH, Action, ActionProfile, Controls, FEATURES, Feature, Host, Node as TreeNode, SCHEMA_HASH, Table,
+    ACTION_SET_HASH, Action, ActionProfile, Controls, FEATURES, Feature, Host, SCHEMA_HASH, Table, TreeNode,
 };
 
 /// A table that leaves half of the pool free while at least a twentieth of the slots runs, and an eighth before; `running`

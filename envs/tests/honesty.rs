@@ -4,7 +4,7 @@
 use crate::common::sim::any_controls;
 use crate::common::{chunked, engine, node_config};
 use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::env::{Node, Progress, mask, snapshot};
+use kvtide_envs::env::{Node, NodeStatus, mask, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
 use kvtide_envs::seed::{self, Stream};
@@ -37,7 +37,7 @@ impl World {
 
     fn step(&mut self) {
         let controls = any_controls(&mut self.controls);
-        self.is_over = self.node.step(&controls).unwrap() != Progress::Stepped;
+        self.is_over = self.node.step(&controls).unwrap() != NodeStatus::Stepped;
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use kvtide_envs::env::{EpisodeSource, ResetOptions};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::servegen::ServeGenStats;
-use kvtide_envs::trace::{Recording, Request, ServeGen, SessionArrivals, TraceReader};
+use kvtide_envs::trace::{Request, ServeGen, SessionArrivals, Trace, TraceReader};
 use kvtide_envs::workload::{LengthScale, Replay, Scaling, Window, Workload, WorkloadSource};
 use tempfile::TempDir;
 
@@ -62,9 +62,9 @@ fn tar(files: &Files, path: &Path) {
 }
 
 fn open(path: &Path) -> Result<ServeGen, String> {
-    match Recording::open(path, &SessionArrivals::default()) {
-        Ok(Recording::Clients(clients)) => Ok(clients),
-        Ok(Recording::Requests(_)) => Err("requests".to_owned()),
+    match Trace::open(path, &SessionArrivals::default()) {
+        Ok(Trace::Clients(clients)) => Ok(clients),
+        Ok(Trace::Requests(_)) => Err("requests".to_owned()),
         Err(error) => Err(error.to_string().replace(&path.display().to_string(), "t")),
     }
 }

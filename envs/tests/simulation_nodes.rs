@@ -11,7 +11,7 @@ use crate::common::defective::Defective;
 use crate::common::node_config;
 use crate::common::sim::any_controls;
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
-use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::kv::Sharing;
 use kvtide_envs::memory::{Contents, KvShape, MemoryReport, MemorySource};
@@ -102,9 +102,9 @@ impl World {
             node.collector().reconcile(node.scheduler()).map_err(|wrong| format!("step {step}: {wrong}"))?;
             node.verify_memory().map_err(|wrong| format!("step {step}: {wrong}"))?;
             match progress {
-                Progress::Stepped => {}
-                Progress::Stalled => return Err(format!("stalled after {step} steps")),
-                Progress::Drained => return self.finish(&node),
+                NodeStatus::Stepped => {}
+                NodeStatus::Stalled => return Err(format!("stalled after {step} steps")),
+                NodeStatus::Drained => return self.finish(&node),
             }
         }
         Err(format!("not done after {most} steps"))

@@ -7,7 +7,7 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Draw, Extent, LengthScale, Profile, Replay, Scaling, Split, SyntheticSpec, Window, Workload, WorkloadSource,
+    Draw, Extent, LengthScale, Replay, Scaling, Split, SyntheticSpec, TrafficProfile, Window, Workload, WorkloadSource,
 };
 
 fn spec(text: &str) -> SyntheticSpec {
@@ -304,7 +304,7 @@ fn seeds_make_a_difference_where_it_is_said() {
 #[test]
 fn specs_as_text() {
     let chat = SyntheticSpec {
-        profile: Profile::Chat,
+        profile: TrafficProfile::Chat,
         rate_rps: 5.0,
         extent: Extent::Duration(SECOND.times(600)),
         cv: None,

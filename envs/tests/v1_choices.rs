@@ -6,7 +6,7 @@ use crate::common::node_config;
 use crate::common::sim::any_controls;
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{ConfigError, DeadEnds, Deployment, EngineConfig, EngineKind};
-use kvtide_envs::env::{Node, NodeConfig, Progress, RunError, run};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus, RunError, run};
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::kv::Content;
 use kvtide_envs::metrics::Collector;
@@ -195,7 +195,7 @@ fn a_client_sends_its_next_request_when_the_last_is_done() {
     let spec: SyntheticSpec = "uniform:n=30,in=20,out=10,rate=1".parse().unwrap();
     let mut node = Node::new(&crowd(4, "h100"), spec.generate().unwrap().share(), Collector::default()).unwrap();
     let mut most = 0;
-    while node.step(&controls()).unwrap() == Progress::Stepped {
+    while node.step(&controls()).unwrap() == NodeStatus::Stepped {
         most = most.max(node.scheduler().num_open());
     }
     assert_eq!((most, node.collector().completed), (4, 30));

@@ -6,8 +6,8 @@ use crate::common::traffic::{SECOND, arrivals_s, blocks, metronome, prompts, sec
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{
-    Extent, LengthScale, LogNormal, Profile, Replay, Scaling, Split, SyntheticSpec, Window, Workload, WorkloadError,
-    to_whole_second, windows,
+    Extent, LengthScale, LogNormal, Replay, Scaling, Split, SyntheticSpec, TrafficProfile, Window, Workload,
+    WorkloadError, to_whole_second, windows,
 };
 use proptest::prelude::*;
 
@@ -298,11 +298,11 @@ proptest! {
         kind in 0_usize..7, rate_rps in prop_oneof![0.001_f64..50.0, Just(f64::INFINITY)], count in 1_u64..1_000, by_count: bool,
         cv in proptest::option::of(0.0_f64..20.0), spread in 0.0_f64..1.0, factor in 0.01_f64..100.0, seed: u64,
     ) {
-        let uniform = Profile::Uniform { prompt_mean: count as u32, output_mean: 7, spread };
+        let uniform = TrafficProfile::Uniform { prompt_mean: count as u32, output_mean: 7, spread };
         let tail = |mean| LogNormal { mean, p95: mean * 3 };
-        let heavy = Profile::LogNormal { prompt: tail(count as u32), output: tail(9) };
+        let heavy = TrafficProfile::LogNormal { prompt: tail(count as u32), output: tail(9) };
         let profile =
-            [Profile::Chat, Profile::Code, Profile::Reasoning, Profile::Mix, Profile::Agentic, uniform, heavy][kind];
+            [TrafficProfile::Chat, TrafficProfile::Code, TrafficProfile::Reasoning, TrafficProfile::Mix, TrafficProfile::Agentic, uniform, heavy][kind];
         let lengths = LengthScale { prompt: factor, output: if by_count { factor } else { 1.0 } };
         let extent = if by_count || rate_rps.is_infinite() { Extent::Requests(count) } else { Extent::Duration(Micros(count * 977)) };
         let spec = SyntheticSpec { profile, rate_rps, extent, cv, lengths, seed };

@@ -19,7 +19,7 @@ pub trait Launcher {
     ///
     /// # Errors
     /// Why it could not be launched, or how it failed.
-    fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [Arg<'_>]) -> Result<(), String>;
+    fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [CheckArg<'_>]) -> Result<(), String>;
 
     /// Multiprocessors of the device.
     fn multiprocessors(&self) -> u32;
@@ -27,7 +27,7 @@ pub trait Launcher {
 
 /// An argument of a kernel.
 #[derive(Debug)]
-pub enum Arg<'a> {
+pub enum CheckArg<'a> {
     /// A pointer to bytes that the kernel reads. Aligned to 16.
     In(&'a [u8]),
     /// A pointer to bytes that the kernel reads and writes: uploaded before, downloaded after. Aligned to 16.

@@ -1,6 +1,6 @@
 //! What a decision says.
 
-use kvtide_runtime::{Action, ActionMask, Choices, Controls, Head, Preemption, Setting};
+use kvtide_runtime::{Action, ActionMask, Choices, Controls, Head, HeadSetting, Preemption};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -37,8 +37,8 @@ impl PyControls {
 
     fn __repr__(&self) -> String {
         let named = |head: Head| match self.0.get(head) {
-            Setting::Level(level) => format!("{}={level}", head.name()),
-            Setting::Choice(name) => format!("{}='{name}'", head.name()),
+            HeadSetting::Level(level) => format!("{}={level}", head.name()),
+            HeadSetting::Choice(name) => format!("{}='{name}'", head.name()),
         };
         format!("Controls({})", Head::ALL.map(named).join(", "))
     }

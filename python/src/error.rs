@@ -1,6 +1,6 @@
 //! Exceptions.
 
-use kvtide_runtime::{FormatError, Unfit};
+use kvtide_runtime::{FormatError, HostMismatch};
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,8 +13,8 @@ pub fn table_error(py: Python<'_>, error: FormatError) -> PyErr {
 }
 
 /// The exception for a table that is not for a host, its `reason` either `profile` or `host`.
-pub fn host_error(py: Python<'_>, unfit: Unfit) -> PyErr {
-    named(py, unfit.to_string(), if matches!(unfit, Unfit::Head { .. }) { "profile" } else { "host" })
+pub fn host_error(py: Python<'_>, unfit: HostMismatch) -> PyErr {
+    named(py, unfit.to_string(), if matches!(unfit, HostMismatch::Head { .. }) { "profile" } else { "host" })
 }
 
 fn named(py: Python<'_>, message: String, reason: &str) -> PyErr {

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::ledger::PyLedger;
 use crate::pricing::PyPricing;
 use crate::queue::PyWaitingQueue;
-use crate::requests::{Rows, count, unsigned};
+use crate::requests::{IntegerRows, count, unsigned};
 
 /// Names of the features, in order.
 pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
@@ -114,9 +114,9 @@ impl PyObserver {
         num_cpu_blocks: u32,
         free_cpu_blocks: u32,
         num_swapped: u32,
-        running: Option<Rows<5>>,
+        running: Option<IntegerRows<5>>,
         waiting: Option<Waiting<'_>>,
-        newest: Option<Rows<4>>,
+        newest: Option<IntegerRows<4>>,
         num_waiting: Option<u32>,
         total_steps: u64,
         total_refused_steps: u64,
@@ -156,7 +156,7 @@ impl PyObserver {
             ..Snapshot::default()
         };
         shot.add_all_running(running.into_iter().flatten().map(running_request));
-        let waiting = waiting.unwrap_or_else(|| Waiting::Rows(Rows::none()));
+        let waiting = waiting.unwrap_or_else(|| Waiting::Rows(IntegerRows::none()));
         let pricing = pricing.map(|pricing| pricing.pricing()).unwrap_or_default();
         look_at_waiting(waiting, newest, num_waiting, &pricing, &mut shot);
         PyObservation(self.0.observe(&shot))
@@ -167,14 +167,14 @@ impl PyObserver {
 #[derive(FromPyObject)]
 pub enum Waiting<'py> {
     Queue(PyRef<'py, PyWaitingQueue>),
-    Rows(Rows<4>),
+    Rows(IntegerRows<4>),
 }
 
 /// Looks at both ends. Of rows the last may be in `newest`, from the back, and how many there are in `num_waiting`; those of
 /// a queue are priced by `pricing`.
 pub fn look_at_waiting(
     waiting: Waiting<'_>,
-    newest: Option<Rows<4>>,
+    newest: Option<IntegerRows<4>>,
     num_waiting: Option<u32>,
     pricing: &Pricing,
     shot: &mut Snapshot,

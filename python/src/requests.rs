@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 /// Rows of `N` integers; a missing number is -1.
-pub struct Rows<const N: usize>(Vec<[i64; N]>);
+pub struct IntegerRows<const N: usize>(Vec<[i64; N]>);
 
-impl<const N: usize> Rows<N> {
-    pub fn none() -> Rows<N> {
-        Rows(Vec::new())
+impl<const N: usize> IntegerRows<N> {
+    pub fn none() -> IntegerRows<N> {
+        IntegerRows(Vec::new())
     }
 
     pub fn len(&self) -> usize {
@@ -24,7 +24,7 @@ impl<const N: usize> Rows<N> {
     }
 }
 
-impl<const N: usize> IntoIterator for Rows<N> {
+impl<const N: usize> IntoIterator for IntegerRows<N> {
     type Item = [i64; N];
     type IntoIter = IntoIter<[i64; N]>;
 
@@ -33,25 +33,25 @@ impl<const N: usize> IntoIterator for Rows<N> {
     }
 }
 
-impl<'py, const N: usize> FromPyObject<'_, 'py> for Rows<N> {
+impl<'py, const N: usize> FromPyObject<'_, 'py> for IntegerRows<N> {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Rows<N>> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<IntegerRows<N>> {
         if let Ok(list) = object.cast::<PyList>() {
-            return list.iter().map(|item| row(&item)).collect::<PyResult<_>>().map(Rows);
+            return list.iter().map(|item| row(&item)).collect::<PyResult<_>>().map(IntegerRows);
         }
         if let Ok(tuple) = object.cast::<PyTuple>() {
-            return tuple.iter().map(|item| row(&item)).collect::<PyResult<_>>().map(Rows);
+            return tuple.iter().map(|item| row(&item)).collect::<PyResult<_>>().map(IntegerRows);
         }
         if let Ok(buffer) = PyBuffer::<i64>::get(&object) {
             return from_buffer(&buffer, object.py());
         }
-        object.try_iter()?.map(|item| row(&item?)).collect::<PyResult<_>>().map(Rows)
+        object.try_iter()?.map(|item| row(&item?)).collect::<PyResult<_>>().map(IntegerRows)
     }
 }
 
 /// A flat buffer of `N` numbers a request, or one of that many columns.
-fn from_buffer<const N: usize>(buffer: &PyBuffer<i64>, py: Python<'_>) -> PyResult<Rows<N>> {
+fn from_buffer<const N: usize>(buffer: &PyBuffer<i64>, py: Python<'_>) -> PyResult<IntegerRows<N>> {
     let columns_fit = buffer.dimensions() == 1 || buffer.shape().last() == Some(&N);
     let values = buffer.to_vec(py)?;
     let (rows, rest) = values.as_chunks::<N>();
@@ -61,7 +61,7 @@ fn from_buffer<const N: usize>(buffer: &PyBuffer<i64>, py: Python<'_>) -> PyResu
             values.len()
         )));
     }
-    Ok(Rows(rows.to_vec()))
+    Ok(IntegerRows(rows.to_vec()))
 }
 
 fn row<const N: usize>(item: &Bound<'_, PyAny>) -> PyResult<[i64; N]> {

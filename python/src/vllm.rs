@@ -12,7 +12,7 @@ use crate::cached::evictable_blocks;
 use crate::ledger::PyLedger;
 use crate::observation::{PyObservation, PyObserver, Waiting, look_at_waiting};
 use crate::pricing::PyPricing;
-use crate::requests::{Rows, count};
+use crate::requests::{IntegerRows, count};
 use crate::slo::PySlo;
 
 /// A scheduler of vLLM's, with one kind of blocks.
@@ -60,7 +60,7 @@ impl PyVllmView {
         ledger: &PyLedger,
         pricing: &PyPricing,
         waiting: Waiting<'_>,
-        newest: Option<Rows<4>>,
+        newest: Option<IntegerRows<4>>,
         num_waiting: Option<u32>,
     ) -> PyResult<PyObservation> {
         let pool = self.pool.bind(py);

@@ -49,7 +49,7 @@ pub struct Seat(pub i64);
 #[derive(Debug, Clone)]
 pub struct AdmissionQueue<Id> {
     /// In the order of seats. The first and the last are taken.
-    slots: VecDeque<Slot<Id>>,
+    slots: VecDeque<QueueSlot<Id>>,
     /// Slots that are vacant, because whoever had them left from between others.
     vacant: usize,
     /// Seats are given from here on, to the back and to the front.
@@ -61,13 +61,13 @@ pub struct AdmissionQueue<Id> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot<Id> {
+struct QueueSlot<Id> {
     seat: Seat,
     is_vacant: bool,
     entry: Entry<Id>,
 }
 
-impl<Id> Slot<Id> {
+impl<Id> QueueSlot<Id> {
     fn standing(&self) -> Standing {
         if self.is_vacant {
             return Standing::VACANT;
@@ -109,7 +109,7 @@ impl<Id: Copy> AdmissionQueue<Id> {
         let seat = Seat(self.back);
         self.back += 1;
         self.ageing.arrive(entry.arrival, entry.tokens);
-        self.slots.push_back(Slot { seat, is_vacant: false, entry });
+        self.slots.push_back(QueueSlot { seat, is_vacant: false, entry });
         self.tell(self.slots.len() - 1);
         seat
     }
@@ -130,7 +130,7 @@ impl<Id: Copy> AdmissionQueue<Id> {
     fn seat_first(&mut self, entry: Entry<Id>) -> Seat {
         let seat = Seat(self.front);
         self.front -= 1;
-        let slot = Slot { seat, is_vacant: false, entry };
+        let slot = QueueSlot { seat, is_vacant: false, entry };
         self.slots.push_front(slot);
         if let Some(index) = &mut self.index
             && !index.push_front(slot.standing())
@@ -180,7 +180,7 @@ impl<Id: Copy> AdmissionQueue<Id> {
     fn next_position(&mut self, order: Admission, now: Micros, max_wait: Micros) -> usize {
         let slots = &self.slots;
         let index = self.index.take_if(|index| index.passed() <= now);
-        let index = index.unwrap_or_else(|| Index::new(slots.iter().map(Slot::standing)));
+        let index = index.unwrap_or_else(|| Index::new(slots.iter().map(QueueSlot::standing)));
         self.index.insert(index).next(order, now, max_wait).unwrap_or(0)
     }
 
@@ -234,7 +234,7 @@ impl<Id: Copy> AdmissionQueue<Id> {
         self.slots.retain(|slot| !slot.is_vacant);
         self.vacant = 0;
         if self.index.is_some() {
-            self.index = Some(Index::new(self.slots.iter().map(Slot::standing)));
+            self.index = Some(Index::new(self.slots.iter().map(QueueSlot::standing)));
         }
     }
 

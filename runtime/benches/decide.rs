@@ -21,8 +21,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{
-    ACTION_SET_HASH, ActionMask, ActionProfile, Controls, FEATURES, Guard, GuardConfig, NUM_FEATURES, Node,
-    Observation, Observer, Policy, RunningRequest, SCHEMA_HASH, Snapshot, Table, WaitingRequest,
+    ACTION_SET_HASH, ActionMask, ActionProfile, Controls, FEATURES, Guard, GuardConfig, NUM_FEATURES, Observation,
+    Observer, Policy, RunningRequest, SCHEMA_HASH, Snapshot, Table, TreeNode, WaitingRequest,
 };
 
 const DEPTHS: [u32; 4] = [4, 8, 10, 13];
@@ -48,13 +48,13 @@ impl Random {
 fn complete_tree(depth: u32) -> Vec<u8> {
     let mut random = Random(u64::from(depth));
     let splits = (1 << depth) - 1;
-    let nodes: Vec<Node> = (0..=2 * splits)
+    let nodes: Vec<TreeNode> = (0..=2 * splits)
         .map(|node| {
             if node < splits {
                 let feature = random.next() as usize % NUM_FEATURES;
-                Node::Split { feature: feature as u8, left: 2 * node + 1, threshold: random.value(feature) }
+                TreeNode::Split { feature: feature as u8, left: 2 * node + 1, threshold: random.value(feature) }
             } else {
-                Node::Leaf { choices: [(random.next() % 12) as u8, 0, 1, 0] }
+                TreeNode::Leaf { choices: [(random.next() % 12) as u8, 0, 1, 0] }
             }
         })
         .collect();

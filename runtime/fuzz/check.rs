@@ -3,8 +3,8 @@
 use kvtide_runtime::format::{MAX_DEPTH, TableFile, crc32};
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{
-    ACTION_SET_HASH, ActionMask, FEATURES, Guard, GuardConfig, Head, NUM_FEATURES, Node, Observation, Observer,
-    OwnedTable, Policy, RunningRequest, SCHEMA_HASH, Snapshot, Table, WaitingRequest,
+    ACTION_SET_HASH, ActionMask, FEATURES, Guard, GuardConfig, Head, NUM_FEATURES, Observation, Observer, OwnedTable,
+    Policy, RunningRequest, SCHEMA_HASH, Snapshot, Table, TreeNode, WaitingRequest,
 };
 
 /// Whatever bytes are a table, can be walked and asked; whatever are not, are refused. Nothing panics.
@@ -39,7 +39,7 @@ fn parse_as_it_is(bytes: &[u8], observation: &Observation) {
             assert!(steps <= usize::from(file.depth()) && file.depth() <= MAX_DEPTH);
             let leaf = file.leaf(&observation.values);
             assert!(
-                matches!(file.nodes().nth(leaf.node.into()), Some(Node::Leaf { choices }) if choices == leaf.choices)
+                matches!(file.nodes().nth(leaf.node.into()), Some(TreeNode::Leaf { choices }) if choices == leaf.choices)
             );
             file.leaf(&[]);
             assert!(file.metadata().all(|(key, _)| !key.is_empty()));

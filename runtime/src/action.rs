@@ -64,11 +64,11 @@ impl Choices {
     }
 
     /// What choice `index` sets the head to, if there is one.
-    pub fn get(self, index: u8) -> Option<Setting> {
+    pub fn get(self, index: u8) -> Option<HeadSetting> {
         let index = usize::from(index);
         match self {
-            Choices::Levels(levels) => levels.get(index).copied().map(Setting::Level),
-            Choices::Named(names) => names.get(index).copied().map(Setting::Choice),
+            Choices::Levels(levels) => levels.get(index).copied().map(HeadSetting::Level),
+            Choices::Named(names) => names.get(index).copied().map(HeadSetting::Choice),
         }
     }
 
@@ -80,18 +80,18 @@ impl Choices {
 
 /// What a head is set to, whichever head it is. Written as in policy texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Setting {
+pub enum HeadSetting {
     /// A number, of a head with levels; it need not be one of them.
     Level(f64),
     /// The name of a choice.
     Choice(&'static str),
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for HeadSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Setting::Level(level) => write!(f, "{level}"),
-            Setting::Choice(name) => f.write_str(name),
+            HeadSetting::Level(level) => write!(f, "{level}"),
+            HeadSetting::Choice(name) => f.write_str(name),
         }
     }
 }
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(Head::ALL.map(Head::key), ["watermark", "victim", "mode", "admission"]);
         assert_eq!(HEADS[1].what, "Which running request is preempted when blocks run out.");
         assert_eq!(SIZES, [12, 5, 3, 3]);
-        assert_eq!(Head::Watermark.choices().get(4), Some(Setting::Level(0.05)));
-        assert_eq!(Head::Victim.choices().get(4), Some(Setting::Choice("most-slack")));
+        assert_eq!(Head::Watermark.choices().get(4), Some(HeadSetting::Level(0.05)));
+        assert_eq!(Head::Victim.choices().get(4), Some(HeadSetting::Choice("most-slack")));
         assert_eq!(Head::Victim.choices().get(5), None);
         for profile in ActionProfile::ALL {
             let decided = Head::ALL.into_iter().filter(|&head| profile.decides(head));
@@ -281,7 +281,12 @@ mod tests {
         }
         assert_eq!(
             Head::ALL.map(|head| controls.get(head)),
-            [Setting::Level(0.07), Setting::Choice("newest"), Setting::Choice("swap"), Setting::Choice("fcfs"),]
+            [
+                HeadSetting::Level(0.07),
+                HeadSetting::Choice("newest"),
+                HeadSetting::Choice("swap"),
+                HeadSetting::Choice("fcfs"),
+            ]
         );
         let mut taken = default;
         for head in Head::ALL {

@@ -22,7 +22,7 @@ pub use extension::{Extension, Extensions};
 pub(crate) use file::Outline;
 pub use file::{FeatureRange, TableFile};
 pub use metadata::Metadata;
-pub use node::{Comparison, Leaf, Node, Path};
+pub use node::{Leaf, Path, PathStep, TreeNode};
 
 /// First bytes of every file. As in PNG, the high bit, CR LF, end-of-file and LF show what a text-mode copy would break.
 pub const MAGIC: [u8; 8] = *b"\x8bKVT\r\n\x1a\n";

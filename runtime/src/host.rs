@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use crate::action::{Action, ActionMask, ActionProfile, Head, PerHead, Preemption};
 use crate::feature_set::FeatureSet;
-use crate::format::{FeatureRange, Node};
+use crate::format::{FeatureRange, TreeNode};
 use crate::observation::{FEATURES, Feature, Observation};
 use crate::table::Table;
 
@@ -22,12 +22,12 @@ pub struct Host {
     /// Whether a victim's blocks can be copied out and brought back.
     pub has_host_tier: bool,
     /// Features it always shows as one value.
-    pub constants: &'static [Constant],
+    pub constants: &'static [ConstantFeature],
 }
 
 /// A feature that a host always shows as one value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Constant {
+pub struct ConstantFeature {
     /// The feature that never moves.
     pub feature: Feature,
     /// The value.
@@ -37,11 +37,11 @@ pub struct Constant {
 }
 
 const NO_TIER: &str = "has no host tier";
-const NO_CACHE: Constant =
-    Constant { feature: Feature::EvictableFraction, value: 0.0, why: "runs without its prefix cache" };
+const NO_CACHE: ConstantFeature =
+    ConstantFeature { feature: Feature::EvictableFraction, value: 0.0, why: "runs without its prefix cache" };
 
-const fn zero(feature: Feature, why: &'static str) -> Constant {
-    Constant { feature, value: 0.0, why }
+const fn zero(feature: Feature, why: &'static str) -> ConstantFeature {
+    ConstantFeature { feature, value: 0.0, why }
 }
 
 impl Host {
@@ -125,19 +125,19 @@ impl Host {
     ///
     /// # Errors
     /// The first reason why not.
-    pub fn check(&self, table: &Table<'_>, has_prefix_cache: bool, tolerance: f32) -> Result<(), Unfit> {
+    pub fn check(&self, table: &Table<'_>, has_prefix_cache: bool, tolerance: f32) -> Result<(), HostMismatch> {
         let host = self.name;
         if let Some(&head) = table.profile().heads().iter().find(|&&head| !self.decides(head)) {
-            return Err(Unfit::Head { host, head });
+            return Err(HostMismatch::Head { host, head });
         }
         if !self.has_host_tier && table.profile().decides(Head::Preemption) && swaps(table) {
-            return Err(Unfit::Swap { host });
+            return Err(HostMismatch::Swap { host });
         }
         let cache = (!has_prefix_cache).then_some(&NO_CACHE);
-        for &Constant { feature, value, why } in self.constants.iter().chain(cache) {
+        for &ConstantFeature { feature, value, why } in self.constants.iter().chain(cache) {
             let range = table.range(feature);
             if table.uses().contains(feature) && !range.contains(value, tolerance) {
-                return Err(Unfit::Feature { host, feature, range, value, why });
+                return Err(HostMismatch::Feature { host, feature, range, value, why });
             }
         }
         Ok(())
@@ -178,8 +178,8 @@ impl core::error::Error for UnknownHost {}
 /// Whether some leaf asks for what only a host tier can do.
 fn swaps(table: &Table<'_>) -> bool {
     let preempts = |node| match node {
-        Node::Leaf { choices } => choices.get(Head::Preemption as usize).copied(),
-        Node::Split { .. } => None,
+        TreeNode::Leaf { choices } => choices.get(Head::Preemption as usize).copied(),
+        TreeNode::Split { .. } => None,
     };
     table.nodes().filter_map(preempts).any(|choice| choice == Preemption::Swap as u8)
 }
@@ -187,7 +187,7 @@ fn swaps(table: &Table<'_>) -> bool {
 /// Why a table is not for a host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum HostMismatch {
     /// It decides a head the host keeps for itself.
     Head {
         /// The host.
@@ -215,14 +215,14 @@ pub enum Unfit {
     },
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for HostMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Unfit::Head { host, head } => {
+            HostMismatch::Head { host, head } => {
                 write!(f, "{host} lets no policy decide {}", head.name())
             }
-            Unfit::Swap { host } => write!(f, "victims are swapped out, and {host} {NO_TIER}"),
-            Unfit::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {
+            HostMismatch::Swap { host } => write!(f, "victims are swapped out, and {host} {NO_TIER}"),
+            HostMismatch::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {
                 let name = FEATURES[feature as usize].name;
                 write!(
                     f,
@@ -233,4 +233,4 @@ impl fmt::Display for Unfit {
     }
 }
 
-impl core::error::Error for Unfit {}
+impl core::error::Error for HostMismatch {}

@@ -44,17 +44,17 @@ pub mod policy;
 pub mod table;
 
 pub use action::{
-    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSpec,
-    PerHead, Preemption, Setting, Victim,
+    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSetting,
+    HeadSpec, PerHead, Preemption, Victim,
 };
 pub use census::{RunningRequest, WaitingRequest};
 pub use feature_set::FeatureSet;
 pub use fixed::Fixed;
 pub use format::FormatError;
 pub use guard::{Fallback, Guard, GuardConfig, GuardCounters, GuardState};
-pub use host::{Host, Unfit, UnknownHost};
+pub use host::{Host, HostMismatch, UnknownHost};
 pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation, SCHEMA_HASH};
 pub use observer::{Observer, Snapshot};
 pub use owned::OwnedTable;
 pub use policy::Policy;
-pub use table::{Node, Table};
+pub use table::{Table, TreeNode};

@@ -2,11 +2,11 @@
 
 use crate::action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Head, NUM_HEADS};
 use crate::feature_set::FeatureSet;
-use crate::format::{Comparison, FeatureRange, FormatError, Leaf, Metadata, TableFile};
+use crate::format::{FeatureRange, FormatError, Leaf, Metadata, PathStep, TableFile};
 use crate::observation::{Feature, NUM_FEATURES, Observation, SCHEMA_HASH};
 use crate::policy::Policy;
 
-pub use crate::format::Node;
+pub use crate::format::TreeNode;
 
 /// A validated decision table over borrowed bytes, made for this build's schema and action set.
 ///
@@ -53,9 +53,9 @@ impl<'a> Table<'a> {
         let mut node = 0;
         let mut uses = FeatureSet::EMPTY;
         while let Some((bytes, tail)) = rest.split_first() {
-            match Node::from_bytes(*bytes) {
-                Node::Split { feature, .. } => uses = uses.with_index(feature),
-                Node::Leaf { choices } => {
+            match TreeNode::from_bytes(*bytes) {
+                TreeNode::Split { feature, .. } => uses = uses.with_index(feature),
+                TreeNode::Leaf { choices } => {
                     if let Some(head) = wrong_head(choices) {
                         return Err(FormatError::LeafChoice { node, head, found: choices[head as usize] });
                     }
@@ -116,7 +116,7 @@ impl<'a> Table<'a> {
     }
 
     /// The nodes in breadth-first order.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node> + Clone + use<'a> {
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = TreeNode> + Clone + use<'a> {
         self.file.nodes()
     }
 
@@ -133,8 +133,8 @@ impl<'a> Table<'a> {
     }
 
     /// Why: the comparisons on the way to the leaf.
-    pub fn path(&self, observation: &Observation) -> impl Iterator<Item = (Feature, Comparison)> {
-        let named = |comparison: Comparison| Some((*Feature::ALL.get(usize::from(comparison.feature))?, comparison));
+    pub fn path(&self, observation: &Observation) -> impl Iterator<Item = (Feature, PathStep)> {
+        let named = |comparison: PathStep| Some((*Feature::ALL.get(usize::from(comparison.feature))?, comparison));
         self.file.path(&observation.values).filter_map(named)
     }
 }

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 use kvtide_runtime::format::{Extension, MAX_DEPTH, TableFile, TableSpec};
-use kvtide_runtime::{Node, Table};
+use kvtide_runtime::{Table, TreeNode};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -33,12 +33,12 @@ fn tables() -> Vec<(&'static str, Vec<u8>)> {
         extensions: &[Extension { id: 9, flags: 0, bytes: b"xyz" }, Extension { id: 0x8000, flags: 0, bytes: b"" }],
         ..spec(&ranges, &five)
     });
-    let complete: Vec<Node> = (0..31_u16)
+    let complete: Vec<TreeNode> = (0..31_u16)
         .map(
             |node| if node < 15 { split(node as u8 * 2, 2 * node + 1, 0.25) } else { leaf([node as u8 % 12, 0, 1, 0]) },
         )
         .collect();
-    let chain: Vec<Node> = (0..=2 * u16::from(MAX_DEPTH))
+    let chain: Vec<TreeNode> = (0..=2 * u16::from(MAX_DEPTH))
         .map(|node| {
             let last = node + 2 > 2 * u16::from(MAX_DEPTH);
             if node == 0 || (node % 2 == 0 && !last) { split(30, node + 1, -1.0) } else { leaf([0; 4]) }

@@ -12,7 +12,7 @@ use kvtide_runtime::ActionProfile;
 use kvtide_runtime::format::{
     Extension, FeatureRange, FormatError, Leaf, MAGIC, TableFile, TableSpec, encode, encoded_len,
 };
-use kvtide_runtime::{Node, SCHEMA_HASH, Table};
+use kvtide_runtime::{SCHEMA_HASH, Table, TreeNode};
 
 static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
 
@@ -56,11 +56,11 @@ const RANGES: [FeatureRange; 3] =
 const METADATA: [(&str, &str); 3] = [("commit", "0123abc"), ("experiment", "golden"), ("seed", "7")];
 const EXTENSIONS: [Extension<'static>; 1] = [Extension { id: 0x8001, flags: 0, bytes: &[0xca, 0xfe] }];
 
-fn nodes() -> [Node; 5] {
+fn nodes() -> [TreeNode; 5] {
     [split(0, 1, 0.25), leaf([7, 1, 2, 1]), split(2, 3, -1.5), leaf([11, 2, 0, 1]), leaf([0, 0, 1, 0])]
 }
 
-fn small(nodes: &[Node]) -> TableSpec<'_> {
+fn small(nodes: &[TreeNode]) -> TableSpec<'_> {
     TableSpec {
         profile: ActionProfile::Full,
         schema_hash: 0x0123_4567_89ab_cdef,

@@ -4,7 +4,7 @@ use crate::support::{bytes_of, leaf, ranges, spec, split};
 use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
 use kvtide_runtime::{
     ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, GuardState,
-    Head, Node, Observation, Preemption, Table, Victim,
+    Head, Observation, Preemption, Table, TreeNode, Victim,
 };
 
 const FALLBACK: Controls = Controls {
@@ -248,7 +248,7 @@ fn a_fallback_watermark_is_made_a_fraction() {
 fn two_minded() -> Vec<u8> {
     let mut ranges = ranges();
     ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
-    let split = Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.4 };
+    let split = TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.4 };
     bytes_of(&TableSpec {
         profile: ActionProfile::Full,
         ..spec(&ranges, &[split, leaf([6, 1, 0, 0]), leaf([2, 1, 0, 0])])

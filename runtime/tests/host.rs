@@ -2,7 +2,7 @@
 
 use crate::support::{bytes_of, leaf, ranges, spec, split};
 use kvtide_runtime::format::{FeatureRange, TableSpec};
-use kvtide_runtime::{ActionProfile, Feature, Host, Node, Observation, Table};
+use kvtide_runtime::{ActionProfile, Feature, Host, Observation, Table, TreeNode};
 
 const TOLERANCE: f32 = 0.1;
 const SWAP: [u8; 4] = [6, 0, 0, 0];
@@ -12,7 +12,7 @@ const RECOMPUTE: [u8; 4] = [6, 0, 1, 0];
 fn by(feature: Feature, min: f32, max: f32, choices: [u8; 4], profile: ActionProfile) -> Vec<u8> {
     let mut ranges = ranges();
     ranges[feature as usize] = FeatureRange { min, max };
-    let nodes: [Node; 3] = [split(feature as u8, 1, min), leaf(choices), leaf(choices)];
+    let nodes: [TreeNode; 3] = [split(feature as u8, 1, min), leaf(choices), leaf(choices)];
     bytes_of(&TableSpec { profile, ..spec(&ranges, &nodes) })
 }
 

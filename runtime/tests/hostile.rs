@@ -4,7 +4,7 @@ use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
 use kvtide_runtime::format::{
     Extension, FormatError, HEADER_BYTES, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES, TableFile, TableSpec,
 };
-use kvtide_runtime::{ActionProfile, Head, NUM_FEATURES, Node, SCHEMA_HASH, Table};
+use kvtide_runtime::{ActionProfile, Head, NUM_FEATURES, SCHEMA_HASH, Table, TreeNode};
 
 use FormatError as E;
 
@@ -77,7 +77,10 @@ fn every_flipped_bit_with_a_right_crc_is_refused_or_walkable() {
         let mut bytes = sound();
         bytes[bit / 8] ^= 1 << (bit % 8);
         if let Ok(file) = TableFile::parse(&seal(bytes)) {
-            assert!(matches!(file.nodes().nth(usize::from(file.leaf(&[]).node)), Some(Node::Leaf { .. })), "bit {bit}");
+            assert!(
+                matches!(file.nodes().nth(usize::from(file.leaf(&[]).node)), Some(TreeNode::Leaf { .. })),
+                "bit {bit}"
+            );
         }
     }
 }

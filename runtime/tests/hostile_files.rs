@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use crate::support::{leaf, seal, split, table_of};
 use kvtide_runtime::format::{FormatError, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES};
-use kvtide_runtime::{NUM_FEATURES, Node, Table};
+use kvtide_runtime::{NUM_FEATURES, Table, TreeNode};
 
 static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
 
@@ -36,7 +36,7 @@ fn with(offset: usize, value: &[u8]) -> Vec<u8> {
 }
 
 /// The golden file with other nodes.
-fn with_nodes(nodes: &[Node]) -> Vec<u8> {
+fn with_nodes(nodes: &[TreeNode]) -> Vec<u8> {
     let mut bytes = with(32, &(nodes.len() as u32).to_le_bytes());
     let stored = nodes.iter().flat_map(|node| node.to_bytes());
     bytes.splice(NODES..METADATA, stored);

@@ -7,8 +7,8 @@ use kvtide_runtime::format::{
     EncodeError, Extension, FormatError, MAX_DEPTH, NODE_BYTES, TableFile, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{
-    ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Node, Observation, OwnedTable, Policy,
-    RunningRequest, Snapshot, Table, WaitingRequest,
+    ActionMask, ActionProfile, Guard, GuardConfig, Head, NUM_FEATURES, Observation, OwnedTable, Policy, RunningRequest,
+    Snapshot, Table, TreeNode, WaitingRequest,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -39,17 +39,17 @@ impl Tree {
     }
 
     /// Breadth first: a queue of trees whose nodes have not been written yet.
-    fn nodes(&self) -> Vec<Node> {
+    fn nodes(&self) -> Vec<TreeNode> {
         let mut nodes = Vec::new();
         let mut queue = VecDeque::from([self]);
         let mut seen = 1;
         while let Some(tree) = queue.pop_front() {
             nodes.push(match tree {
-                Tree::Leaf(choices) => Node::Leaf { choices: *choices },
+                Tree::Leaf(choices) => TreeNode::Leaf { choices: *choices },
                 Tree::Split { feature, threshold, left, right } => {
                     queue.extend([&**left, &**right]);
                     seen += 2;
-                    Node::Split { feature: *feature, left: seen - 2, threshold: *threshold }
+                    TreeNode::Split { feature: *feature, left: seen - 2, threshold: *threshold }
                 }
             });
         }
@@ -107,13 +107,13 @@ fn walk_is_bounded(file: &TableFile<'_>, observation: &Observation) -> Result<()
     let steps = file.path(&observation.values).count();
     prop_assert!(steps <= usize::from(file.depth()) && file.depth() <= MAX_DEPTH);
     let leaf = file.leaf(&observation.values);
-    let after = |at: kvtide_runtime::format::Comparison| match file.nodes().nth(usize::from(at.node)) {
-        Some(Node::Split { left, .. }) => left + u16::from(at.went_right),
+    let after = |at: kvtide_runtime::format::PathStep| match file.nodes().nth(usize::from(at.node)) {
+        Some(TreeNode::Split { left, .. }) => left + u16::from(at.went_right),
         _ => u16::MAX,
     };
     prop_assert_eq!(leaf.node, file.path(&observation.values).last().map_or(0, after), "the path ends elsewhere");
     let choices = leaf.choices;
-    prop_assert_eq!(file.nodes().nth(usize::from(leaf.node)), Some(Node::Leaf { choices }));
+    prop_assert_eq!(file.nodes().nth(usize::from(leaf.node)), Some(TreeNode::Leaf { choices }));
     Ok(())
 }
 
@@ -328,8 +328,8 @@ proptest! {
 
     #[test]
     fn a_node_survives_its_bytes(bytes in any::<[u8; NODE_BYTES]>()) {
-        let node = Node::from_bytes(bytes);
-        prop_assert_eq!(Node::from_bytes(node.to_bytes()).to_bytes(), node.to_bytes());
+        let node = TreeNode::from_bytes(bytes);
+        prop_assert_eq!(TreeNode::from_bytes(node.to_bytes()).to_bytes(), node.to_bytes());
     }
 
     #[test]
@@ -371,10 +371,10 @@ proptest! {
         nodes in prop::collection::vec((any::<bool>(), 0..30_u8, 0..12_u16, value(), choices()), 1..9),
         observation in observation(),
     ) {
-        let nodes: Vec<Node> = nodes
+        let nodes: Vec<TreeNode> = nodes
             .into_iter()
             .map(|(is_leaf, feature, left, threshold, choices)| {
-                if is_leaf { Node::Leaf { choices } } else { Node::Split { feature, left, threshold } }
+                if is_leaf { TreeNode::Leaf { choices } } else { TreeNode::Split { feature, left, threshold } }
             })
             .collect();
         let ranges = ranges();

@@ -5,7 +5,7 @@ use kvtide_runtime::format::{
     EncodeError, Extension, FeatureRange, FormatError, HEADER_BYTES, MAX_FILE_BYTES, TableSpec, encode, encoded_len,
 };
 use kvtide_runtime::{
-    Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Node, Observation, OwnedTable, Policy, Table,
+    Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Observation, OwnedTable, Policy, Table, TreeNode,
 };
 
 const CAUTIOUS: [u8; 4] = [7, 1, 2, 1];
@@ -171,7 +171,7 @@ fn bytes_that_change_are_refused_or_walkable() {
 /// The largest table: a complete tree of 8,192 leaves.
 #[test]
 fn the_largest_table_fits() {
-    let nodes: Vec<Node> =
+    let nodes: Vec<TreeNode> =
         (0..16_383).map(|node| if node < 8_191 { split(0, 2 * node + 1, 0.5) } else { leaf(BOLD) }).collect();
     let bytes = table_of(&nodes);
     let table = Table::parse(&bytes).unwrap();

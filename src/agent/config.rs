@@ -8,7 +8,7 @@ use thiserror::Error;
 /// A setting outside its range.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{table}.{field} = {value}: must be {range}")]
-pub struct ConfigError {
+pub struct HyperparameterError {
     /// The table of an experiment it stands in.
     pub table: &'static str,
     /// The setting.
@@ -134,7 +134,7 @@ impl PpoConfig {
     ///
     /// # Errors
     /// The first setting outside its range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), HyperparameterError> {
         let whole = |field, value: usize, allowed: std::ops::RangeInclusive<usize>, range| {
             require(allowed.contains(&value), "ppo", field, &value, range)
         };
@@ -179,7 +179,7 @@ impl PpoConfig {
     /// # Errors
     /// `total_decisions` is less than one iteration, or `num_minibatches` does not divide one evenly into at least two
     /// decisions each (the advantages of one decision cannot be standardised).
-    pub fn plan(&self, num_envs: usize) -> Result<Plan, ConfigError> {
+    pub fn plan(&self, num_envs: usize) -> Result<TrainingPlan, HyperparameterError> {
         self.validate()?;
         let batch = self.num_steps * num_envs;
         let minibatches = self.num_minibatches;
@@ -197,13 +197,13 @@ impl PpoConfig {
             &self.total_decisions,
             "at least num_steps * num_envs",
         )?;
-        Ok(Plan { batch, minibatch: batch / minibatches, iterations: self.total_decisions / batch as u64 })
+        Ok(TrainingPlan { batch, minibatch: batch / minibatches, iterations: self.total_decisions / batch as u64 })
     }
 }
 
 /// How a run divides its decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct TrainingPlan {
     /// Decisions per iteration.
     pub batch: usize,
     /// Decisions per minibatch.
@@ -220,8 +220,8 @@ pub(crate) fn require(
     field: &'static str,
     value: &dyn Display,
     range: &'static str,
-) -> Result<(), ConfigError> {
-    if holds { Ok(()) } else { Err(ConfigError { table, field, value: value.to_string(), range }) }
+) -> Result<(), HyperparameterError> {
+    if holds { Ok(()) } else { Err(HyperparameterError { table, field, value: value.to_string(), range }) }
 }
 
 #[cfg(test)]
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_plan_divides_evenly_or_is_refused() {
         let config = PpoConfig { total_decisions: 10_000, num_steps: 16, num_minibatches: 4, ..PpoConfig::default() };
-        assert_eq!(config.plan(8), Ok(Plan { batch: 128, minibatch: 32, iterations: 78 }));
+        assert_eq!(config.plan(8), Ok(TrainingPlan { batch: 128, minibatch: 32, iterations: 78 }));
         assert_eq!(PpoConfig { num_minibatches: 5, ..config.clone() }.plan(8).unwrap_err().field, "num_minibatches");
         assert_eq!(PpoConfig { num_minibatches: 128, ..config.clone() }.plan(8).unwrap_err().field, "num_minibatches");
         assert_eq!(PpoConfig { total_decisions: 100, ..config }.plan(8).unwrap_err().field, "total_decisions");

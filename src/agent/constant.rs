@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::AgentError;
 use super::validate::{attainment, play};
-use crate::constant::{Constants, Effort, Round, Stage};
+use crate::constant::{ConstantEvaluator, ConstantSpace, Effort, SearchRound};
 
 /// Episodes all constants are judged on.
 const FEW: usize = 24;
@@ -33,8 +33,8 @@ pub fn best_constant(
     progress: &(dyn Fn(usize, usize) + Sync),
     stop: &AtomicBool,
 ) -> Result<Option<Action>, AgentError> {
-    let constants = Constants { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
-    let best = constants.best(&mut Episodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
+    let constants = ConstantSpace { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
+    let best = constants.best(&mut ArenaEpisodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
     Ok(best.map(|(controls, _)| Action::nearest(&controls)))
 }
 
@@ -48,19 +48,19 @@ fn allowed(arena: &dyn Arena) -> ActionMask {
 }
 
 /// Constants on the same episodes of an arena each.
-struct Episodes<'a> {
+struct ArenaEpisodes<'a> {
     arena: &'a dyn Arena,
     seed: u64,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     stop: &'a AtomicBool,
 }
 
-impl Stage for Episodes<'_> {
+impl ConstantEvaluator for ArenaEpisodes<'_> {
     type Runs = Vec<Episode>;
     type Error = AgentError;
 
-    fn play(&mut self, round: Round, constants: &[Controls]) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
-        let episodes = if round == Round::Last { MANY } else { FEW };
+    fn play(&mut self, round: SearchRound, constants: &[Controls]) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
+        let episodes = if round == SearchRound::Last { MANY } else { FEW };
         let total = constants.len() * episodes;
         (self.progress)(total, 0);
         let run = |number: usize| -> Result<Option<Episode>, AgentError> {

@@ -25,9 +25,9 @@ use kvtide_runtime::{ActionProfile, NUM_FEATURES};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::config::{ConfigError, Prior};
+use super::config::{HyperparameterError, Prior};
 use super::normalise::Moments;
-use super::state::Outcome;
+use super::state::RunOutcome;
 use super::validate::{attainment, play};
 use super::{AgentError, NetworkPolicy, Weights};
 use linear::Linear;
@@ -167,12 +167,12 @@ impl CrossEntropy {
         &mut self,
         stop: &AtomicBool,
         mut observe: impl FnMut(&CrossEntropy, &GenerationReport) -> Result<(), E>,
-    ) -> Result<Outcome, E> {
+    ) -> Result<RunOutcome, E> {
         while !self.is_finished() {
-            let Some(report) = self.advance(stop)? else { return Ok(Outcome::Interrupted) };
+            let Some(report) = self.advance(stop)? else { return Ok(RunOutcome::Interrupted) };
             observe(self, &report)?;
         }
-        Ok(Outcome::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     /// One generation: draw, judge, fit. `None`, and nothing changed, if `stop` was set before all were judged.
@@ -289,7 +289,7 @@ fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError
 }
 
 fn unfit(field: &'static str, value: String, range: &'static str) -> AgentError {
-    AgentError::Config(ConfigError { table: "cross_entropy", field, value, range })
+    AgentError::Config(HyperparameterError { table: "cross_entropy", field, value, range })
 }
 
 fn policy(weights: &Weights, moments: &Moments, profile: ActionProfile) -> NetworkPolicy {

@@ -2,14 +2,14 @@
 
 use thiserror::Error;
 
-use super::ConfigError;
+use super::HyperparameterError;
 
 /// Why training cannot start or go on. The weights are never touched by the step that failed.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum AgentError {
     /// A setting is out of range.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] HyperparameterError),
     /// An environment nothing can be learned from.
     #[error(
         "environment has {num_envs} environments, observations of {observation_size} and heads {head_sizes:?}: all must be at least 1, heads at most 256"

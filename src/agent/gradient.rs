@@ -29,7 +29,7 @@ pub struct Samples<'a> {
 }
 
 /// What is minimised: policy loss − entropy bonus + weighted value loss, mean over a minibatch.
-pub struct Objective {
+pub struct PpoObjective {
     /// How far a ratio may move before nothing rewards moving it further.
     pub clip: f32,
     /// Likewise of values, if they are held.
@@ -96,7 +96,7 @@ pub fn gradient(
     weights: &Weights,
     samples: &Samples<'_>,
     (rows, advantages): (&[usize], &[f32]),
-    objective: &Objective,
+    objective: &PpoObjective,
 ) -> Gradient {
     let share = 1.0 / rows.len() as f32;
     let shards: Vec<Gradient> = rows
@@ -114,7 +114,7 @@ impl Samples<'_> {
         tensors: &dyn Tensors,
         weights: &Weights,
         (rows, advantages): (&[usize], &[f32]),
-        objective: &Objective,
+        objective: &PpoObjective,
         share: f32,
     ) -> Gradient {
         let size = weights.architecture().observation_size;
@@ -143,7 +143,7 @@ impl Samples<'_> {
         (row, advantage): (usize, f32),
         (logits, value): (&mut [f32], &mut f32),
         probabilities: &mut [f32],
-        (objective, share): (&Objective, f32),
+        (objective, share): (&PpoObjective, f32),
         sums: &mut Means,
     ) {
         let mask = &self.rollout.masks[row * self.heads.num_choices()..][..self.heads.num_choices()];
@@ -152,7 +152,7 @@ impl Samples<'_> {
         let log_ratio = log_prob - self.log_probs[row];
         let ratio = log_ratio.exp();
 
-        let Objective { clip, value_clip, entropy_coef, value_coef } = *objective;
+        let PpoObjective { clip, value_clip, entropy_coef, value_coef } = *objective;
         let (policy_loss, by_ratio) = loss::policy(ratio, advantage, clip); // 8.
         let (value_loss, by_value) = loss::value(*value, self.values[row], self.returns[row], value_clip); // 9.
         let weights = (share * by_ratio * ratio, -share * entropy_coef);

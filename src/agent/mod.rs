@@ -27,14 +27,14 @@ mod tensors;
 mod validate;
 pub mod weights;
 
-pub use config::{ConfigError, PpoConfig, Prior, Schedule};
+pub use config::{HyperparameterError, PpoConfig, Prior, Schedule};
 pub use constant::best_constant;
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
 pub use error::AgentError;
 pub use policy::NetworkPolicy;
 pub use ppo::Trainer;
 pub use report::{EpisodeSummary, IterationReport, Losses};
-pub use state::{Outcome, TrainerState};
+pub use state::{RunOutcome, TrainerState};
 pub use tensors::{Network, Tensors};
 pub use validate::{Attained, Decider, Server, Validator, worst_loss};
 pub use weights::{Architecture, Weights};

@@ -37,14 +37,14 @@ use ndarray::Array2;
 use rand::seq::SliceRandom;
 
 use super::adam::{AdamState, clip_norm};
-use super::config::{ConfigError, Plan, PpoConfig};
+use super::config::{HyperparameterError, PpoConfig, TrainingPlan};
 use super::gae::{self, Trajectory};
-use super::gradient::{self, Gradient, Means, Objective, Samples};
+use super::gradient::{self, Gradient, Means, PpoObjective, Samples};
 use super::heads::Heads;
 use super::inference::Inference;
 use super::normalise::Normalisers;
 use super::rollout::{Actor, Rollout};
-use super::state::{Outcome, TrainerState};
+use super::state::{RunOutcome, TrainerState};
 use super::tensors::Tensors;
 use super::weights::{Architecture, Weights};
 use super::{AgentError, IterationReport, Losses};
@@ -53,7 +53,7 @@ use super::{AgentError, IterationReport, Losses};
 pub struct Trainer {
     tensors: &'static dyn Tensors,
     config: PpoConfig,
-    plan: Plan,
+    plan: TrainingPlan,
     iteration: u64,
     decisions: u64,
     actor: Actor,
@@ -77,7 +77,7 @@ impl Trainer {
         let plan = config.plan(env.num_envs())?;
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
         if let Some(prior) = &config.prior {
-            weights = weights.favouring(prior).ok_or_else(|| ConfigError {
+            weights = weights.favouring(prior).ok_or_else(|| HyperparameterError {
                 table: "ppo",
                 field: "prior.choices",
                 value: format!("{:?}", prior.choices),
@@ -127,15 +127,15 @@ impl Trainer {
         &mut self,
         stop: &AtomicBool,
         mut observe: impl FnMut(&Trainer, &IterationReport) -> Result<(), E>,
-    ) -> Result<Outcome, E> {
+    ) -> Result<RunOutcome, E> {
         while !self.is_finished() {
             if stop.load(Ordering::Relaxed) {
-                return Ok(Outcome::Interrupted);
+                return Ok(RunOutcome::Interrupted);
             }
             let report = self.iterate()?;
             observe(self, &report)?;
         }
-        Ok(Outcome::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     /// One iteration: act, estimate advantages, improve.
@@ -196,7 +196,7 @@ impl Trainer {
         let [values, advantages, returns] =
             [&values, &advantages, &returns].map(|rows| rows.as_slice().expect("row-major"));
         let samples = Samples { rollout, heads, log_probs: &log_probs, values, returns };
-        let objective = Objective {
+        let objective = PpoObjective {
             clip: config.clip as f32,
             value_clip: config.value_clip.map(|clip| clip as f32),
             entropy_coef: entropy_coef as f32,
@@ -257,7 +257,7 @@ impl Trainer {
     }
 
     /// How the run divides its decisions.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> TrainingPlan {
         self.plan
     }
 
@@ -309,7 +309,7 @@ fn architecture(config: &PpoConfig, env: &dyn VectorEnv) -> Result<Architecture,
     }
     if config.blind.iter().any(|&feature| feature >= observation_size) {
         let value = format!("{:?}", config.blind);
-        return Err(ConfigError { table: "ppo", field: "blind", value, range: "indices of features" }.into());
+        return Err(HyperparameterError { table: "ppo", field: "blind", value, range: "indices of features" }.into());
     }
     Ok(Architecture { observation_size, hidden: config.hidden.clone(), head_sizes })
 }

@@ -26,7 +26,7 @@ pub struct TrainerState {
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// All iterations are done.
     Finished,
     /// It was asked to stop; the iteration under way was completed.

@@ -13,7 +13,7 @@ use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{ActionMask, ActionProfile, Host};
 
-use super::{Figure, seconds};
+use super::{Throughput, seconds};
 
 /// Environments stepped together.
 const NUM_ENVS: usize = 64;
@@ -26,7 +26,7 @@ const LENGTH: Micros = Micros::from_millis(300_000);
 ///
 /// # Errors
 /// The environment cannot be set up.
-pub fn decisions(repeats: usize, each: &mut dyn FnMut(Figure)) -> Result<(), EnvError> {
+pub fn decisions(repeats: usize, each: &mut dyn FnMut(Throughput)) -> Result<(), EnvError> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     for kind in [EngineKind::V0, EngineKind::V1] {
         for source in ["chat:rate=6,duration=5m", "reasoning:rate=1,duration=5m"] {
@@ -46,7 +46,7 @@ pub fn decisions(repeats: usize, each: &mut dyn FnMut(Figure)) -> Result<(), Env
                 let seconds: Vec<f64> = (0..repeats).map(|_| seconds(|| pool.install(&mut turn))).collect();
                 let profile = source.split(':').next().unwrap_or(source);
                 let case = format!("{}, {profile}, {threads} threads", kind.name());
-                each(Figure::rate("env_decisions", case, "decisions/s", (NUM_ENVS * DECISIONS) as u64, &seconds));
+                each(Throughput::rate("env_decisions", case, "decisions/s", (NUM_ENVS * DECISIONS) as u64, &seconds));
             }
         }
     }

@@ -16,11 +16,11 @@ use serde::Serialize;
 pub use environment::decisions;
 pub use scheduler::{bytes_per_request, steps};
 pub use serving::requests;
-pub use training::{TrainingError, training};
+pub use training::{TrainingBenchError, training};
 
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
+pub struct Throughput {
     /// What was measured: `scheduler_steps`, `requests`, `env_decisions`, `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
@@ -40,19 +40,19 @@ pub struct Figure {
     pub each_ns: Option<f64>,
 }
 
-impl Figure {
+impl Throughput {
     /// From the seconds that `count` of something took in each repeat.
-    fn rate(bench: &'static str, case: String, unit: &'static str, count: u64, seconds: &[f64]) -> Figure {
+    fn rate(bench: &'static str, case: String, unit: &'static str, count: u64, seconds: &[f64]) -> Throughput {
         let mut rates: Vec<f64> = seconds.iter().map(|seconds| count as f64 / seconds.max(1e-12)).collect();
         rates.sort_by(f64::total_cmp);
         let median = rates[rates.len() / 2];
         let (min, max) = (rates[0], rates[rates.len() - 1]);
-        Figure { bench, case, unit, repeats: rates.len(), min, median, max, each_ns: Some(1e9 / median) }
+        Throughput { bench, case, unit, repeats: rates.len(), min, median, max, each_ns: Some(1e9 / median) }
     }
 
     /// A number that is counted, not timed.
-    fn count(bench: &'static str, case: String, unit: &'static str, value: f64) -> Figure {
-        Figure { bench, case, unit, repeats: 1, min: value, median: value, max: value, each_ns: None }
+    fn count(bench: &'static str, case: String, unit: &'static str, value: f64) -> Throughput {
+        Throughput { bench, case, unit, repeats: 1, min: value, median: value, max: value, each_ns: None }
     }
 }
 

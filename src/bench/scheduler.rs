@@ -4,7 +4,7 @@ use kvtide_envs::deploy::{DeadEnds, EngineConfig, EngineKind};
 use kvtide_envs::sched::{Outcome, Scheduler, Slo, StepPlan};
 use kvtide_envs::time::Micros;
 
-use super::{Figure, seconds};
+use super::{Throughput, seconds};
 
 /// Steps of one repeat.
 const STEPS: u32 = 4000;
@@ -32,23 +32,23 @@ fn engine(engine: EngineKind, is_default: bool, batch: u32, repeats: usize) -> E
 }
 
 /// A scheduler and what drives it.
-struct Driver {
+struct SchedulerLoop {
     scheduler: Scheduler,
     plans: [StepPlan; 2],
     outcome: Outcome,
     step: u64,
 }
 
-impl Driver {
+impl SchedulerLoop {
     /// `batch` requests that have computed their prompts and decode from now on.
-    fn decoding(engine: EngineConfig, batch: u32) -> Driver {
+    fn decoding(engine: EngineConfig, batch: u32) -> SchedulerLoop {
         let longest = engine.max_model_len;
         let mut scheduler = Scheduler::new(engine).expect("the settings are valid");
         for index in 0..batch {
             let prompt = PROMPT + index % 16;
             scheduler.submit(Micros::ZERO, prompt, longest - prompt - 1, Slo::default(), None);
         }
-        let mut driver = Driver { scheduler, plans: Default::default(), outcome: Outcome::default(), step: 0 };
+        let mut driver = SchedulerLoop { scheduler, plans: Default::default(), outcome: Outcome::default(), step: 0 };
         driver.turn(WARM_UP);
         driver
     }
@@ -76,25 +76,25 @@ const ENGINES: [(&str, EngineKind, bool); 3] =
     [("v0", EngineKind::V0, true), ("v1 sync, no prefix cache", EngineKind::V1, false), ("v1", EngineKind::V1, true)];
 
 /// Steps a second of each engine at batch 1, 64 and 256.
-pub fn steps(repeats: usize, each: &mut dyn FnMut(Figure)) {
+pub fn steps(repeats: usize, each: &mut dyn FnMut(Throughput)) {
     for (name, kind, is_default) in ENGINES {
         for batch in [1, 64, 256] {
-            let mut driver = Driver::decoding(engine(kind, is_default, batch, repeats), batch);
+            let mut driver = SchedulerLoop::decoding(engine(kind, is_default, batch, repeats), batch);
             let seconds: Vec<f64> = (0..repeats).map(|_| seconds(|| driver.turn(STEPS))).collect();
             let case = format!("{name}, batch {batch}");
-            each(Figure::rate("scheduler_steps", case, "steps/s", u64::from(STEPS), &seconds));
+            each(Throughput::rate("scheduler_steps", case, "steps/s", u64::from(STEPS), &seconds));
         }
     }
 }
 
 /// Heap bytes a scheduler holds for each of 256 decoding requests, pools not counted.
-pub fn bytes_per_request(each: &mut dyn FnMut(Figure)) {
+pub fn bytes_per_request(each: &mut dyn FnMut(Throughput)) {
     for (name, kind, is_default) in ENGINES {
         let batch = 256;
-        let driver = Driver::decoding(engine(kind, is_default, batch, 1), batch);
+        let driver = SchedulerLoop::decoding(engine(kind, is_default, batch, 1), batch);
         let bytes = driver.scheduler.request_bytes() as f64 / f64::from(batch);
         let tokens = driver.scheduler.view(kvtide_envs::sched::RequestId(0)).len();
         let case = format!("{name}, {tokens} tokens each");
-        each(Figure::count("request_bytes", case, "bytes/request", bytes));
+        each(Throughput::count("request_bytes", case, "bytes/request", bytes));
     }
 }

@@ -5,7 +5,7 @@ use kvtide_envs::env::{EngineDefault, Node, NodeConfig, run};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::workload::Workload;
 
-use super::{Figure, seconds};
+use super::{Throughput, seconds};
 use crate::world::World;
 
 /// Requests a second of `workload` on one core: `world`'s V1 with and without prefix cache, and V0.
@@ -16,7 +16,7 @@ pub fn requests(
     world: &World,
     workload: &Workload,
     repeats: usize,
-    each: &mut dyn FnMut(Figure),
+    each: &mut dyn FnMut(Throughput),
 ) -> Result<(), ConfigError> {
     let v1 = world.deployment.engine(EngineKind::V1);
     let mut uncached = v1.clone();
@@ -31,7 +31,7 @@ pub fn requests(
         };
         let seconds: Vec<f64> = (0..repeats).map(|_| seconds(serve)).collect();
         let case = format!("{name}, {} on {}", workload.name(), world.deployment.name());
-        each(Figure::rate("requests", case, "requests/s", workload.requests().len() as u64, &seconds));
+        each(Throughput::rate("requests", case, "requests/s", workload.requests().len() as u64, &seconds));
     }
     Ok(())
 }

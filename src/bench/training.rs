@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvtide_envs::deploy::EngineKind;
 use kvtide_envs::env::{Batch, EnvError, VecEnv, VectorEnv};
 
-use super::{Figure, environment, seconds};
+use super::{Throughput, environment, seconds};
 use crate::agent::{AgentError, PpoConfig, Prior, Tensors, Trainer};
 
 /// Environments stepped together.
@@ -14,7 +14,7 @@ const NUM_ENVS: usize = 64;
 
 /// Why training cannot be measured.
 #[derive(Debug, thiserror::Error)]
-pub enum TrainingError {
+pub enum TrainingBenchError {
     /// The environments cannot be set up.
     #[error(transparent)]
     Environment(#[from] EnvError),
@@ -28,17 +28,17 @@ pub enum TrainingError {
 /// of four minibatches, starting as experiments do, from a prior: the engine's default.
 ///
 /// # Errors
-/// [`TrainingError`].
+/// [`TrainingBenchError`].
 pub fn training(
     tensors: &'static dyn Tensors,
     repeats: usize,
-    each: &mut dyn FnMut(Figure),
-) -> Result<(), TrainingError> {
+    each: &mut dyn FnMut(Throughput),
+) -> Result<(), TrainingBenchError> {
     let spent = Arc::new(AtomicU64::new(0));
     let inner = VecEnv::new(&Arc::new(environment::config(EngineKind::V1, "chat:rate=6,duration=5m")), NUM_ENVS)?;
     let prior = Prior { choices: EngineKind::V1.default_action().indices().to_vec(), probability: 0.8 };
     let config = PpoConfig { total_decisions: u64::MAX, prior: Some(prior), ..PpoConfig::default() };
-    let mut trainer = Trainer::new(config, Box::new(Timed { inner, spent: Arc::clone(&spent) }), tensors)?;
+    let mut trainer = Trainer::new(config, Box::new(TimedEnv { inner, spent: Arc::clone(&spent) }), tensors)?;
     trainer.iterate()?;
 
     let mut parts: [Vec<f64>; 4] = Default::default();
@@ -57,18 +57,18 @@ pub fn training(
     }
     let decisions = trainer.plan().batch as u64;
     for (part, times) in ["end to end", "environment", "inference", "update"].into_iter().zip(&parts) {
-        each(Figure::rate("training", format!("v1, chat, 64-64, {part}"), "decisions/s", decisions, times));
+        each(Throughput::rate("training", format!("v1, chat, 64-64, {part}"), "decisions/s", decisions, times));
     }
     Ok(())
 }
 
 /// Environments that count the nanoseconds they are stepped for.
-struct Timed {
+struct TimedEnv {
     inner: VecEnv,
     spent: Arc<AtomicU64>,
 }
 
-impl VectorEnv for Timed {
+impl VectorEnv for TimedEnv {
     fn num_envs(&self) -> usize {
         self.inner.num_envs()
     }

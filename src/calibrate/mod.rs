@@ -11,7 +11,7 @@ pub mod served;
 
 use std::path::Path;
 
-use kvtide_envs::deploy::Profile;
+use kvtide_envs::deploy::HardwareProfile;
 use serde::Serialize;
 
 use crate::plot::Figure;
@@ -36,7 +36,7 @@ pub trait Account {
     fn warnings(&self) -> &[String];
 
     /// The fitted hardware as the profile in the file `path`.
-    fn profile(&self, path: &Path) -> Profile;
+    fn profile(&self, path: &Path) -> HardwareProfile;
 
     /// The model it was fitted with, under our name.
     fn model(&self) -> &str;

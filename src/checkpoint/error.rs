@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::agent::{AgentError, ConfigError};
+use crate::agent::{AgentError, HyperparameterError};
 
 /// Why a checkpoint cannot be written, read or used.
 #[derive(Debug, Error)]
@@ -88,7 +88,7 @@ pub enum CheckpointError {
         /// The manifest that was read.
         path: PathBuf,
         /// The setting, and its range.
-        source: ConfigError,
+        source: HyperparameterError,
     },
     /// The manifest lists a file that is no part of a checkpoint.
     #[error("{}: lists {name:?}, which is no part of a checkpoint", path.display())]

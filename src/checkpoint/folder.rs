@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::{CheckpointError, Contents};
+use super::{CheckpointError, FileContents};
 
 /// Where the newest whole folder meant by `path` is.
 pub(super) fn find(path: &Path, is_whole: impl Fn(&Path) -> bool) -> Result<PathBuf, CheckpointError> {
@@ -23,7 +23,7 @@ pub(super) fn find(path: &Path, is_whole: impl Fn(&Path) -> bool) -> Result<Path
 /// Makes `path` a folder of exactly `contents`.
 pub(super) fn replace(
     path: &Path,
-    contents: &Contents,
+    contents: &FileContents,
     is_whole: impl Fn(&Path) -> bool,
 ) -> Result<(), CheckpointError> {
     let (new, old) = neighbours(path)?;
@@ -104,8 +104,8 @@ mod tests {
         folder.join("a").exists()
     }
 
-    fn contents(name: &str) -> Contents {
-        Contents::from([(name.to_owned(), b"bytes".to_vec())])
+    fn contents(name: &str) -> FileContents {
+        FileContents::from([(name.to_owned(), b"bytes".to_vec())])
     }
 
     #[test]

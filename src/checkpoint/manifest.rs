@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, Contents, SCHEMA_HASH, parse};
+use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, FileContents, SCHEMA_HASH, parse};
 use crate::agent::{Architecture, CrossEntropyConfig, PpoConfig, TrainerState};
 
 /// Version of the folder's layout.
@@ -14,7 +14,7 @@ pub const FORMAT_VERSION: u64 = 1;
 
 /// Where a run comes from, as far as the agent cannot know it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Provenance {
+pub struct RunProvenance {
     /// The heads that were trained.
     pub profile: ActionProfile,
     /// Commit of the source, if known.
@@ -77,7 +77,7 @@ pub struct Manifest {
 }
 
 /// What a manifest says of the run itself.
-pub(super) struct Facts<'a> {
+pub(super) struct RunFacts<'a> {
     pub(super) config: &'a PpoConfig,
     pub(super) cross_entropy: Option<&'a CrossEntropyConfig>,
     pub(super) iteration: u64,
@@ -85,9 +85,9 @@ pub(super) struct Facts<'a> {
     pub(super) architecture: &'a Architecture,
 }
 
-impl Facts<'_> {
-    pub(super) fn of(state: &TrainerState) -> Facts<'_> {
-        Facts {
+impl RunFacts<'_> {
+    pub(super) fn of(state: &TrainerState) -> RunFacts<'_> {
+        RunFacts {
             config: &state.config,
             cross_entropy: None,
             iteration: state.iteration,
@@ -98,8 +98,8 @@ impl Facts<'_> {
 }
 
 impl Manifest {
-    pub(super) fn new(facts: &Facts<'_>, provenance: &Provenance, contents: &Contents) -> Manifest {
-        let Facts { config, cross_entropy, iteration, decisions, architecture } = *facts;
+    pub(super) fn new(facts: &RunFacts<'_>, provenance: &RunProvenance, contents: &FileContents) -> Manifest {
+        let RunFacts { config, cross_entropy, iteration, decisions, architecture } = *facts;
         let entry = |bytes: &Vec<u8>| FileEntry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
         Manifest {
             format_version: FORMAT_VERSION,
@@ -165,8 +165,8 @@ impl Manifest {
     ///
     /// # Errors
     /// As [`Manifest::profile`].
-    pub fn provenance(&self) -> Result<Provenance, CheckpointError> {
-        Ok(Provenance {
+    pub fn provenance(&self) -> Result<RunProvenance, CheckpointError> {
+        Ok(RunProvenance {
             profile: self.profile()?,
             commit: self.commit.clone(),
             experiment: self.experiment.clone(),

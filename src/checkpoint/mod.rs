@@ -34,11 +34,11 @@ use crate::agent::{Architecture, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
-pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, Provenance};
+pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, RunProvenance};
 pub use search::{load_search, save_search, save_search_policy};
 pub use trainer::load_trainer;
 
-use manifest::Facts;
+use manifest::RunFacts;
 
 const MANIFEST: &str = "manifest.json";
 const SEAL: &str = "manifest.b3";
@@ -51,7 +51,7 @@ const SEARCH: &str = "search.json";
 /// No file of a checkpoint is larger: 256 MiB, some five thousand times the default network.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-type Contents = BTreeMap<String, Vec<u8>>;
+type FileContents = BTreeMap<String, Vec<u8>>;
 
 /// A checkpoint read and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Checkpoint {
 /// The part of a run that no other file holds.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Progress {
+struct RunState {
     iteration: u64,
     decisions: u64,
     env: serde_json::Value,
@@ -80,20 +80,20 @@ struct Progress {
 ///
 /// # Errors
 /// [`CheckpointError::Write`].
-pub fn save(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
-    let progress = Progress { iteration: state.iteration, decisions: state.decisions, env: state.env.clone() };
+pub fn save(path: &Path, state: &TrainerState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
+    let progress = RunState { iteration: state.iteration, decisions: state.decisions, env: state.env.clone() };
     let mut contents = decision_files(state);
     contents.insert(OPTIMISER.to_owned(), tensors::encode_optimiser(state.weights.architecture(), &state.optimiser));
     contents.insert(TRAINER.to_owned(), json(&progress));
-    write(path, &Facts::of(state), provenance, contents)
+    write(path, &RunFacts::of(state), provenance, contents)
 }
 
 /// As [`save`], but only what is needed to decide: nothing can be resumed from it.
 ///
 /// # Errors
 /// [`CheckpointError::Write`].
-pub fn save_policy(path: &Path, state: &TrainerState, provenance: &Provenance) -> Result<(), CheckpointError> {
-    write(path, &Facts::of(state), provenance, decision_files(state))
+pub fn save_policy(path: &Path, state: &TrainerState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
+    write(path, &RunFacts::of(state), provenance, decision_files(state))
 }
 
 /// Reads and checks a whole checkpoint.
@@ -106,7 +106,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let (weights, normalisers) = decision_parts(&path, &manifest, &contents)?;
     let optimiser =
         tensors::decode_optimiser(&path.join(OPTIMISER), listed(&path, &contents, OPTIMISER)?, weights.architecture())?;
-    let progress: Progress = parse(&path.join(TRAINER), listed(&path, &contents, TRAINER)?)?;
+    let progress: RunState = parse(&path.join(TRAINER), listed(&path, &contents, TRAINER)?)?;
     if (progress.iteration, progress.decisions) != (manifest.iteration, manifest.decisions) {
         return Err(CheckpointError::Inconsistent {
             path: path.join(TRAINER),
@@ -144,8 +144,8 @@ pub fn inspect(path: &Path) -> Result<Manifest, CheckpointError> {
     open(path).map(|(_, manifest, _)| manifest)
 }
 
-fn decision_files(state: &TrainerState) -> Contents {
-    Contents::from([
+fn decision_files(state: &TrainerState) -> FileContents {
+    FileContents::from([
         (WEIGHTS.to_owned(), tensors::encode_weights(&state.weights)),
         (NORMALISER.to_owned(), json(&state.normalisers)),
     ])
@@ -153,9 +153,9 @@ fn decision_files(state: &TrainerState) -> Contents {
 
 fn write(
     path: &Path,
-    facts: &Facts<'_>,
-    provenance: &Provenance,
-    mut contents: Contents,
+    facts: &RunFacts<'_>,
+    provenance: &RunProvenance,
+    mut contents: FileContents,
 ) -> Result<(), CheckpointError> {
     let manifest = json(&Manifest::new(facts, provenance, &contents));
     let seal = format!("{}  {MANIFEST}\n", blake3::hash(&manifest));
@@ -165,14 +165,14 @@ fn write(
 }
 
 /// The whole checkpoint at `path`, or where an interrupted replacement left it.
-fn open(path: &Path) -> Result<(PathBuf, Manifest, Contents), CheckpointError> {
+fn open(path: &Path) -> Result<(PathBuf, Manifest, FileContents), CheckpointError> {
     let found = folder::find(path, |found| read(found).is_ok())?;
     let (manifest, contents) = read(&found)?;
     Ok((found, manifest, contents))
 }
 
 /// Checks, in this order: the manifest's own digest, versions and schemas, and every listed file.
-fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
+fn read(folder: &Path) -> Result<(Manifest, FileContents), CheckpointError> {
     let path = folder.join(MANIFEST);
     let manifest = folder::read(&path, MAX_FILE_BYTES)?;
     let seal_path = folder.join(SEAL);
@@ -194,7 +194,7 @@ fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
             return Err(CheckpointError::Schema { path, what, found: found.clone(), expected });
         }
     }
-    let mut contents = Contents::new();
+    let mut contents = FileContents::new();
     for (name, entry) in &manifest.files {
         if ![WEIGHTS, NORMALISER, OPTIMISER, TRAINER, SEARCH].contains(&name.as_str()) {
             return Err(CheckpointError::UnknownFile { path, name: name.clone() });
@@ -213,7 +213,7 @@ fn read(folder: &Path) -> Result<(Manifest, Contents), CheckpointError> {
 fn decision_parts(
     folder: &Path,
     manifest: &Manifest,
-    contents: &Contents,
+    contents: &FileContents,
 ) -> Result<(Weights, Normalisers), CheckpointError> {
     let architecture = Architecture {
         observation_size: manifest.observation_size,
@@ -237,7 +237,7 @@ fn decision_parts(
     Ok((weights, normalisers))
 }
 
-fn listed<'a>(folder: &Path, contents: &'a Contents, name: &str) -> Result<&'a [u8], CheckpointError> {
+fn listed<'a>(folder: &Path, contents: &'a FileContents, name: &str) -> Result<&'a [u8], CheckpointError> {
     contents
         .get(name)
         .map(Vec::as_slice)

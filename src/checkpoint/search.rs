@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::manifest::Facts;
-use super::{CheckpointError, MANIFEST, Manifest, NORMALISER, Provenance, SEARCH, WEIGHTS};
+use super::manifest::RunFacts;
+use super::{CheckpointError, MANIFEST, Manifest, NORMALISER, RunProvenance, SEARCH, WEIGHTS};
 use super::{decision_parts, json, listed, open, parse, tensors, write};
 use crate::agent::normalise::Normalisers;
 use crate::agent::{PpoConfig, SearchProgress, SearchState};
@@ -15,7 +15,7 @@ use crate::agent::{PpoConfig, SearchProgress, SearchState};
 ///
 /// # Panics
 /// If the state contradicts itself, which none does that a search gave or [`load_search`] read.
-pub fn save_search(path: &Path, state: &SearchState, provenance: &Provenance) -> Result<(), CheckpointError> {
+pub fn save_search(path: &Path, state: &SearchState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
     write_search(path, state, provenance, Some((SEARCH.to_owned(), json(&state.progress))))
 }
 
@@ -26,19 +26,19 @@ pub fn save_search(path: &Path, state: &SearchState, provenance: &Provenance) ->
 ///
 /// # Panics
 /// As [`save_search`].
-pub fn save_search_policy(path: &Path, state: &SearchState, provenance: &Provenance) -> Result<(), CheckpointError> {
+pub fn save_search_policy(path: &Path, state: &SearchState, provenance: &RunProvenance) -> Result<(), CheckpointError> {
     write_search(path, state, provenance, None)
 }
 
 fn write_search(
     path: &Path,
     state: &SearchState,
-    provenance: &Provenance,
+    provenance: &RunProvenance,
     progress: Option<(String, Vec<u8>)>,
 ) -> Result<(), CheckpointError> {
     let weights = state.weights().expect("a search gives whole states");
     let normalisers = Normalisers { observation: Some(state.moments.clone()), reward: None };
-    let mut contents = super::Contents::from([
+    let mut contents = super::FileContents::from([
         (WEIGHTS.to_owned(), tensors::encode_weights(&weights)),
         (NORMALISER.to_owned(), json(&normalisers)),
     ]);
@@ -51,7 +51,7 @@ fn write_search(
         normalise_rewards: false,
         ..PpoConfig::default()
     };
-    let facts = Facts {
+    let facts = RunFacts {
         config: &config,
         cross_entropy: Some(&state.config),
         iteration: state.progress.generation,

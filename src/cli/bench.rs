@@ -10,7 +10,7 @@ use kvtide_envs::workload::Workload;
 use super::output::Output;
 use super::{Exit, handover, stop};
 use crate::agent::Tensors;
-use crate::bench::{self, Figure};
+use crate::bench::{self, Throughput};
 use crate::world::{WorldSpec, Written};
 
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> an
     let stopped = stop::on_interrupt();
     let mut output = Output::new();
     let mut written = Ok(());
-    let mut each = |figure: Figure| {
+    let mut each = |figure: Throughput| {
         let line = if args.json { output.json("bench", &figure) } else { output.line(&render(&figure)) };
         if written.is_ok() {
             written = line;
@@ -71,8 +71,8 @@ pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> an
 }
 
 /// A figure for people.
-fn render(figure: &Figure) -> String {
-    let Figure { bench, case, unit, min, median, max, each_ns, .. } = figure;
+fn render(figure: &Throughput) -> String {
+    let Throughput { bench, case, unit, min, median, max, each_ns, .. } = figure;
     let each = each_ns.map_or_else(String::new, |each_ns| match each_ns {
         each_ns if each_ns < 1e4 => format!("  {each_ns:.0} ns each"),
         each_ns => format!("  {:.1} us each", each_ns * 1e-3),

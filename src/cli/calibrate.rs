@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtide_envs::calibrate::{Kept, KeptError, Measured, Schedule};
+use kvtide_envs::calibrate::{KeptError, Measured, MeasurementPlan, TimingsFile};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
 
 use super::output::Output;
@@ -181,8 +181,8 @@ impl CalibrateArgs {
 impl TimingsArgs {
     /// Times the device, going on from what was kept; `None` if interrupted.
     fn measure(&self, device: u32, deployment: &Deployment, engine: &EngineConfig) -> anyhow::Result<Option<Measured>> {
-        let schedule = Schedule::new(engine, self.points, self.repeats);
-        let kept = Kept::open(self.timings.as_deref())?;
+        let schedule = MeasurementPlan::new(engine, self.points, self.repeats);
+        let kept = TimingsFile::open(self.timings.as_deref())?;
         let mut timer = crate::device::timer(device, deployment, engine)?;
         let bar = ProgressBar::new(schedule.len() as u64);
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} points  {elapsed} elapsed, {eta} left");

@@ -13,11 +13,11 @@ use super::output::Output;
 use super::progress::Runs;
 use super::talk::Talk;
 use super::{Exit, handover, stop};
-use crate::agent::{Outcome, Tensors};
+use crate::agent::{RunOutcome, Tensors};
 use crate::demo::{self, Demo, LOADS, SEEDS, TARGET, in_words};
 use crate::distil::DistilConfig;
-use crate::evaluate::{Matrix, Row, compare, render, run_matrix};
-use crate::export::Making;
+use crate::evaluate::{Matrix, RunRow, compare, render, run_matrix};
+use crate::export::ExportJob;
 use crate::policy::PolicySpec;
 use crate::train::{self, Run};
 use crate::world::{World, WorldSpec};
@@ -63,7 +63,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     let (low, high) = demo.experiment.episodes.load;
     eprintln!("2. training on {fit} at loads {low:.2} to {high:.2}");
     let run = Run { world: &world, out: &args.out, checkpoint_every: u64::MAX, tensors, listener: &Talk, stop };
-    if run.start(demo.experiment.clone())? != Some(Outcome::Finished) {
+    if run.start(demo.experiment.clone())? != Some(RunOutcome::Finished) {
         return Ok(Exit::Interrupted);
     }
 
@@ -83,7 +83,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
 /// Makes the table; false if interrupted.
 fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> anyhow::Result<bool> {
     let (experiment, config) = (train::experiment_of(checkpoint)?, DistilConfig::default());
-    let making = Making { checkpoint, experiment: &experiment, world, config: &config, stop };
+    let making = ExportJob { checkpoint, experiment: &experiment, world, config: &config, stop };
     let Some((chosen, summary)) = making.written(table, &mut tell)? else { return Ok(false) };
     tell_choice(&making, &chosen);
     eprintln!("   {summary}");
@@ -91,7 +91,7 @@ fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> 
 }
 
 /// Every run of the matrix; `None` if interrupted.
-fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Option<Vec<Row>>> {
+fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Option<Vec<RunRow>>> {
     let (bar, mut rows) = (Runs::new(), Vec::new());
     let cells = run_matrix(world, matrix, &bar, stop, &mut |finished| {
         rows.extend_from_slice(finished);
@@ -101,7 +101,7 @@ fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Op
 }
 
 /// Prints what came of it, and keeps the runs.
-fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[Row], table: &Path) -> anyhow::Result<Exit> {
+fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[RunRow], table: &Path) -> anyhow::Result<Exit> {
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let results = args.out.join("results.jsonl");
     let lines = lines?.join("\n") + "\n";

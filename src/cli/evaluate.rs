@@ -14,10 +14,10 @@ use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    Comparison, FoundLoad, Matrix, MatrixError, Row, bisect_capacities, compare, doubts, render, run_matrix,
+    Comparison, FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
-use crate::report::{self, Material};
+use crate::report::{self, ReportInput};
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -83,7 +83,8 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     drop(bar);
     let command = command_line();
     let (world, matrix, found) = (&world, &matrix, &found[..]);
-    let material = Material { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
+    let material =
+        ReportInput { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
     show(args.json, &material)?;
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
@@ -121,7 +122,7 @@ fn served(
     found: &[FoundLoad],
     bar: &Runs,
     stop: &AtomicBool,
-) -> anyhow::Result<(Vec<Row>, Result<usize, MatrixError>)> {
+) -> anyhow::Result<(Vec<RunRow>, Result<usize, MatrixError>)> {
     let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     let mut file = args.out.as_deref().map(create).transpose()?;
     let mut output = Output::new();
@@ -143,8 +144,8 @@ fn served(
 }
 
 /// Prints the comparison.
-fn show(json: bool, material: &Material<'_>) -> anyhow::Result<()> {
-    let Material { world, matrix, found, versus, comparisons, .. } = material;
+fn show(json: bool, material: &ReportInput<'_>) -> anyhow::Result<()> {
+    let ReportInput { world, matrix, found, versus, comparisons, .. } = material;
     let mut output = Output::new();
     if json {
         return comparisons.iter().try_for_each(|comparison: &Comparison| output.json("comparison", comparison));

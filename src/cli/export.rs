@@ -11,7 +11,7 @@ use super::output::Output;
 use super::{Exit, stop};
 use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
-use crate::export::{self, Chosen, Gate, Judged, Making, Summary};
+use crate::export::{self, Chosen, ExportJob, Gate, TableLoss, TableSummary};
 use crate::train;
 use crate::world::{World, Written};
 
@@ -104,15 +104,15 @@ fn export(
     config: &DistilConfig,
     stop: &AtomicBool,
 ) -> anyhow::Result<Exit> {
-    let making = Making { checkpoint: &args.checkpoint, experiment, world, config, stop };
+    let making = ExportJob { checkpoint: &args.checkpoint, experiment, world, config, stop };
     // Before the work: there may be nothing to judge on.
     let trial = making.trial(args.episodes as usize)?;
     let Some(taught) = making.taught(&mut tell)? else { return Ok(Exit::Interrupted) };
     let Some(chosen) = making.chosen(&taught)? else { return Ok(Exit::Interrupted) };
     tell_choice(&making, &chosen);
-    eprintln!("{}", Summary::of(&chosen.student, chosen.deployed.bytes()));
+    eprintln!("{}", TableSummary::of(&chosen.student, chosen.deployed.bytes()));
     let judged = making.judged(&taught, &chosen, &trial, args.frontier.is_some())?;
-    let Some(Judged { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
+    let Some(TableLoss { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
     eprintln!("{}", export::loss_text(&loss, trial.traffic()));
     eprintln!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
     if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {
@@ -133,12 +133,12 @@ fn export(
 }
 
 /// An iteration of distillation, on stderr.
-pub(super) fn tell(distil::Progress { iteration, iterations, samples, leaves, .. }: distil::Progress) {
+pub(super) fn tell(distil::DaggerReport { iteration, iterations, samples, leaves, .. }: distil::DaggerReport) {
     eprintln!("   iteration {iteration} of {iterations}: {samples} samples, {leaves} leaves");
 }
 
 /// Which size was chosen, on stderr, if one was.
-pub(super) fn tell_choice(making: &Making<'_>, chosen: &Chosen) {
+pub(super) fn tell_choice(making: &ExportJob<'_>, chosen: &Chosen) {
     if let Some(choice) = making.choice(chosen) {
         eprintln!("   {choice}");
     }

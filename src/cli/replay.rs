@@ -21,7 +21,7 @@ pub(super) struct ReplayArgs {
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct ReplaySummary {
     runs: usize,
     agree: usize,
     steps: usize,
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
         }
     }
     if args.json {
-        output.json("summary", &Summary { runs: logs.len(), agree, steps })?;
+        output.json("summary", &ReplaySummary { runs: logs.len(), agree, steps })?;
     } else {
         output.line(&format!("{agree} of {} agree ({steps} steps)", logs.len()))?;
     }

@@ -10,7 +10,7 @@ use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
-use crate::evaluate::{Matrix, Row, run_matrix};
+use crate::evaluate::{Matrix, RunRow, run_matrix};
 use crate::policy::PolicySpec;
 use crate::world::{World, WorldSpec};
 
@@ -71,12 +71,12 @@ pub(super) fn warn_of_idle_seeds(world: &World, matrix: &Matrix) {
     }
 }
 
-fn print(output: &mut Output, row: &Row, json: bool) -> anyhow::Result<()> {
+fn print(output: &mut Output, row: &RunRow, json: bool) -> anyhow::Result<()> {
     if json { output.json("run", row) } else { output.text(&render(row)) }
 }
 
 /// A run for people.
-fn render(row: &Row) -> String {
+fn render(row: &RunRow) -> String {
     let summary = &row.summary;
     let mut text = String::new();
     let chosen = row.chosen.as_ref().map_or_else(String::new, |chosen| format!(" = {chosen}"));

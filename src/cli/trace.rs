@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvtide_envs::trace::servegen::ServeGenStats;
-use kvtide_envs::trace::{Recording, SessionArrivals, TraceReader, TraceStats, jsonl};
+use kvtide_envs::trace::{SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
 use serde::Serialize;
 
@@ -77,11 +77,11 @@ impl SessionArgs {
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     match &args.command {
         TraceCommand::Stats { file, sessions, json } => {
-            let recording = Recording::open(file, &sessions.arrivals())?;
+            let trace = Trace::open(file, &sessions.arrivals())?;
             let mut output = Output::new();
-            match recording {
-                Recording::Requests(reader) => show(&mut output, *json, "trace", &TraceStats::of(*reader)?)?,
-                Recording::Clients(clients) => show(&mut output, *json, "clients", &ServeGenStats::of(&clients))?,
+            match trace {
+                Trace::Requests(reader) => show(&mut output, *json, "trace", &TraceStats::of(*reader)?)?,
+                Trace::Clients(clients) => show(&mut output, *json, "clients", &ServeGenStats::of(&clients))?,
             }
         }
         TraceCommand::Convert { input, output, sessions } => {

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::talk::Talk;
 use super::{Exit, handover, stop};
-use crate::agent::{Outcome, Tensors};
+use crate::agent::{RunOutcome, Tensors};
 use crate::experiment::{Experiment, Method};
 use crate::train::{self, Run};
 
@@ -54,12 +54,12 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
     };
     let outcome = if args.resume { Some(run.resume(&experiment)?) } else { run.start(experiment)? };
     match outcome {
-        Some(Outcome::Finished) => {
+        Some(RunOutcome::Finished) => {
             let (checkpoint, policy) = (train::checkpoint_of(&args.out), train::policy_of(&args.out));
             eprintln!("trained: {}; to decide with: {}", checkpoint.display(), policy.display());
             return Ok(Exit::Done);
         }
-        Some(Outcome::Interrupted) => {
+        Some(RunOutcome::Interrupted) => {
             eprintln!("interrupted; go on with: kvtide train --resume --out {}", args.out.display());
         }
         // Nothing was learned that could be gone on with.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvtide_envs::env::{Node, Progress, mask, observe, snapshot};
+use kvtide_envs::env::{Node, NodeStatus, mask, observe, snapshot};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::workload::Draw;
 use kvtide_runtime::{Head, Observer, Policy};
@@ -24,7 +24,7 @@ impl Demo {
         let default = node.scheduler().default_controls();
         let mut observation = observe(&node, &mut observer);
         while node.collector().preemptions == 0 && node.collector().refused_steps == 0 {
-            if node.advance(&default, world.decision_interval)? != Progress::Stepped {
+            if node.advance(&default, world.decision_interval)? != NodeStatus::Stepped {
                 break;
             }
             observation = observe(&node, &mut observer);

@@ -24,7 +24,7 @@ const MAX_ROUNDS: u64 = 64;
 
 /// What is played.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct SamplingPlan {
     /// Root of the streams `episode` and `pick`.
     pub(super) seed: u64,
     /// Episodes at a time.
@@ -41,7 +41,7 @@ pub(super) struct Plan {
 pub(super) fn play(
     arena: &ServingArena,
     driver: &(dyn Policy + Sync),
-    plan: Plan,
+    plan: SamplingPlan,
     stop: &AtomicBool,
 ) -> Result<Vec<Visit>, DistilError> {
     let mut visits = Vec::new();
@@ -97,7 +97,7 @@ fn episode(arena: &ServingArena, driver: &dyn Policy, seed: u64, stop: &AtomicBo
 
 /// As many visits as planned, each subset as likely as any other, in order (Knuth, "The Art of Computer Programming",
 /// section 3.4.2, algorithm S).
-fn pick(mut visits: Vec<Visit>, plan: Plan) -> Vec<Visit> {
+fn pick(mut visits: Vec<Visit>, plan: SamplingPlan) -> Vec<Visit> {
     let mut stream = seed::stream(plan.seed, "pick", 0);
     let (mut wanted, mut left) = (plan.samples.min(visits.len()), visits.len());
     visits.retain(|_| {
@@ -138,7 +138,7 @@ mod tests {
     fn picks_are_distinct_in_order_and_even() {
         let mut hits = [0_u32; 40];
         for seed in 0..400 {
-            let picked = pick(numbered(40), Plan { seed, episodes: 1, samples: 10 });
+            let picked = pick(numbered(40), SamplingPlan { seed, episodes: 1, samples: 10 });
             assert_eq!(picked.len(), 10);
             assert!(picked.is_sorted_by(|a, b| a.observation.values[0] < b.observation.values[0]));
             for visit in &picked {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn all_are_picked_where_there_are_too_few() {
-        assert_eq!(pick(numbered(3), Plan { seed: 1, episodes: 1, samples: 10 }), numbered(3));
-        assert_eq!(pick(Vec::new(), Plan { seed: 1, episodes: 1, samples: 10 }), []);
+        assert_eq!(pick(numbered(3), SamplingPlan { seed: 1, episodes: 1, samples: 10 }), numbered(3));
+        assert_eq!(pick(Vec::new(), SamplingPlan { seed: 1, episodes: 1, samples: 10 }), []);
     }
 }

@@ -14,7 +14,7 @@ use kvtide_runtime::{Action, Head};
 use super::DistilConfig;
 use super::bins::{self, Column};
 use super::dataset::{Sample, first_choice};
-use super::split::{Row, Search, Split};
+use super::split::{PackedSample, SplitSearch, TreeSplit};
 
 /// Leaves that may be grown for each that may be kept, before merging.
 const GROWTH: usize = 8;
@@ -26,9 +26,9 @@ pub(super) fn grow(samples: &[Sample], config: &DistilConfig) -> Vec<Grown> {
     let mut grower = Grower {
         samples,
         columns: bins::columns(samples, config.bins as usize),
-        rows: samples.iter().map(Row::new).collect(),
+        rows: samples.iter().map(PackedSample::new).collect(),
         members: (0..samples.len() as u32).collect(),
-        search: Search::new(config.bins as usize, config.min_leaf_samples.max(1)),
+        search: SplitSearch::new(config.bins as usize, config.min_leaf_samples.max(1)),
         max_depth: config.max_depth,
         nodes: Vec::new(),
         open: BinaryHeap::new(),
@@ -50,7 +50,7 @@ pub(super) struct Grown {
     /// Weight of its samples that want something else, over all heads.
     pub(super) error: u64,
     /// How it is split best, if it can be.
-    best: Option<Split>,
+    best: Option<TreeSplit>,
     /// How it is split.
     pub(super) inner: Option<Inner>,
     /// What all its leaves say, if they agree: it is merged into one leaf then.
@@ -73,10 +73,10 @@ pub(super) struct Inner {
 struct Grower<'a> {
     samples: &'a [Sample],
     columns: Vec<Column>,
-    rows: Vec<Row>,
+    rows: Vec<PackedSample>,
     /// Sample numbers, those of a node side by side.
     members: Vec<u32>,
-    search: Search,
+    search: SplitSearch,
     max_depth: u32,
     nodes: Vec<Grown>,
     /// Nodes that can be split, by gain and then age. The bits of a positive float are in the order of its values.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{DistilError, Driver, Teacher};
+use super::{DistilError, Teacher, TeacherPolicy};
 use crate::agent::{Attained, Server, Validator};
 use crate::bootstrap::{Interval, resampled};
 
@@ -20,13 +20,13 @@ pub struct Loss {
 }
 
 /// What `teacher` attains, to compare students with.
-pub struct Reference<'a> {
+pub struct Baseline<'a> {
     validator: &'a Validator,
     teacher: Vec<Attained>,
     stop: &'a AtomicBool,
 }
 
-impl<'a> Reference<'a> {
+impl<'a> Baseline<'a> {
     /// Plays all episodes of `validator` under `teacher`. Given up, here and later, once `stop` is set.
     ///
     /// # Errors
@@ -35,12 +35,12 @@ impl<'a> Reference<'a> {
         teacher: &dyn Teacher,
         validator: &'a Validator,
         stop: &'a AtomicBool,
-    ) -> Result<Reference<'a>, DistilError> {
-        let teacher = validator.attained(&Driver(teacher), stop)?.ok_or(DistilError::Stopped)?;
+    ) -> Result<Baseline<'a>, DistilError> {
+        let teacher = validator.attained(&TeacherPolicy(teacher), stop)?.ok_or(DistilError::Stopped)?;
         if !teacher.iter().any(|episode| episode.requests > 0.0) {
             return Err(DistilError::NoRequests);
         }
-        Ok(Reference { validator, teacher, stop })
+        Ok(Baseline { validator, teacher, stop })
     }
 
     /// What `student` loses on the same episodes.

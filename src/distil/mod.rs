@@ -32,11 +32,11 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observatio
 
 pub use config::{DistilConfig, DistilError};
 pub use fidelity::{Fidelity, HeadFidelity};
-pub use loss::{Loss, Reference};
-pub use per_head::PerHead;
+pub use loss::{Baseline, Loss};
+pub use per_head::PerHeadTrees;
 pub use tree::Tree;
 
-use dagger::Plan;
+use dagger::SamplingPlan;
 use dataset::Sample;
 
 use crate::agent::NetworkPolicy;
@@ -63,7 +63,7 @@ pub struct Student {
     pub smaller: Vec<(Tree, Fidelity)>,
     /// The same samples and as many leaves in one tree a head, and how well those agree: for comparison, a file holds one
     /// tree.
-    pub per_head: (PerHead, Fidelity),
+    pub per_head: (PerHeadTrees, Fidelity),
     /// The heads it decides.
     pub profile: ActionProfile,
     /// Smallest and largest value of every feature over the training samples.
@@ -119,7 +119,7 @@ impl Policy for Student {
 
 /// An iteration is done.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
+pub struct DaggerReport {
     /// Which, from 1.
     pub iteration: u64,
     /// Of how many.
@@ -140,7 +140,7 @@ pub fn distil(
     teacher: &dyn Teacher,
     env_config: &Arc<EnvConfig>,
     config: &DistilConfig,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DaggerReport),
     stop: &AtomicBool,
 ) -> Result<Student, DistilError> {
     config.validate()?;
@@ -149,13 +149,13 @@ pub fn distil(
     let mut samples: Vec<Sample> = Vec::new();
     let mut student: Option<Tree> = None;
     for iteration in 0..config.iterations() {
-        let plan = Plan {
+        let plan = SamplingPlan {
             seed: seed::derive(config.seed, "distil.iteration", iteration),
             episodes: config.episodes_per_iteration.into(),
             samples: config.samples_per_iteration as usize,
         };
         let visits = match &student {
-            None => dagger::play(&arena, &Driver(teacher), plan, stop)?,
+            None => dagger::play(&arena, &TeacherPolicy(teacher), plan, stop)?,
             Some(student) => dagger::play(&arena, student, plan, stop)?,
         };
         let labelled = dagger::label(teacher, &visits)?;
@@ -165,7 +165,7 @@ pub fn distil(
             return Err(DistilError::Stopped);
         }
         let grown = Tree::grow(&samples, config);
-        progress(Progress {
+        progress(DaggerReport {
             iteration: iteration + 1,
             iterations: config.iterations(),
             samples: samples.len(),
@@ -178,7 +178,7 @@ pub fn distil(
     let mut nested = Tree::nested(&samples, config, &budgets);
     let smaller = nested.split_off(1);
     let tree = nested.swap_remove(0);
-    let plan = Plan {
+    let plan = SamplingPlan {
         seed: seed::derive(config.seed, "distil.holdout", 0),
         episodes: config.episodes_per_iteration.into(),
         samples: config.holdout_samples(),
@@ -190,7 +190,7 @@ pub fn distil(
         (tree, fidelity)
     };
     let smaller = smaller.into_iter().map(with_fidelity).collect();
-    let alone = PerHead::grow(&samples, config, profile);
+    let alone = PerHeadTrees::grow(&samples, config, profile);
     let agreement = Fidelity::of(&alone, &held_out, profile);
     let per_head = (alone, agreement);
     Ok(Student {
@@ -205,9 +205,9 @@ pub fn distil(
 }
 
 /// A teacher at the wheel.
-struct Driver<'a>(&'a dyn Teacher);
+struct TeacherPolicy<'a>(&'a dyn Teacher);
 
-impl Policy for Driver<'_> {
+impl Policy for TeacherPolicy<'_> {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
         self.0.decide(observation, mask)
     }

@@ -8,16 +8,16 @@ use super::{DistilConfig, Tree};
 
 /// A tree for each head of a profile.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PerHead {
+pub struct PerHeadTrees {
     /// By head; `None` where the profile leaves it to the engine.
     trees: [Option<Tree>; NUM_HEADS],
     default: Action,
 }
 
-impl PerHead {
+impl PerHeadTrees {
     /// Grows a tree for each head of `profile` from what the teacher wants of it alone; together they have as many leaves
     /// as `config` allows one tree. Other heads are as in the first sample, where they never vary.
-    pub fn grow(samples: &[Sample], config: &DistilConfig, profile: ActionProfile) -> PerHead {
+    pub fn grow(samples: &[Sample], config: &DistilConfig, profile: ActionProfile) -> PerHeadTrees {
         let heads = profile.heads();
         let config = DistilConfig { max_leaves: (config.max_leaves / heads.len() as u32).max(1), ..config.clone() };
         let default = samples.first().map_or(Action::ENGINE_DEFAULT, |sample| sample.action);
@@ -33,7 +33,7 @@ impl PerHead {
             let samples: Vec<Sample> = samples.iter().map(alone).collect();
             trees[head as usize] = Some(Tree::grow(&samples, &config));
         }
-        PerHead { trees, default }
+        PerHeadTrees { trees, default }
     }
 
     /// Leaves of all trees.
@@ -42,7 +42,7 @@ impl PerHead {
     }
 }
 
-impl Policy for PerHead {
+impl Policy for PerHeadTrees {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
         let mut choices = self.default.indices();
         for (head, tree) in self.trees.iter().enumerate() {

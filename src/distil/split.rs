@@ -16,15 +16,15 @@ const LEAST_GAIN: f64 = 1e-9;
 
 /// A sample as growing a tree needs it: small, and nothing else.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct PackedSample {
     /// The teacher's choices, numbered over all heads.
     choices: [u8; NUM_HEADS],
     weights: [u32; NUM_HEADS],
 }
 
-impl Row {
-    pub(super) fn new(sample: &Sample) -> Row {
-        Row {
+impl PackedSample {
+    pub(super) fn new(sample: &Sample) -> PackedSample {
+        PackedSample {
             choices: Head::ALL.map(|head| first_choice(head) as u8 + sample.action.get(head)),
             weights: sample.regrets,
         }
@@ -47,7 +47,7 @@ impl Row {
 
 /// Where to split.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Split {
+pub(super) struct TreeSplit {
     /// Index among the columns.
     pub(super) column: usize,
     /// The last bin that goes left.
@@ -58,21 +58,21 @@ pub(super) struct Split {
 
 /// Looks for splits; keeps its counters from one search to the next.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(super) struct SplitSearch {
     masses: Vec<[u64; NUM_CHOICES]>,
     samples: Vec<u32>,
     min_samples: u32,
 }
 
-impl Search {
+impl SplitSearch {
     /// A search for splits that leave `min_samples` on both sides.
-    pub(super) fn new(max_bins: usize, min_samples: u32) -> Search {
-        Search { masses: vec![[0; NUM_CHOICES]; max_bins], samples: vec![0; max_bins], min_samples }
+    pub(super) fn new(max_bins: usize, min_samples: u32) -> SplitSearch {
+        SplitSearch { masses: vec![[0; NUM_CHOICES]; max_bins], samples: vec![0; max_bins], min_samples }
     }
 
     /// The split of `members` with the largest gain; of equals that of the lowest feature, then the lowest threshold.
     /// `None` if none gains anything.
-    pub(super) fn best(&mut self, columns: &[Column], rows: &[Row], members: &[u32]) -> Option<Split> {
+    pub(super) fn best(&mut self, columns: &[Column], rows: &[PackedSample], members: &[u32]) -> Option<TreeSplit> {
         let mut total = [0; NUM_CHOICES];
         for &member in members {
             rows[member as usize].add_to(&mut total);
@@ -100,7 +100,7 @@ impl Search {
                 let gain = purity(&left) + purity(&right) - before;
                 if gain > best_gain {
                     best_gain = gain;
-                    best = Some(Split { column: index, last_left: bin as u8, gain });
+                    best = Some(TreeSplit { column: index, last_left: bin as u8, gain });
                 }
             }
         }
@@ -108,7 +108,7 @@ impl Search {
     }
 
     /// Weight of every choice and number of samples in every bin.
-    fn count(&mut self, column: &Column, rows: &[Row], members: &[u32]) {
+    fn count(&mut self, column: &Column, rows: &[PackedSample], members: &[u32]) {
         self.masses[..column.num_bins].fill([0; NUM_CHOICES]);
         self.samples[..column.num_bins].fill(0);
         for &member in members {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvtide_runtime::{Action, ActionMask, FeatureSet, NUM_FEATURES, Node, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, FeatureSet, NUM_FEATURES, Observation, Policy, TreeNode};
 
 use super::DistilConfig;
 use super::dataset::Sample;
@@ -16,7 +16,7 @@ use super::prune::prune;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tree {
     /// The nodes; the first is the root.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TreeNode>,
     /// How much each feature's comparisons tell apart: the impurity they remove, as shares of all of it; zeros if there is
     /// no comparison.
     pub importance: [f64; NUM_FEATURES],
@@ -48,8 +48,8 @@ impl Tree {
     /// The features it decides by.
     pub fn uses(&self) -> FeatureSet {
         self.nodes.iter().fold(FeatureSet::EMPTY, |uses, node| match node {
-            Node::Split { feature, .. } => uses.with_index(*feature),
-            Node::Leaf { .. } => uses,
+            TreeNode::Split { feature, .. } => uses.with_index(*feature),
+            TreeNode::Leaf { .. } => uses,
         })
     }
 
@@ -58,8 +58,8 @@ impl Tree {
         let mut node = 0;
         loop {
             match self.nodes[node] {
-                Node::Leaf { choices } => break Action::new(choices).expect("leaves are samples' choices"),
-                Node::Split { feature, left, threshold } => {
+                TreeNode::Leaf { choices } => break Action::new(choices).expect("leaves are samples' choices"),
+                TreeNode::Split { feature, left, threshold } => {
                     let goes_right = observation.values[usize::from(feature)] > threshold;
                     node = usize::from(left) + usize::from(goes_right);
                 }
@@ -88,9 +88,9 @@ fn breadth_first(grown: &[Grown]) -> Tree {
                 queue.extend([*left, left + 1]);
                 splits += 1;
                 importance[usize::from(*feature)] += gain;
-                Node::Split { feature: *feature, left: 2 * splits - 1, threshold: *threshold }
+                TreeNode::Split { feature: *feature, left: 2 * splits - 1, threshold: *threshold }
             }
-            (verdict, _) => Node::Leaf { choices: verdict.unwrap_or(*choices) },
+            (verdict, _) => TreeNode::Leaf { choices: verdict.unwrap_or(*choices) },
         });
     }
     let whole: f64 = importance.iter().sum();

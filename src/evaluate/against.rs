@@ -4,8 +4,8 @@
 use serde::Serialize;
 
 use super::compare::{by_load, loads, longest_wait_ms};
-use super::resample::{Pair, Resampling, Served};
-use super::row::Row;
+use super::resample::{PairedDraw, ResampledRun, Resampling};
+use super::row::RunRow;
 use crate::bootstrap::Interval;
 use crate::policy::PolicyName;
 
@@ -48,9 +48,9 @@ impl Against {
     /// `None` if they have no draw in common.
     pub(super) fn of(
         resampling: &Resampling<'_>,
-        mine: &[Served<'_>],
+        mine: &[ResampledRun<'_>],
         than: &PolicyName,
-        theirs: &[Served<'_>],
+        theirs: &[ResampledRun<'_>],
     ) -> Option<Against> {
         let pairs = pairs(mine, theirs);
         if pairs.is_empty() {
@@ -67,10 +67,13 @@ impl Against {
 }
 
 /// Each run of `mine` with the other policy's on the same draw.
-pub(super) fn pairs<'b, 'a>(mine: &'b [Served<'a>], theirs: &'b [Served<'a>]) -> Vec<(&'b Served<'a>, &'b Served<'a>)> {
-    let same_draw = |a: &Row, b: &Row| a.is_same_cell(b) && a.seed == b.seed;
+pub(super) fn pairs<'b, 'a>(
+    mine: &'b [ResampledRun<'a>],
+    theirs: &'b [ResampledRun<'a>],
+) -> Vec<(&'b ResampledRun<'a>, &'b ResampledRun<'a>)> {
+    let same_draw = |a: &RunRow, b: &RunRow| a.is_same_cell(b) && a.seed == b.seed;
     // Both are in the same order, so that the partner is nearly always at the same place.
-    let partner = |index: usize, one: &Served<'_>| {
+    let partner = |index: usize, one: &ResampledRun<'_>| {
         let guess = theirs.get(index).filter(|other| same_draw(one.row, other.row));
         guess.or_else(|| theirs.iter().find(|other| same_draw(one.row, other.row)))
     };
@@ -78,7 +81,7 @@ pub(super) fn pairs<'b, 'a>(mine: &'b [Served<'a>], theirs: &'b [Served<'a>]) ->
 }
 
 /// Each load counts the same, however many draws it has.
-fn fewer(pairs: &[Pair]) -> Option<f64> {
+fn fewer(pairs: &[PairedDraw]) -> Option<f64> {
     let mean = |values: Vec<(f64, f64)>| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
     let mine = mean(by_load(pairs.iter().map(|pair| (pair.load, 1.0 - pair.mine))));
     let theirs = mean(by_load(pairs.iter().map(|pair| (pair.load, 1.0 - pair.theirs))));
@@ -86,23 +89,23 @@ fn fewer(pairs: &[Pair]) -> Option<f64> {
 }
 
 /// Every draw counts the same.
-pub(super) fn gain(pairs: &[Pair]) -> Option<f64> {
+pub(super) fn gain(pairs: &[PairedDraw]) -> Option<f64> {
     let sum: f64 = pairs.iter().map(|pair| pair.mine - pair.theirs).sum();
     (!pairs.is_empty()).then(|| sum / pairs.len() as f64)
 }
 
-fn worst_load(pairs: &[(&Served<'_>, &Served<'_>)]) -> Option<GainAt> {
-    let attained = |served: &Served<'_>| served.row.summary.slo_attainment;
+fn worst_load(pairs: &[(&ResampledRun<'_>, &ResampledRun<'_>)]) -> Option<GainAt> {
+    let attained = |served: &ResampledRun<'_>| served.row.summary.slo_attainment;
     let gains = by_load(pairs.iter().map(|(mine, theirs)| (mine.row.load, attained(mine) - attained(theirs))));
     gains.into_iter().map(|(load, gain)| GainAt { load, gain }).min_by(|a, b| a.gain.total_cmp(&b.gain))
 }
 
-fn longest_waits(pairs: &[(&Served<'_>, &Served<'_>)]) -> Vec<WaitAt> {
-    let rows: Vec<&Row> = pairs.iter().map(|(mine, _)| mine.row).collect();
+fn longest_waits(pairs: &[(&ResampledRun<'_>, &ResampledRun<'_>)]) -> Vec<WaitAt> {
+    let rows: Vec<&RunRow> = pairs.iter().map(|(mine, _)| mine.row).collect();
     let at = |load: f64| {
         let of_load = || pairs.iter().filter(|(mine, _)| mine.row.load == load);
-        let mine = longest_wait_ms(&of_load().map(|(mine, _)| mine.row).collect::<Vec<&Row>>());
-        let theirs = longest_wait_ms(&of_load().map(|(_, theirs)| theirs.row).collect::<Vec<&Row>>());
+        let mine = longest_wait_ms(&of_load().map(|(mine, _)| mine.row).collect::<Vec<&RunRow>>());
+        let theirs = longest_wait_ms(&of_load().map(|(_, theirs)| theirs.row).collect::<Vec<&RunRow>>());
         let times = mine.zip(theirs).filter(|(_, theirs)| *theirs > 0.0).map(|(mine, theirs)| mine / theirs);
         WaitAt { load, times }
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::compare::Comparison;
-use super::knee::{Crossing, Curve, Probe};
+use super::knee::{AttainmentCurve, Crossing, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
 use crate::bootstrap::Evidence;
 use crate::policy::{PolicyName, Subject};
@@ -82,7 +82,7 @@ pub fn bisect_capacity(
             Err(error) => Probe::of_draw(&error, load).map(Some).ok_or(error),
         }
     };
-    let crossing = Curve::new(&mut look).crossing(CAPACITY_TARGET)?;
+    let crossing = AttainmentCurve::new(&mut look).crossing(CAPACITY_TARGET)?;
     Ok(crossing.map(|crossing| {
         let (load, bound) = match crossing {
             Crossing::At(load) => (load, Bound::Exact),

@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::against::{Against, gain, pairs};
 use super::capacity::{self, CAPACITY_TARGET, Capacity};
 use super::distinct::{distinct, num_draws};
-use super::resample::{Pair, Resampling, Served};
-use super::row::Row;
+use super::resample::{PairedDraw, ResampledRun, Resampling};
+use super::row::RunRow;
 use crate::bootstrap::{Interval, interquartile_mean};
 use crate::policy::{PolicyName, PolicySpec};
 
@@ -85,23 +85,23 @@ pub struct AtLoad {
 
 /// Compares every policy in `rows` with `reference` and `versus`, in order of appearance. A cell that not every policy has
 /// finished, as an interrupted run leaves it, is left out.
-pub fn compare(rows: &[Row], reference: &PolicyName, versus: &[PolicyName]) -> Vec<Comparison> {
+pub fn compare(rows: &[RunRow], reference: &PolicyName, versus: &[PolicyName]) -> Vec<Comparison> {
     let mut names: Vec<&PolicyName> = Vec::new();
     for row in rows {
         if !names.contains(&&row.policy) {
             names.push(&row.policy);
         }
     }
-    let has = |name: &PolicyName, cell: &[Row]| cell.iter().any(|row| row.policy == *name);
-    let complete: Vec<&Row> =
-        rows.chunk_by(Row::is_same_cell).filter(|cell| names.iter().all(|name| has(name, cell))).flatten().collect();
+    let has = |name: &PolicyName, cell: &[RunRow]| cell.iter().any(|row| row.policy == *name);
+    let complete: Vec<&RunRow> =
+        rows.chunk_by(RunRow::is_same_cell).filter(|cell| names.iter().all(|name| has(name, cell))).flatten().collect();
     if complete.is_empty() {
         return Vec::new();
     }
     let rows = distinct(&complete);
     let repeated = num_draws(&complete) - num_draws(&rows);
     let resampling = Resampling::new(&rows);
-    let policies: Vec<(&PolicyName, Vec<Served<'_>>)> =
+    let policies: Vec<(&PolicyName, Vec<ResampledRun<'_>>)> =
         names.iter().map(|name| (*name, resampling.served(&of(name, &rows)))).collect();
     let is_asked = |name: &PolicyName| name.spec().is_yardstick() || name == reference || versus.contains(name);
     let theirs = policies.iter().find(|(name, _)| *name == reference).map_or(&[][..], |(_, served)| served);
@@ -115,19 +115,19 @@ pub fn compare(rows: &[Row], reference: &PolicyName, versus: &[PolicyName]) -> V
     compared.collect()
 }
 
-fn of<'a>(name: &PolicyName, rows: &[&'a Row]) -> Vec<&'a Row> {
+fn of<'a>(name: &PolicyName, rows: &[&'a RunRow]) -> Vec<&'a RunRow> {
     rows.iter().copied().filter(|row| row.policy == *name).collect()
 }
 
 fn one(
     resampling: &Resampling<'_>,
     name: &PolicyName,
-    mine: &[Served<'_>],
+    mine: &[ResampledRun<'_>],
     reference: &PolicyName,
-    theirs: &[Served<'_>],
+    theirs: &[ResampledRun<'_>],
 ) -> Comparison {
-    let rows: Vec<&Row> = mine.iter().map(|served| served.row).collect();
-    let mean = |value: &dyn Fn(&Row) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
+    let rows: Vec<&RunRow> = mine.iter().map(|served| served.row).collect();
+    let mean = |value: &dyn Fn(&RunRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
     let (alone, paired) = (pairs(mine, mine), pairs(mine, theirs));
     let slo_attainment_mean = resampling.interval(&alone, attainment);
     let improvement = resampling.interval(&paired, share_better);
@@ -161,13 +161,13 @@ fn one(
 /// The runs at one load, all policies'.
 struct Loaded<'a> {
     load: f64,
-    rows: Vec<&'a Row>,
+    rows: Vec<&'a RunRow>,
     resampling: Resampling<'a>,
 }
 
 impl<'a> Loaded<'a> {
-    fn of(load: f64, rows: &[&'a Row]) -> Loaded<'a> {
-        let rows = distinct(&rows.iter().copied().filter(|row| row.load == load).collect::<Vec<&Row>>());
+    fn of(load: f64, rows: &[&'a RunRow]) -> Loaded<'a> {
+        let rows = distinct(&rows.iter().copied().filter(|row| row.load == load).collect::<Vec<&RunRow>>());
         Loaded { load, resampling: Resampling::new(&rows), rows }
     }
 
@@ -189,13 +189,13 @@ impl<'a> Loaded<'a> {
 
 /// The load at which 90 % are attained, by straight lines between loads. Resamples whose capacity lies beyond the loads that
 /// were run count with the last of them.
-fn capacity_of(resampling: &Resampling<'_>, alone: &[(&Served<'_>, &Served<'_>)]) -> Option<Capacity> {
-    let interpolated = |pairs: &[Pair]| {
+fn capacity_of(resampling: &Resampling<'_>, alone: &[(&ResampledRun<'_>, &ResampledRun<'_>)]) -> Option<Capacity> {
+    let interpolated = |pairs: &[PairedDraw]| {
         let mut curve = by_load(pairs.iter().map(|pair| (pair.load, pair.mine)));
         curve.sort_by(|a, b| a.0.total_cmp(&b.0));
         capacity::interpolated(&curve, CAPACITY_TARGET)
     };
-    let (load, bound) = interpolated(&alone.iter().map(|(mine, _)| mine.alone()).collect::<Vec<Pair>>())?;
+    let (load, bound) = interpolated(&alone.iter().map(|(mine, _)| mine.alone()).collect::<Vec<PairedDraw>>())?;
     let interval = resampling.interval(alone, |pairs| interpolated(pairs).map(|(load, _)| load))?;
     Some(Capacity { load, low: interval.low, high: interval.high, bound, evidence: interval.evidence })
 }
@@ -213,39 +213,40 @@ pub(super) fn by_load(values: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64
 }
 
 /// The mean over rows that have a value; `None` if none has.
-fn mean_of(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+fn mean_of(rows: &[&RunRow], value: impl Fn(&RunRow) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Loads, ascending.
-pub(super) fn loads(rows: &[&Row]) -> Vec<f64> {
+pub(super) fn loads(rows: &[&RunRow]) -> Vec<f64> {
     let mut loads: Vec<f64> = rows.iter().map(|row| row.load).collect();
     loads.sort_by(f64::total_cmp);
     loads.dedup();
     loads
 }
 
-pub(super) fn attainment(pairs: &[Pair]) -> Option<f64> {
+pub(super) fn attainment(pairs: &[PairedDraw]) -> Option<f64> {
     (!pairs.is_empty()).then(|| pairs.iter().map(|pair| pair.mine).sum::<f64>() / pairs.len() as f64)
 }
 
 /// Of the draws, the share on which more was attained, draws with equal attainment counting half; `None` of none.
-fn share_better(pairs: &[Pair]) -> Option<f64> {
-    let better =
-        |pair: &Pair| if pair.mine > pair.theirs { 1.0 } else { 0.5 * f64::from(u8::from(pair.mine == pair.theirs)) };
+fn share_better(pairs: &[PairedDraw]) -> Option<f64> {
+    let better = |pair: &PairedDraw| {
+        if pair.mine > pair.theirs { 1.0 } else { 0.5 * f64::from(u8::from(pair.mine == pair.theirs)) }
+    };
     (!pairs.is_empty()).then(|| pairs.iter().map(better).sum::<f64>() / pairs.len() as f64)
 }
 
-fn ttft_p99_ms(rows: &[&Row]) -> Option<f64> {
+fn ttft_p99_ms(rows: &[&RunRow]) -> Option<f64> {
     mean_of(rows, |row| Some(row.summary.ttft_ms?.p99))
 }
 
-pub(super) fn longest_wait_ms(rows: &[&Row]) -> Option<f64> {
+pub(super) fn longest_wait_ms(rows: &[&RunRow]) -> Option<f64> {
     mean_of(rows, |row| row.summary.longest_wait_ms)
 }
 
-fn chosen(rows: &[&Row]) -> Vec<PolicySpec> {
+fn chosen(rows: &[&RunRow]) -> Vec<PolicySpec> {
     let mut counts: Vec<(usize, PolicySpec)> = Vec::new();
     for name in rows.iter().filter_map(|row| row.chosen.as_ref()) {
         match counts.iter_mut().find(|(_, known)| known == name) {
@@ -262,13 +263,13 @@ mod tests {
     use super::super::capacity::Bound;
     use super::*;
 
-    fn compare(rows: &[Row], reference: &str, versus: &[&str]) -> Vec<Comparison> {
+    fn compare(rows: &[RunRow], reference: &str, versus: &[&str]) -> Vec<Comparison> {
         let versus: Vec<PolicyName> = versus.iter().map(|text| PolicyName::sample(text)).collect();
         super::compare(rows, &PolicyName::sample(reference), &versus)
     }
 
-    fn runs(policy: &str, load: f64, attained: &[f64]) -> Vec<Row> {
-        (1..).zip(attained).map(|(seed, one)| Row::sample(policy, load, seed, *one)).collect()
+    fn runs(policy: &str, load: f64, attained: &[f64]) -> Vec<RunRow> {
+        (1..).zip(attained).map(|(seed, one)| RunRow::sample(policy, load, seed, *one)).collect()
     }
 
     fn against<'a>(line: &'a Comparison, than: &str) -> &'a Against {
@@ -339,7 +340,7 @@ mod tests {
         // Each load counts the same, however many draws it has.
         for (policy, attained) in [("default", 0.5), ("best-fixed", 0.7), ("agent", 0.85)] {
             let at = rows.iter().rposition(|row| row.policy.as_str() == policy && row.load == 3.0).unwrap();
-            rows.insert(at + 1, Row::sample(policy, 3.0, 3, attained));
+            rows.insert(at + 1, RunRow::sample(policy, 3.0, 3, attained));
         }
         let again = against(&compare(&rows, "default", &[])[2], "default").fewer_violations.unwrap();
         assert!((again.mean - share.mean).abs() < 1e-9, "{again:?}");
@@ -360,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_reference_without_violations_cannot_be_undercut() {
-        let rows = [Row::sample("best-fixed", 1.0, 1, 1.0), Row::sample("b", 1.0, 1, 0.6)];
+        let rows = [RunRow::sample("best-fixed", 1.0, 1, 1.0), RunRow::sample("b", 1.0, 1, 0.6)];
         let lines = compare(&rows, "best-fixed", &[]);
         assert_eq!(against(&lines[1], "best-fixed").fewer_violations, None);
         assert_eq!(lines[1].capacity.unwrap().bound, Bound::Below);
@@ -368,7 +369,8 @@ mod tests {
 
     #[test]
     fn a_cell_somebody_has_not_finished_is_left_out() {
-        let rows = [Row::sample("a", 1.0, 1, 0.5), Row::sample("b", 1.0, 1, 0.6), Row::sample("a", 2.0, 1, 0.1)];
+        let rows =
+            [RunRow::sample("a", 1.0, 1, 0.5), RunRow::sample("b", 1.0, 1, 0.6), RunRow::sample("a", 2.0, 1, 0.1)];
         let lines = compare(&rows, "a", &[]);
         assert_eq!((lines[0].runs, lines[1].runs), (1, 1));
         assert_eq!(lines[0].slo_attainment, 0.5);

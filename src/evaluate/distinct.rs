@@ -2,21 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::row::Row;
+use super::row::RunRow;
 use crate::policy::PolicyName;
 
 /// A window at a load with a seed; loads by their bits.
-type Draw<'a> = (&'a str, u64, u64);
+type DrawKey<'a> = (&'a str, u64, u64);
 
-fn draw_of(row: &Row) -> Draw<'_> {
+fn draw_of(row: &RunRow) -> DrawKey<'_> {
     (&row.window, row.load.to_bits(), row.seed)
 }
 
 /// `rows` without those of a draw that is an earlier one again: a closed loop at two loads that round to as many clients, or
 /// two seeds that thin a trace alike. It is known by the hashes of its runs, those of policies that are chosen anew for each
 /// load aside, and would count as a second witness of what the first has said.
-pub fn distinct<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
-    let mut hashes: BTreeMap<Draw<'_>, Vec<(usize, &str)>> = BTreeMap::new();
+pub fn distinct<'a>(rows: &[&'a RunRow]) -> Vec<&'a RunRow> {
+    let mut hashes: BTreeMap<DrawKey<'_>, Vec<(usize, &str)>> = BTreeMap::new();
     // A policy's place among all stands for it: specs have no order.
     let mut policies: Vec<&PolicyName> = Vec::new();
     let has_fixed = rows.iter().any(|row| row.chosen.is_none());
@@ -42,7 +42,7 @@ pub fn distinct<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
 }
 
 /// Draws among `rows`.
-pub(super) fn num_draws(rows: &[&Row]) -> usize {
+pub(super) fn num_draws(rows: &[&RunRow]) -> usize {
     rows.iter().map(|row| draw_of(row)).collect::<BTreeSet<_>>().len()
 }
 
@@ -50,14 +50,14 @@ pub(super) fn num_draws(rows: &[&Row]) -> usize {
 mod tests {
     use super::*;
 
-    fn run(policy: &str, load: f64, seed: u64, hash: &str) -> Row {
-        let mut row = Row::sample(policy, load, seed, 0.5);
+    fn run(policy: &str, load: f64, seed: u64, hash: &str) -> RunRow {
+        let mut row = RunRow::sample(policy, load, seed, 0.5);
         row.summary.hash = hash.to_owned();
         row
     }
 
-    fn kept(rows: &[Row]) -> Vec<(&str, f64, u64)> {
-        let rows: Vec<&Row> = rows.iter().collect();
+    fn kept(rows: &[RunRow]) -> Vec<(&str, f64, u64)> {
+        let rows: Vec<&RunRow> = rows.iter().collect();
         distinct(&rows).into_iter().map(|row| (row.policy.as_str(), row.load, row.seed)).collect()
     }
 
@@ -94,6 +94,6 @@ mod tests {
         ];
         assert_eq!(kept(&rows).len(), 4);
         assert_eq!(kept(&rows[..2]), [("default", 1.0, 1)]);
-        assert_eq!(num_draws(&rows.iter().collect::<Vec<&Row>>()), 2);
+        assert_eq!(num_draws(&rows.iter().collect::<Vec<&RunRow>>()), 2);
     }
 }

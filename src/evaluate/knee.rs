@@ -80,15 +80,15 @@ impl Crossing {
 }
 
 /// Attainment over load, looked at where it is asked for, and nowhere twice.
-pub struct Curve<'a> {
+pub struct AttainmentCurve<'a> {
     look: &'a mut dyn FnMut(f64) -> Result<Option<Probe>, MatrixError>,
     known: Vec<(f64, Probe)>,
 }
 
-impl<'a> Curve<'a> {
+impl<'a> AttainmentCurve<'a> {
     /// `look` says what happens at a load; `None` if interrupted.
-    pub fn new(look: &'a mut dyn FnMut(f64) -> Result<Option<Probe>, MatrixError>) -> Curve<'a> {
-        Curve { look, known: Vec::new() }
+    pub fn new(look: &'a mut dyn FnMut(f64) -> Result<Option<Probe>, MatrixError>) -> AttainmentCurve<'a> {
+        AttainmentCurve { look, known: Vec::new() }
     }
 
     /// What happens at `load`; `None` if interrupted.
@@ -150,7 +150,7 @@ impl<'a> Curve<'a> {
 /// Nothing can be drawn at load 1, or a faithful engine dies.
 pub fn knee(world: &World, window: Option<Window>, target: f64) -> Result<f64, MatrixError> {
     let mut look = |load| attained_by_default(world, &Draw { window, load, seed: SEED }).map(Some);
-    let crossing = Curve::new(&mut look).crossing(target)?;
+    let crossing = AttainmentCurve::new(&mut look).crossing(target)?;
     Ok(crossing.map_or(1.0, Crossing::load))
 }
 
@@ -195,7 +195,7 @@ pub fn find_loads(
         let probes = looked.collect::<Result<Vec<Probe>, MatrixError>>()?;
         Ok(Some(mean(&probes)))
     };
-    let mut curve = Curve::new(&mut look);
+    let mut curve = AttainmentCurve::new(&mut look);
     let mut found = Vec::new();
     for &target in targets {
         let Some(crossing) = curve.crossing(target)? else { return Ok(None) };
@@ -264,7 +264,7 @@ mod tests {
             looks += 1;
             Ok(Some(attained(load)))
         };
-        let mut curve = Curve::new(&mut look);
+        let mut curve = AttainmentCurve::new(&mut look);
         let found = targets.iter().map(|&target| curve.crossing(target).unwrap().unwrap()).collect();
         (looks, found)
     }
@@ -305,7 +305,7 @@ mod tests {
             left -= 1;
             Ok((left > 0).then_some(Probe::Attained(1.0)))
         };
-        assert_eq!(Curve::new(&mut look).crossing(0.5).unwrap(), None);
+        assert_eq!(AttainmentCurve::new(&mut look).crossing(0.5).unwrap(), None);
     }
 
     struct Unwatched;

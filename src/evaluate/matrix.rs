@@ -9,8 +9,8 @@ use kvtide_envs::workload::{Window, Workload, WorkloadError};
 use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Preemption};
 use rayon::prelude::*;
 
-use super::row::Row;
-use crate::constant::{Constants, Effort, Round, Stage};
+use super::row::RunRow;
+use crate::constant::{ConstantEvaluator, ConstantSpace, Effort, SearchRound};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::{Draw, World};
 
@@ -113,7 +113,7 @@ pub fn run_matrix(
     matrix: &Matrix,
     watch: &dyn Watch,
     stop: &AtomicBool,
-    on_rows: &mut dyn FnMut(&[Row]) -> ControlFlow<()>,
+    on_rows: &mut dyn FnMut(&[RunRow]) -> ControlFlow<()>,
 ) -> Result<usize, MatrixError> {
     let cells = matrix.windows.iter().flat_map(|&window| matrix.loads.iter().map(move |&load| Cell { window, load }));
     let mut finished = 0;
@@ -129,7 +129,7 @@ pub fn run_matrix(
         let mut job = Job { world, cell, draws, watch, stop, known: Vec::new() };
         for (name, subject) in &matrix.policies {
             let Some((chosen, summaries)) = job.run(name, subject)? else { return Ok(finished) };
-            let rows: Vec<Row> = job.rows(name, chosen.as_ref(), summaries).collect();
+            let rows: Vec<RunRow> = job.rows(name, chosen.as_ref(), summaries).collect();
             if on_rows(&rows).is_break() {
                 return Ok(finished);
             }
@@ -175,7 +175,7 @@ impl Job<'_> {
         // Without a host pool a victim can only be recomputed, and every mode would be the same run.
         let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
         let allowed = if host_pool { ActionMask::ALL } else { recompute };
-        let constants = Constants { profile, default: self.default_controls(), allowed };
+        let constants = ConstantSpace { profile, default: self.default_controls(), allowed };
         constants.best(&mut Hindsight { job: self, name }, Effort::All)
     }
 
@@ -241,8 +241,8 @@ impl Job<'_> {
         name: &'b PolicyName,
         chosen: Option<&'b Controls>,
         summaries: Vec<Summary>,
-    ) -> impl Iterator<Item = Row> + 'b {
-        self.draws.iter().zip(summaries).map(move |((seed, _), summary)| Row {
+    ) -> impl Iterator<Item = RunRow> + 'b {
+        self.draws.iter().zip(summaries).map(move |((seed, _), summary)| RunRow {
             policy: name.clone(),
             chosen: chosen.map(|controls| PolicySpec::Fixed(*controls)),
             trace: self.world.trace.clone(),
@@ -263,11 +263,11 @@ struct Hindsight<'j, 'a> {
     name: &'j PolicyName,
 }
 
-impl Stage for Hindsight<'_, '_> {
+impl ConstantEvaluator for Hindsight<'_, '_> {
     type Runs = Vec<Summary>;
     type Error = MatrixError;
 
-    fn play(&mut self, _: Round, constants: &[Controls]) -> Result<Option<Vec<Vec<Summary>>>, MatrixError> {
+    fn play(&mut self, _: SearchRound, constants: &[Controls]) -> Result<Option<Vec<Vec<Summary>>>, MatrixError> {
         let known = self.job.constants(self.name, constants)?;
         Ok(known.map(|()| constants.iter().map(|controls| self.job.summaries(controls).to_vec()).collect()))
     }

@@ -18,8 +18,8 @@ pub use compare::{AtLoad, Comparison, compare};
 pub use distinct::distinct;
 pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use matrix::{Cell, Matrix, MatrixError, Watch, run_matrix};
-pub use row::Row;
+pub use row::RunRow;
 pub use table::{
     capacity as capacity_text, dash, evidence, percent, render, repeated_text, signed, time, times, yardsticks,
 };
-pub use training::{Doubt, TrainingError, doubts};
+pub use training::{Doubt, TrainedOnError, doubts};

@@ -22,7 +22,7 @@ use kvtide_envs::metrics::Stretches;
 use kvtide_envs::seed;
 use rand::RngExt;
 
-use super::row::Row;
+use super::row::RunRow;
 use crate::bootstrap::{Evidence, Interval, RESAMPLES};
 
 /// Length of the stretches of time that are drawn, seconds: a little more than a queue remembers. On Azure conversations on a 24 GB
@@ -40,12 +40,12 @@ pub(super) struct Resampling<'a> {
     windows: Vec<&'a str>,
     /// Stretches of each window; `None` where it is traces that are resampled.
     stretches: Option<Vec<usize>>,
-    rounds: Vec<Round>,
+    rounds: Vec<Resample>,
 }
 
 /// What one resample is made of.
 #[derive(Debug, Clone)]
-struct Round {
+struct Resample {
     /// How often each seed.
     seeds: Vec<usize>,
     /// Where the stretches drawn of each window start, as a share of its length.
@@ -54,8 +54,8 @@ struct Round {
 
 /// A run, and its attainment in each resample.
 #[derive(Debug, Clone)]
-pub(super) struct Served<'a> {
-    pub(super) row: &'a Row,
+pub(super) struct ResampledRun<'a> {
+    pub(super) row: &'a RunRow,
     /// Number of its seed.
     seed: usize,
     resampled: Vec<f64>,
@@ -63,23 +63,23 @@ pub(super) struct Served<'a> {
 
 /// A draw as a statistic sees it: what one policy attained, and another.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Pair {
+pub(super) struct PairedDraw {
     pub(super) load: f64,
     pub(super) mine: f64,
     pub(super) theirs: f64,
 }
 
-impl Served<'_> {
+impl ResampledRun<'_> {
     /// As it was run, against itself.
-    pub(super) fn alone(&self) -> Pair {
+    pub(super) fn alone(&self) -> PairedDraw {
         let attained = self.row.summary.slo_attainment;
-        Pair { load: self.row.load, mine: attained, theirs: attained }
+        PairedDraw { load: self.row.load, mine: attained, theirs: attained }
     }
 }
 
 impl<'a> Resampling<'a> {
     /// Of the draws in `rows`; every policy's are the same.
-    pub(super) fn new(rows: &[&'a Row]) -> Resampling<'a> {
+    pub(super) fn new(rows: &[&'a RunRow]) -> Resampling<'a> {
         let (mut seeds, mut windows) = (Vec::new(), Vec::new());
         for row in rows {
             if !seeds.contains(&row.seed) {
@@ -92,7 +92,7 @@ impl<'a> Resampling<'a> {
         let is_one_trace = seeds.len() == 1 || rows.iter().any(|row| row.recorded);
         let longest = |window: &&str| {
             let of_window = rows.iter().filter(|row| row.window == *window);
-            of_window.map(|row| Clock::of(&row.summary.stretches).drawn).max().unwrap_or(0)
+            of_window.map(|row| CircularRun::of(&row.summary.stretches).drawn).max().unwrap_or(0)
         };
         let stretches = is_one_trace.then(|| windows.iter().map(longest).collect::<Vec<usize>>());
         let has_any = stretches.as_ref().is_none_or(|counts| counts.iter().sum::<usize>() >= MIN_STRETCHES);
@@ -104,24 +104,24 @@ impl<'a> Resampling<'a> {
             }
             let counts = stretches.iter().flatten();
             let starts = counts.map(|&count| (0..count).map(|_| stream.random::<f64>()).collect()).collect();
-            Round { seeds: times, starts }
+            Resample { seeds: times, starts }
         };
         let rounds = (0..if has_any { RESAMPLES } else { 0 }).map(|_| round()).collect();
         Resampling { seeds, windows, stretches, rounds }
     }
 
     /// `rows` with what they come to in each resample.
-    pub(super) fn served<'b>(&self, rows: &[&'b Row]) -> Vec<Served<'b>> {
+    pub(super) fn served<'b>(&self, rows: &[&'b RunRow]) -> Vec<ResampledRun<'b>> {
         let served = rows.iter().map(|&row| {
-            let clock = Clock::of(&row.summary.stretches);
+            let clock = CircularRun::of(&row.summary.stretches);
             let window = self.windows.iter().position(|window| *window == row.window);
-            let again = |round: &Round| {
+            let again = |round: &Resample| {
                 let starts = window.and_then(|window| round.starts.get(window));
                 starts.and_then(|starts| clock.attained(starts)).unwrap_or(row.summary.slo_attainment)
             };
             let seed =
                 self.seeds.iter().position(|seed| *seed == row.seed).expect("every policy serves the same draws");
-            Served { row, seed, resampled: self.rounds.iter().map(again).collect() }
+            ResampledRun { row, seed, resampled: self.rounds.iter().map(again).collect() }
         });
         served.collect()
     }
@@ -130,16 +130,16 @@ impl<'a> Resampling<'a> {
     /// are left out.
     pub(super) fn interval(
         &self,
-        pairs: &[(&Served<'_>, &Served<'_>)],
-        statistic: impl Fn(&[Pair]) -> Option<f64>,
+        pairs: &[(&ResampledRun<'_>, &ResampledRun<'_>)],
+        statistic: impl Fn(&[PairedDraw]) -> Option<f64>,
     ) -> Option<Interval> {
-        let attained = |served: &Served<'_>| served.row.summary.slo_attainment;
-        let pair = |(mine, theirs): &(&Served<'_>, &Served<'_>)| Pair {
+        let attained = |served: &ResampledRun<'_>| served.row.summary.slo_attainment;
+        let pair = |(mine, theirs): &(&ResampledRun<'_>, &ResampledRun<'_>)| PairedDraw {
             load: mine.row.load,
             mine: attained(mine),
             theirs: attained(theirs),
         };
-        let mean = statistic(&pairs.iter().map(pair).collect::<Vec<Pair>>())?;
+        let mean = statistic(&pairs.iter().map(pair).collect::<Vec<PairedDraw>>())?;
         let evidence = self.evidence(pairs);
         let units = evidence.stretches.unwrap_or(evidence.traces);
         if evidence.traces == 1 && evidence.stretches.is_none() {
@@ -155,20 +155,21 @@ impl<'a> Resampling<'a> {
 
     /// The pairs of one resample. Of a cell none of whose seeds was drawn every pair is taken once: a statistic over loads has to
     /// be of all of them.
-    fn draw(&self, round: usize, pairs: &[(&Served<'_>, &Served<'_>)], drawn: &mut Vec<Pair>) {
-        let times = |served: &Served<'_>| self.rounds[round].seeds[served.seed];
+    fn draw(&self, round: usize, pairs: &[(&ResampledRun<'_>, &ResampledRun<'_>)], drawn: &mut Vec<PairedDraw>) {
+        let times = |served: &ResampledRun<'_>| self.rounds[round].seeds[served.seed];
         drawn.clear();
         for cell in pairs.chunk_by(|a, b| a.0.row.is_same_cell(b.0.row)) {
             let is_missing = cell.iter().all(|(mine, _)| times(mine) == 0);
             for (mine, theirs) in cell {
-                let pair = Pair { load: mine.row.load, mine: mine.resampled[round], theirs: theirs.resampled[round] };
+                let pair =
+                    PairedDraw { load: mine.row.load, mine: mine.resampled[round], theirs: theirs.resampled[round] };
                 drawn.extend(std::iter::repeat_n(pair, if is_missing { 1 } else { times(mine) }));
             }
         }
     }
 
     /// What a statistic of `pairs` rests on.
-    fn evidence(&self, pairs: &[(&Served<'_>, &Served<'_>)]) -> Evidence {
+    fn evidence(&self, pairs: &[(&ResampledRun<'_>, &ResampledRun<'_>)]) -> Evidence {
         let draws = pairs.iter().map(|(mine, _)| mine.seed).collect::<BTreeSet<usize>>().len();
         let Some(counts) = &self.stretches else { return Evidence { traces: draws, draws, stretches: None } };
         let has = |window: &str| pairs.iter().any(|(mine, _)| mine.row.window == window);
@@ -178,7 +179,7 @@ impl<'a> Resampling<'a> {
 }
 
 /// A run's requests as a circle of time, with sums from the start on, so that a stretch of it costs a difference.
-struct Clock {
+struct CircularRun {
     /// `(requests, attained)` before each of the run's stretches, and of all.
     sums: Vec<(u64, u64)>,
     /// Of the run's own stretches, how many make one that is drawn.
@@ -187,8 +188,8 @@ struct Clock {
     drawn: usize,
 }
 
-impl Clock {
-    fn of(stretches: &Stretches) -> Clock {
+impl CircularRun {
+    fn of(stretches: &Stretches) -> CircularRun {
         let mut sums = vec![(0, 0)];
         sums.extend(stretches.counts.iter().scan((0, 0), |sum, stretch| {
             *sum = (sum.0 + u64::from(stretch.requests), sum.1 + u64::from(stretch.attained));
@@ -196,7 +197,7 @@ impl Clock {
         }));
         let count = stretches.counts.len();
         let length = (STRETCH_S / stretches.seconds.max(1)).max(1) as usize;
-        Clock { sums, length: length.min(count), drawn: count.div_ceil(length) }
+        CircularRun { sums, length: length.min(count), drawn: count.div_ceil(length) }
     }
 
     /// Attainment over stretches that start at these shares of the circle; `None` if nobody arrived in them.
@@ -226,16 +227,16 @@ mod tests {
     use super::*;
 
     /// A run of 10 requests every ten seconds, of which so many attained their targets.
-    fn run(policy: &str, seed: u64, recorded: bool, attained: &[u32]) -> Row {
+    fn run(policy: &str, seed: u64, recorded: bool, attained: &[u32]) -> RunRow {
         let counts = attained.iter().map(|&attained| Stretch { requests: 10, attained }).collect();
         let share = f64::from(attained.iter().sum::<u32>()) / (10 * attained.len().max(1)) as f64;
-        let mut row = Row { recorded, ..Row::sample(policy, 1.0, seed, share) };
+        let mut row = RunRow { recorded, ..RunRow::sample(policy, 1.0, seed, share) };
         row.summary.stretches = Stretches { seconds: 10, counts };
         row
     }
 
-    fn interval(rows: &[Row]) -> Interval {
-        let rows: Vec<&Row> = rows.iter().collect();
+    fn interval(rows: &[RunRow]) -> Interval {
+        let rows: Vec<&RunRow> = rows.iter().collect();
         let resampling = Resampling::new(&rows);
         let served = resampling.served(&rows);
         resampling.interval(&pairs(&served, &served), attainment).unwrap()
@@ -269,7 +270,7 @@ mod tests {
         let covered = |recorded: bool| {
             let traces = 150;
             let holds = |trace: &u64| {
-                let rows: Vec<Row> =
+                let rows: Vec<RunRow> =
                     (1..).zip(congested(*trace)).map(|(seed, run_of)| run("a", seed, recorded, &run_of)).collect();
                 let Interval { low, high, .. } = interval(&rows);
                 (low.unwrap()..=high.unwrap()).contains(&0.5)
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn seeds_of_a_generator_are_traces_and_are_drawn_with_all_their_loads() {
-        let at = |load: f64, seed: u64, share: f64| Row::sample("a", load, seed, share);
+        let at = |load: f64, seed: u64, share: f64| RunRow::sample("a", load, seed, share);
         // Whatever is drawn, the two loads of a seed make up one half.
         let rows = [at(1.0, 1, 0.9), at(1.0, 2, 0.7), at(2.0, 1, 0.1), at(2.0, 2, 0.3)];
         let found = interval(&rows);
@@ -315,8 +316,8 @@ mod tests {
         let attained = congested(1).swap_remove(0).into_iter().map(|count| count.min(9)).collect::<Vec<u32>>();
         let better: Vec<u32> = attained.iter().map(|count| count + 1).collect();
         let rows = [run("a", 1, true, &attained), run("b", 1, true, &better)];
-        let resampling = Resampling::new(&rows.iter().collect::<Vec<&Row>>());
-        let served = resampling.served(&rows.iter().collect::<Vec<&Row>>());
+        let resampling = Resampling::new(&rows.iter().collect::<Vec<&RunRow>>());
+        let served = resampling.served(&rows.iter().collect::<Vec<&RunRow>>());
         let paired = resampling.interval(&[(&served[1], &served[0])], gain).unwrap();
         assert!((paired.mean - 0.1).abs() < 1e-12 && width(paired) < 1e-9, "{paired:?}");
         assert!(width(interval(&rows[..1])) > 0.05);
@@ -328,18 +329,18 @@ mod tests {
         let short = interval(&[run("a", 1, true, &[9, 1, 9, 1]), run("a", 2, true, &[5, 5, 5, 5])]);
         assert_eq!((short.low, short.evidence.unwrap().stretches), (None, Some(1)));
         // As is a single draw whose time nobody counted, and one in which nobody arrived.
-        assert_eq!(interval(&[Row::sample("a", 1.0, 1, 0.5)]).low, None);
+        assert_eq!(interval(&[RunRow::sample("a", 1.0, 1, 0.5)]).low, None);
         assert_eq!(interval(&[run("a", 1, true, &[])]).low, None);
     }
 
     #[test]
     fn a_load_of_which_no_seed_was_drawn_stays() {
-        let at = |load: f64, seed: u64, share: f64| Row::sample("a", load, seed, share);
+        let at = |load: f64, seed: u64, share: f64| RunRow::sample("a", load, seed, share);
         let rows = [at(1.0, 1, 0.4), at(1.0, 2, 0.4), at(2.0, 2, 0.8)];
-        let rows: Vec<&Row> = rows.iter().collect();
+        let rows: Vec<&RunRow> = rows.iter().collect();
         let resampling = Resampling::new(&rows);
         let served = resampling.served(&rows);
-        let loads = |pairs: &[Pair]| Some(if pairs.iter().any(|pair| pair.load == 2.0) { 1.0 } else { 0.0 });
+        let loads = |pairs: &[PairedDraw]| Some(if pairs.iter().any(|pair| pair.load == 2.0) { 1.0 } else { 0.0 });
         assert_eq!(resampling.interval(&pairs(&served, &served), loads).unwrap().low, Some(1.0));
     }
 }

@@ -7,7 +7,7 @@ use crate::policy::{PolicyName, PolicySpec};
 
 /// One policy on one draw: the `data` of a `run` line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct RunRow {
     /// The policy as it was named.
     pub policy: PolicyName,
     /// What a policy of hindsight turned out to be.
@@ -33,18 +33,18 @@ pub struct Row {
     pub summary: Summary,
 }
 
-impl Row {
+impl RunRow {
     /// Whether both are of the same window at the same load.
-    pub(super) fn is_same_cell(&self, other: &Row) -> bool {
+    pub(super) fn is_same_cell(&self, other: &RunRow) -> bool {
         self.window == other.window && self.load == other.load
     }
 
     /// A run of a generator's traffic like no other, with 10 requests.
     #[cfg(test)]
-    pub(super) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> Row {
+    pub(super) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> RunRow {
         use serde_json::json;
         let times = json!({"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0});
-        let row: Row = serde_json::from_value(json!({
+        let row: RunRow = serde_json::from_value(json!({
             "policy": "default", "trace": "t", "env": "e", "window": "all", "load": load, "seed": seed, "slo": "s",
             "requests": 10, "completed": 10, "rejected": 0, "slo_attainment": slo_attainment, "goodput_rps": 1.0,
             "output_tok_s": 1.0, "on_time_tokens": 1.0, "ttft_ms": times, "tpot_ms": null, "itl_ms": null,
@@ -53,6 +53,6 @@ impl Row {
             "scheduler_steps": 1, "hash": format!("{policy}/{load}/{seed}")
         }))
         .expect("a row as it is written");
-        Row { policy: PolicyName::sample(policy), ..row }
+        RunRow { policy: PolicyName::sample(policy), ..row }
     }
 }

@@ -17,7 +17,7 @@ use crate::world::World;
 
 /// Why it cannot be said what a policy was trained on.
 #[derive(Debug, Error)]
-pub enum TrainingError {
+pub enum TrainedOnError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -75,7 +75,7 @@ impl fmt::Display for Doubt {
 ///
 /// # Errors
 /// It cannot be said what one of them was trained on.
-pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result<Vec<Doubt>, TrainingError> {
+pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result<Vec<Doubt>, TrainedOnError> {
     let mut doubts = Vec::new();
     for policy in policies {
         let Some(trained) = trained(policy)? else { continue };
@@ -97,7 +97,7 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result
 }
 
 /// What a policy says it was trained on; `None` of one that was not.
-fn trained(policy: &PolicySpec) -> Result<Option<BTreeMap<String, String>>, TrainingError> {
+fn trained(policy: &PolicySpec) -> Result<Option<BTreeMap<String, String>>, TrainedOnError> {
     Ok(match policy {
         PolicySpec::Checkpoint(path) => Some(checkpoint::inspect(path)?.metadata),
         PolicySpec::Table(path) => {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use kvtide_envs::workload::WorkloadError;
-use kvtide_runtime::Unfit;
+use kvtide_runtime::HostMismatch;
 
-use crate::agent::ConfigError;
+use crate::agent::HyperparameterError;
 use crate::world::WorldError;
 
 /// Why an experiment cannot be run.
@@ -47,7 +47,7 @@ pub enum ExperimentError {
     },
     /// A setting of the method.
     #[error(transparent)]
-    Method(#[from] ConfigError),
+    Method(#[from] HyperparameterError),
     /// The world cannot be set up.
     #[error(transparent)]
     World(#[from] WorldError),
@@ -60,7 +60,7 @@ pub enum ExperimentError {
         /// The profile.
         profile: String,
         /// Which head.
-        source: Unfit,
+        source: HostMismatch,
     },
     /// All of a trace was trained on.
     #[error("no episode of a trace is left to judge on: lower episodes.fit, or add [validation]")]

@@ -7,14 +7,14 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Split, Window, WorkloadError, to_whole_second};
-use kvtide_runtime::{Host, Unfit};
+use kvtide_runtime::{Host, HostMismatch};
 
 use super::{Episodes, Experiment, ExperimentError};
 use crate::world::{World, WorldError};
 
 /// Which part of the traffic. What is validated on is the last `share` of what may be looked at, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Part {
+enum Subset {
     /// What is learned from.
     Train,
     /// What is chosen on.
@@ -47,14 +47,14 @@ impl Experiment {
     /// not let a table decide what is to be learned.
     pub fn env_config(&self, world: &World) -> Result<Arc<EnvConfig>, ExperimentError> {
         self.check_heads(&world.node.host)?;
-        self.part(world, Part::Train)
+        self.part(world, Subset::Train)
     }
 
     fn check_heads(&self, host: &Host) -> Result<(), ExperimentError> {
         let foreign = self.profile().heads().iter().find(|&&head| !host.decides(head));
         let unfit = |&head| ExperimentError::Unfit {
             profile: self.profile.clone(),
-            source: Unfit::Head { host: host.name, head },
+            source: HostMismatch::Head { host: host.name, head },
         };
         foreign.map_or(Ok(()), |head| Err(unfit(head)))
     }
@@ -76,7 +76,7 @@ impl Experiment {
     /// # Errors
     /// As [`env_config`](Self::env_config).
     pub fn validation_config(&self, world: &World) -> Result<Option<Arc<EnvConfig>>, ExperimentError> {
-        self.validation.map(|_| self.part(world, Part::Validate)).transpose()
+        self.validation.map(|_| self.part(world, Subset::Validate)).transpose()
     }
 
     /// The environment whose traffic neither learning nor choosing has seen: the rest of a trace, fresh draws of a generator.
@@ -86,7 +86,7 @@ impl Experiment {
     /// # Errors
     /// As [`env_config`](Self::env_config); [`ExperimentError::NothingUnseen`] if a trace has neither.
     pub fn unseen_config(&self, world: &World) -> Result<(Arc<EnvConfig>, bool), ExperimentError> {
-        let config = self.part(world, Part::Unseen)?;
+        let config = self.part(world, Subset::Unseen)?;
         let mut is_unseen = self.episodes.has_rest(world)?;
         for also in &self.also {
             is_unseen &= also.episodes.has_rest(&also.world.world()?)?;
@@ -94,7 +94,7 @@ impl Experiment {
         Ok((config, is_unseen))
     }
 
-    fn part(&self, world: &World, part: Part) -> Result<Arc<EnvConfig>, ExperimentError> {
+    fn part(&self, world: &World, part: Subset) -> Result<Arc<EnvConfig>, ExperimentError> {
         let share = self.validation.map_or(0.0, |validation| validation.share);
         let mut worlds = vec![self.episodes.draw(world, share, part)?];
         for also in &self.also {
@@ -103,7 +103,7 @@ impl Experiment {
         let decision_interval = world.decision_interval;
         // A device steps the environment that learns. What is judged, many episodes at once, is judged in the model.
         let memory = match part {
-            Part::Train => world.memory.clone(),
+            Subset::Train => world.memory.clone(),
             _ if world.memory.is_exclusive() => MemorySource::Modelled,
             _ => world.memory.clone(),
         };
@@ -130,24 +130,24 @@ impl Episodes {
     }
 
     /// The seconds of a trace that belong to `part`; of a generator, which never draws the same again, all of them.
-    fn range(&self, world: &World, share: f64, part: Part) -> Result<Window, WorkloadError> {
+    fn range(&self, world: &World, share: f64, part: Subset) -> Result<Window, WorkloadError> {
         let split = self.split(world, share)?;
         Ok(match part {
             _ if world.source.is_generated() => split.fit,
-            Part::Train => split.train,
-            Part::Unseen if self.has_rest(world)? => split.test,
-            Part::Validate | Part::Unseen => split.validation,
+            Subset::Train => split.train,
+            Subset::Unseen if self.has_rest(world)? => split.test,
+            Subset::Validate | Subset::Unseen => split.validation,
         })
     }
 
     /// What an environment draws its episodes from.
-    fn draw(&self, world: &World, share: f64, part: Part) -> Result<WorldDraw, ExperimentError> {
+    fn draw(&self, world: &World, share: f64, part: Subset) -> Result<WorldDraw, ExperimentError> {
         let length = Micros::from_secs_f64(self.length_s);
         // A closed loop over generated requests lasts as long as it lasts.
         let is_endless = world.node.clients.is_some() && world.source.is_generated();
         let whole = Window { start: Micros::ZERO, end: length };
         let range = if is_endless { whole } else { self.range(world, share, part)? };
-        if part == Part::Unseen && range.length() < length {
+        if part == Subset::Unseen && range.length() < length {
             return Err(ExperimentError::NothingUnseen);
         }
         if range.length() < length {

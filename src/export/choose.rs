@@ -14,7 +14,7 @@ use kvtide_envs::seed;
 use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
 use thiserror::Error;
 
-use super::{Deployed, ExportError, Provenance, encode};
+use super::{Deployed, ExportError, TableProvenance, encode};
 use crate::agent::{AgentError, Attained, Validator, worst_loss};
 use crate::distil::{DistilError, Student};
 
@@ -59,7 +59,7 @@ pub enum ChooseError {
 /// A table cannot be written down, or an episode cannot be played.
 pub fn choose(
     student: &Student,
-    provenance: &Provenance,
+    provenance: &TableProvenance,
     engine: Controls,
     validator: &Validator,
     stop: &AtomicBool,
@@ -110,7 +110,7 @@ pub fn add_margin(
 ///
 /// # Errors
 /// [`ExportError::Encode`] if it cannot be written down.
-pub fn deploy(student: &Student, provenance: &Provenance, engine: Controls) -> Result<Deployed, ExportError> {
+pub fn deploy(student: &Student, provenance: &TableProvenance, engine: Controls) -> Result<Deployed, ExportError> {
     let bytes = encode(student, provenance)?;
     Ok(Deployed::new(bytes, engine).expect("what was encoded for this build can be read by it"))
 }

@@ -7,7 +7,7 @@ use kvtide_runtime::{Feature, Head, NUM_FEATURES, Observation, Table};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::rules::{Names, short};
+use super::rules::{KnownNames, short};
 
 /// Why an observation explains nothing.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -31,7 +31,7 @@ pub enum ExplainError {
 /// A decision, comparison by comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    comparisons: Vec<Step>,
+    comparisons: Vec<ExplainedStep>,
     leaf: u16,
     /// The heads the table decides, and what it says.
     choices: Vec<(Head, String)>,
@@ -39,7 +39,7 @@ pub struct Explanation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Step {
+struct ExplainedStep {
     node: u16,
     feature: &'static str,
     value: f32,
@@ -79,7 +79,7 @@ impl Explanation {
             if !known[feature as usize] {
                 return Err(ExplainError::Missing(spec(feature).name));
             }
-            comparisons.push(Step {
+            comparisons.push(ExplainedStep {
                 node: comparison.node,
                 feature: spec(feature).name,
                 value: comparison.value,
@@ -88,7 +88,7 @@ impl Explanation {
             });
         }
         let (leaf, action) = table.leaf(&observation);
-        let names = Names::of(&table.file());
+        let names = KnownNames::of(&table.file());
         let choice = |&head: &Head| (head, names.choice(head, action.get(head)));
         let outside = Feature::ALL
             .into_iter()
@@ -116,7 +116,7 @@ impl Explanation {
     }
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
-        for Step { feature, value, threshold, went_right, .. } in &self.comparisons {
+        for ExplainedStep { feature, value, threshold, went_right, .. } in &self.comparisons {
             let sign = if *went_right { ">" } else { "<=" };
             writeln!(out, "{feature} {} {sign} {}", short(*value), short(*threshold))?;
         }
@@ -133,7 +133,7 @@ impl Explanation {
     /// For programs.
     pub fn json(&self) -> Value {
         let number = |value: f32| value.to_string().parse::<f64>().map_or(Value::Null, Value::from);
-        let step = |step: &Step| {
+        let step = |step: &ExplainedStep| {
             json!({
                 "node": step.node,
                 "feature": step.feature,

@@ -3,18 +3,18 @@
 use std::fmt::Write;
 
 use super::interval_text;
-use crate::distil::{DistilError, Loss, Reference, Student};
-use crate::plot::{Axis, Figure, Look, Panel, Series};
+use crate::distil::{Baseline, DistilError, Loss, Student};
+use crate::plot::{Axis, Figure, LineStyle, Panel, Series};
 
 /// Bytes of a node in a file.
 const NODE_BYTES: usize = 8;
 
 /// Tables cut from one tree, the smallest first.
 pub struct Frontier {
-    points: Vec<Point>,
+    points: Vec<FrontierPoint>,
 }
 
-struct Point {
+struct FrontierPoint {
     leaves: usize,
     loss: Loss,
 }
@@ -24,9 +24,10 @@ impl Frontier {
     ///
     /// # Errors
     /// An episode cannot be played, or somebody asked it to stop.
-    pub fn of(student: &Student, reference: &Reference<'_>) -> Result<Frontier, DistilError> {
-        let judged = student.sizes().map(|(tree, _)| Ok(Point { leaves: tree.leaves(), loss: reference.loss(tree)? }));
-        let mut points = judged.collect::<Result<Vec<Point>, DistilError>>()?;
+    pub fn of(student: &Student, reference: &Baseline<'_>) -> Result<Frontier, DistilError> {
+        let judged =
+            student.sizes().map(|(tree, _)| Ok(FrontierPoint { leaves: tree.leaves(), loss: reference.loss(tree)? }));
+        let mut points = judged.collect::<Result<Vec<FrontierPoint>, DistilError>>()?;
         points.reverse();
         Ok(Frontier { points })
     }
@@ -34,7 +35,7 @@ impl Frontier {
     /// As a table.
     pub fn text(&self) -> String {
         let mut out = format!("{:>6}{:>12}{:>11}  points lost\n", "leaves", "node bytes", "attained");
-        for Point { leaves, loss } in &self.points {
+        for FrontierPoint { leaves, loss } in &self.points {
             let bytes = (2 * leaves - 1) * NODE_BYTES;
             let lost = interval_text(&loss.points);
             writeln!(out, "{leaves:>6}{bytes:>12}{:>9.2} %  {lost}", loss.student * 100.0)
@@ -46,16 +47,16 @@ impl Frontier {
     /// Drawn: leaves as powers of two, so that every halving is a step; negative losses are drawn as none.
     pub fn figure(&self, name: &str, traffic: &str) -> Figure {
         let line = |value: fn(&Loss) -> f64| {
-            let point = |point: &Point| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
+            let point = |point: &FrontierPoint| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
             self.points.iter().map(point).collect::<Vec<(f64, f64)>>()
         };
         let series = vec![
             Series {
                 name: "95 % interval, upper end",
-                look: Look::Second,
+                look: LineStyle::Second,
                 points: line(|loss| loss.points.high.unwrap_or(loss.points.mean)),
             },
-            Series { name: "points lost", look: Look::First, points: line(|loss| loss.points.mean) },
+            Series { name: "points lost", look: LineStyle::First, points: line(|loss| loss.points.mean) },
         ];
         let panel = Panel {
             title: "Attainment lost against the teacher".to_owned(),

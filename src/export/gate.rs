@@ -2,7 +2,7 @@
 
 use kvtide_runtime::{GuardConfig, Host, Table};
 
-use super::Provenance;
+use super::TableProvenance;
 use crate::bootstrap::Interval;
 use crate::distil::{Fidelity, HeadFidelity, Loss};
 
@@ -54,10 +54,10 @@ pub fn interval_text(points: &Interval) -> String {
     }
 }
 
-impl Provenance {
+impl TableProvenance {
     /// The same with the host the table is for, and with what it lost on which traffic, among its metadata.
     #[must_use]
-    pub fn judged(mut self, host: &Host, loss: &Loss, traffic: &str) -> Provenance {
+    pub fn judged(mut self, host: &Host, loss: &Loss, traffic: &str) -> TableProvenance {
         let said = [
             ("host", host.name.to_owned()),
             ("loss.episodes", loss.episodes.to_string()),

@@ -3,18 +3,18 @@
 use std::fmt::Write;
 
 use kvtide_runtime::format::{FORMAT_VERSION, FeatureRange, TableFile};
-use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, Node, SCHEMA_HASH, Table};
+use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, SCHEMA_HASH, Table, TreeNode};
 use serde_json::{Map, Value, json};
 
 use super::picture;
-use super::rules::{self, Names, leaves, short};
+use super::rules::{self, KnownNames, leaves, short};
 
 /// What a file says, whichever schema it was made for. Where that is not this build's, features and choices have numbers
 /// instead of names.
 #[derive(Debug, Clone, Copy)]
 pub struct Inspection<'a> {
     file: TableFile<'a>,
-    names: Names,
+    names: KnownNames,
     bytes: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Inspection<'a> {
         let file = TableFile::parse(bytes)?;
         match Table::from_file(file) {
             Err(error) if !error.is_unknown_meaning() => Err(error),
-            _ => Ok(Inspection { file, names: Names::of(&file), bytes: bytes.len() }),
+            _ => Ok(Inspection { file, names: KnownNames::of(&file), bytes: bytes.len() }),
         }
     }
 
@@ -112,12 +112,12 @@ impl<'a> Inspection<'a> {
         })
     }
 
-    fn node(&self, node: Node) -> Value {
+    fn node(&self, node: TreeNode) -> Value {
         match node {
-            Node::Split { feature, left, threshold } => {
+            TreeNode::Split { feature, left, threshold } => {
                 json!({"feature": self.names.feature(feature), "threshold": exact(threshold), "left": left})
             }
-            Node::Leaf { choices } => {
+            TreeNode::Leaf { choices } => {
                 let named = |&head: &Head| {
                     let name = self.names.choice(head, choices[head as usize]);
                     // A level is a number where it is known.
@@ -132,7 +132,7 @@ impl<'a> Inspection<'a> {
     fn features(&self) -> impl Iterator<Item = (u8, (FeatureRange, usize))> {
         let mut splits = vec![0; self.file.ranges().len()];
         for node in self.file.nodes() {
-            if let Node::Split { feature, .. } = node {
+            if let TreeNode::Split { feature, .. } = node {
                 splits[usize::from(feature)] += 1;
             }
         }

@@ -11,11 +11,11 @@ use kvtide_runtime::Table;
 use thiserror::Error;
 
 use super::{
-    ChooseError, Chosen, ExportError, Frontier, Provenance, add_margin, choose, deploy, encode, rust_source, save,
+    ChooseError, Chosen, ExportError, Frontier, TableProvenance, add_margin, choose, deploy, encode, rust_source, save,
 };
 use crate::agent::Validator;
 use crate::checkpoint::{self, CheckpointError};
-use crate::distil::{self, DistilConfig, DistilError, Fidelity, Loss, Reference, Student};
+use crate::distil::{self, Baseline, DistilConfig, DistilError, Fidelity, Loss, Student};
 use crate::experiment::{Experiment, ExperimentError};
 use crate::world::World;
 
@@ -44,7 +44,7 @@ pub enum MakeError {
 
 /// A table to be made of a checkpoint.
 #[derive(Clone, Copy)]
-pub struct Making<'a> {
+pub struct ExportJob<'a> {
     /// The checkpoint, which teaches.
     pub checkpoint: &'a Path,
     /// What it was trained by.
@@ -59,11 +59,11 @@ pub struct Making<'a> {
 
 /// A student of a checkpoint, and where it comes from.
 #[derive(Debug, Clone)]
-pub struct Taught {
+pub struct DistilledStudent {
     /// The student, of the largest size.
     pub student: Student,
     /// Where it comes from.
-    pub provenance: Provenance,
+    pub provenance: TableProvenance,
 }
 
 /// Where a table is judged beside its teacher.
@@ -77,7 +77,7 @@ pub struct Trial {
 }
 
 /// What a table lost there.
-pub struct Judged {
+pub struct TableLoss {
     /// Of the table, behind its guard.
     pub loss: Loss,
     /// Of one tree a head.
@@ -86,7 +86,7 @@ pub struct Judged {
     pub frontier: Option<Frontier>,
 }
 
-impl Making<'_> {
+impl ExportJob<'_> {
     /// Where the table will be judged, on so many episodes: traffic that neither learning nor choosing has seen, where there
     /// is any. To be asked before the work.
     ///
@@ -101,7 +101,7 @@ impl Making<'_> {
     ///
     /// # Errors
     /// The checkpoint cannot be read or distilled.
-    pub fn taught(&self, tell: &mut dyn FnMut(distil::Progress)) -> Result<Option<Taught>, MakeError> {
+    pub fn taught(&self, tell: &mut dyn FnMut(distil::DaggerReport)) -> Result<Option<DistilledStudent>, MakeError> {
         let manifest = checkpoint::inspect(self.checkpoint)?;
         let teacher = checkpoint::load_policy(self.checkpoint)?;
         let env_config = self.experiment.env_config(self.world)?;
@@ -109,7 +109,7 @@ impl Making<'_> {
         let Some(student) = unless_stopped(distilled)? else { return Ok(None) };
         let weights = manifest.files.get("weights.safetensors").map(|file| file.blake3.clone());
         let teacher = format!("{}, {} decisions", manifest.method(), manifest.decisions);
-        let provenance = Provenance {
+        let provenance = TableProvenance {
             experiment: self.experiment.name.clone(),
             commit: manifest.commit.unwrap_or_else(|| "unknown".to_owned()),
             seed: manifest.seed,
@@ -117,7 +117,7 @@ impl Making<'_> {
             teacher,
             training: manifest.metadata,
         };
-        Ok(Some(Taught { student, provenance }))
+        Ok(Some(DistilledStudent { student, provenance }))
     }
 
     /// The size that does best on the traffic that training validated on, with the margin of that traffic; without validation
@@ -125,8 +125,8 @@ impl Making<'_> {
     ///
     /// # Errors
     /// A table cannot be encoded, or an episode cannot be played.
-    pub fn chosen(&self, taught: &Taught) -> Result<Option<Chosen>, MakeError> {
-        let Making { experiment, world, config, stop, .. } = *self;
+    pub fn chosen(&self, taught: &DistilledStudent) -> Result<Option<Chosen>, MakeError> {
+        let ExportJob { experiment, world, config, stop, .. } = *self;
         let (mut student, engine) = (taught.student.clone(), world.node.engine.default_controls());
         let (Some(validation), Some(judged)) = (experiment.validation, experiment.validation_config(world)?) else {
             let deployed = deploy(&student, &taught.provenance, engine)?;
@@ -145,19 +145,19 @@ impl Making<'_> {
     /// An episode cannot be played, or there is nothing to judge on.
     pub fn judged(
         &self,
-        taught: &Taught,
+        taught: &DistilledStudent,
         chosen: &Chosen,
         trial: &Trial,
         every_size: bool,
-    ) -> Result<Option<Judged>, MakeError> {
+    ) -> Result<Option<TableLoss>, MakeError> {
         let validator = Validator::new(Box::new(ServingArena::new(&trial.env)?), trial.episodes, trial.seed);
         let teacher = checkpoint::load_policy(self.checkpoint)?;
-        let judge = || -> Result<Judged, DistilError> {
-            let reference = Reference::of(&teacher, &validator, self.stop)?;
+        let judge = || -> Result<TableLoss, DistilError> {
+            let reference = Baseline::of(&teacher, &validator, self.stop)?;
             let loss = reference.loss(&chosen.deployed)?;
             let per_head = reference.loss(&chosen.student.per_head.0)?;
             let frontier = every_size.then(|| Frontier::of(&taught.student, &reference)).transpose()?;
-            Ok(Judged { loss, per_head, frontier })
+            Ok(TableLoss { loss, per_head, frontier })
         };
         unless_stopped(judge())
     }
@@ -169,12 +169,12 @@ impl Making<'_> {
     pub fn written(
         &self,
         out: &Path,
-        tell: &mut dyn FnMut(distil::Progress),
-    ) -> Result<Option<(Chosen, Summary)>, MakeError> {
+        tell: &mut dyn FnMut(distil::DaggerReport),
+    ) -> Result<Option<(Chosen, TableSummary)>, MakeError> {
         let Some(taught) = self.taught(tell)? else { return Ok(None) };
         let Some(chosen) = self.chosen(&taught)? else { return Ok(None) };
         let bytes = write(&chosen.student, &taught.provenance, out, None)?;
-        let summary = Summary::of(&chosen.student, &bytes);
+        let summary = TableSummary::of(&chosen.student, &bytes);
         Ok(Some((chosen, summary)))
     }
 
@@ -214,7 +214,7 @@ fn unless_stopped<T>(result: Result<T, DistilError>) -> Result<Option<T>, MakeEr
 /// It cannot be encoded or written.
 pub fn write(
     student: &Student,
-    provenance: &Provenance,
+    provenance: &TableProvenance,
     out: &Path,
     rust: Option<&Path>,
 ) -> Result<Vec<u8>, ExportError> {
@@ -229,7 +229,7 @@ pub fn write(
 
 /// A table in a line: how large it is, what it was made from, and how far it agrees with its teacher.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct TableSummary {
     bytes: usize,
     leaves: usize,
     depth: usize,
@@ -237,11 +237,11 @@ pub struct Summary {
     fidelity: Fidelity,
 }
 
-impl Summary {
+impl TableSummary {
     /// Of a student and its file.
-    pub fn of(student: &Student, bytes: &[u8]) -> Summary {
+    pub fn of(student: &Student, bytes: &[u8]) -> TableSummary {
         let table = Table::parse(bytes).expect("what was encoded for this build can be read by it");
-        Summary {
+        TableSummary {
             bytes: bytes.len(),
             leaves: student.tree.leaves(),
             depth: table.depth().into(),
@@ -251,7 +251,7 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for TableSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,5 +1,6 @@
-//! From a checkpoint to a student ([`Making`]), and from a student to what a serving node takes: a `.kvt` file ([`encode`], [`save`]) or Rust source ([`rust_source`]),
-//! and back for people ([`Inspection`], [`Explanation`]) and for evaluation ([`load_table`]).
+//! From a checkpoint to a student ([`ExportJob`]), and from a student to what a serving node takes: a `.kvt` file
+//! ([`encode`], [`save`]) or Rust source ([`rust_source`]), and back for people ([`Inspection`], [`Explanation`]) and for
+//! evaluation ([`load_table`]).
 //!
 //! What is loaded is a [`Table`], the same code a node runs; nothing here decides by itself.
 
@@ -32,7 +33,7 @@ pub use explain::{ExplainError, Explanation};
 pub use frontier::Frontier;
 pub use gate::{Gate, interval_text, loss_text, unfit};
 pub use inspect::Inspection;
-pub use make::{Judged, MakeError, Making, Summary, Taught, Trial, write};
+pub use make::{DistilledStudent, ExportJob, MakeError, TableLoss, TableSummary, Trial, write};
 pub use rust::rust_source;
 
 use crate::distil::{Student, Tree};
@@ -63,7 +64,7 @@ pub enum ExportError {
 
 /// Where a table comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Provenance {
+pub struct TableProvenance {
     /// Name of the experiment.
     pub experiment: String,
     /// Commit of kvtide.
@@ -84,8 +85,8 @@ pub struct Provenance {
 ///
 /// | key | value |
 /// |---|---|
-/// | those of [`Provenance::training`] | as they are |
-/// | `checkpoint`, `commit`, `experiment`, `seed`, `teacher` | as in [`Provenance`] |
+/// | those of [`TableProvenance::training`] | as they are |
+/// | `checkpoint`, `commit`, `experiment`, `seed`, `teacher` | as in [`TableProvenance`] |
 /// | `features` | the features it decides by |
 /// | `fidelity` | share of decisions in which every head agrees with the teacher |
 /// | `fidelity.HEAD.regret`, `fidelity.HEAD.visits` | agreement of one head |
@@ -96,7 +97,7 @@ pub struct Provenance {
 ///
 /// # Errors
 /// [`ExportError::Encode`] if the metadata is too long.
-pub fn encode(student: &Student, provenance: &Provenance) -> Result<Vec<u8>, ExportError> {
+pub fn encode(student: &Student, provenance: &TableProvenance) -> Result<Vec<u8>, ExportError> {
     let metadata = metadata(student, provenance);
     let pairs: Vec<(&str, &str)> = metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let spec = TableSpec {
@@ -114,7 +115,7 @@ pub fn encode(student: &Student, provenance: &Provenance) -> Result<Vec<u8>, Exp
 }
 
 /// In the order of a file: by the bytes of the key.
-fn metadata(student: &Student, provenance: &Provenance) -> BTreeMap<String, String> {
+fn metadata(student: &Student, provenance: &TableProvenance) -> BTreeMap<String, String> {
     let fidelity = &student.fidelity;
     let mut pairs = provenance.training.clone();
     pairs.extend(

@@ -2,10 +2,10 @@
 
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::TableFile;
-use kvtide_runtime::{Head, Node};
+use kvtide_runtime::{Head, TreeNode};
 use maud::{Markup, PreEscaped, html};
 
-use super::rules::{Names, leaves, short};
+use super::rules::{KnownNames, leaves, short};
 use crate::plot::svg::{Anchor, path, text};
 
 /// Height of a row, pixels.
@@ -19,11 +19,11 @@ const CHARACTER: f64 = 6.3;
 
 /// The tree of `file` down to `max_depth` comparisons; what is below is counted.
 pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
-    let nodes: Vec<Node> = file.nodes().collect();
+    let nodes: Vec<TreeNode> = file.nodes().collect();
     let (constant, varying) = heads(&nodes, file.profile().heads());
     let mut picture = Picture {
         nodes: &nodes,
-        names: Names::of(file),
+        names: KnownNames::of(file),
         varying: &varying,
         max_depth,
         rows: 0,
@@ -58,12 +58,12 @@ const STYLE: &str = "text{font:11px sans-serif;fill:#1f1f1f}text.title{font-size
     text.word{font-size:9px;fill:#777777}.paper{fill:#ffffff}.node{stroke:#9a9a9a}.edge{fill:none;stroke:#9a9a9a}";
 
 /// Heads on which all leaves agree, with their choice, and the others.
-fn heads(nodes: &[Node], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
+fn heads(nodes: &[TreeNode], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
     let (mut constant, mut varying) = (Vec::new(), Vec::new());
     for &head in profile {
-        let choice = |node: &Node| match node {
-            Node::Leaf { choices } => Some(choices[head as usize]),
-            Node::Split { .. } => None,
+        let choice = |node: &TreeNode| match node {
+            TreeNode::Leaf { choices } => Some(choices[head as usize]),
+            TreeNode::Split { .. } => None,
         };
         let mut all = nodes.iter().filter_map(choice);
         let first = all.next().unwrap_or(0);
@@ -73,8 +73,8 @@ fn heads(nodes: &[Node], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
 }
 
 struct Picture<'a> {
-    nodes: &'a [Node],
-    names: Names,
+    nodes: &'a [TreeNode],
+    names: KnownNames,
     varying: &'a [Head],
     max_depth: usize,
     /// Rows used so far.
@@ -87,18 +87,18 @@ impl Picture<'_> {
     /// Draws a node and what is below it, and returns the height of its middle. The format bounds the depth.
     fn node(&mut self, node: usize, depth: usize) -> usize {
         match self.nodes[node] {
-            Node::Leaf { choices } => {
+            TreeNode::Leaf { choices } => {
                 let y = self.row();
                 self.label(depth, y, &self.action(choices), shade(choices), "leaf");
                 y
             }
-            Node::Split { .. } if depth >= self.max_depth => {
+            TreeNode::Split { .. } if depth >= self.max_depth => {
                 let y = self.row();
                 let below = leaves(self.count(node));
                 self.label(depth, y, &format!("… {below}"), "#f2f2f2", "below");
                 y
             }
-            Node::Split { feature, left, threshold } => {
+            TreeNode::Split { feature, left, threshold } => {
                 let low = self.node(usize::from(left), depth + 1);
                 let high = self.node(usize::from(left) + 1, depth + 1);
                 let y = usize::midpoint(low, high);
@@ -119,8 +119,8 @@ impl Picture<'_> {
 
     fn count(&self, node: usize) -> u16 {
         match self.nodes[node] {
-            Node::Leaf { .. } => 1,
-            Node::Split { left, .. } => self.count(usize::from(left)) + self.count(usize::from(left) + 1),
+            TreeNode::Leaf { .. } => 1,
+            TreeNode::Split { left, .. } => self.count(usize::from(left)) + self.count(usize::from(left) + 1),
         }
     }
 

@@ -2,18 +2,18 @@
 
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::TableFile;
-use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, Node, SCHEMA_HASH};
+use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, SCHEMA_HASH, TreeNode};
 
 /// What the numbers in a file are called, as far as this build knows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Names {
+pub(super) struct KnownNames {
     pub(super) schema: bool,
     pub(super) actions: bool,
 }
 
-impl Names {
-    pub(super) fn of(file: &TableFile<'_>) -> Names {
-        Names { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
+impl KnownNames {
+    pub(super) fn of(file: &TableFile<'_>) -> KnownNames {
+        KnownNames { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
     }
 
     /// What a feature means, if its schema is this build's.
@@ -42,17 +42,17 @@ impl Names {
 /// else: watermark 0.25, victim most-blocks
 /// ```
 pub(super) fn render(file: &TableFile<'_>, limit: usize) -> (Vec<String>, usize) {
-    let nodes: Vec<Node> = file.nodes().collect();
-    let (heads, names) = (file.profile().heads(), Names::of(file));
+    let nodes: Vec<TreeNode> = file.nodes().collect();
+    let (heads, names) = (file.profile().heads(), KnownNames::of(file));
     let mut rules = Rules { nodes: &nodes, heads, names, lines: Vec::new(), total: 0, limit };
     rules.walk(0, 0, "always");
     (rules.lines, rules.total)
 }
 
 struct Rules<'a> {
-    nodes: &'a [Node],
+    nodes: &'a [TreeNode],
     heads: &'a [Head],
-    names: Names,
+    names: KnownNames,
     lines: Vec<String>,
     total: usize,
     limit: usize,
@@ -62,8 +62,8 @@ impl Rules<'_> {
     /// A node and what is below it. The format bounds the depth.
     fn walk(&mut self, node: usize, depth: usize, condition: &str) {
         match self.nodes[node] {
-            Node::Leaf { choices } => self.line(depth, &format!("{condition}: {}", self.action(choices))),
-            Node::Split { feature, left, threshold } => {
+            TreeNode::Leaf { choices } => self.line(depth, &format!("{condition}: {}", self.action(choices))),
+            TreeNode::Split { feature, left, threshold } => {
                 let mut below = 0;
                 // The root has no condition.
                 if node != 0 {

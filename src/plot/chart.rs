@@ -15,8 +15,8 @@ pub(crate) struct Chart {
     pub(crate) width: f64,
     /// Height, likewise.
     pub(crate) height: f64,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
+    pub(crate) x: ChartAxis,
+    pub(crate) y: ChartAxis,
     /// Lines, the first at the bottom.
     pub(crate) lines: Vec<Line>,
     /// Vertical rules with what they mark.
@@ -25,7 +25,7 @@ pub(crate) struct Chart {
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Axis {
+pub(crate) struct ChartAxis {
     pub(crate) label: String,
     pub(crate) from: f64,
     pub(crate) to: f64,
@@ -70,12 +70,12 @@ pub(crate) struct Pen {
 /// Room for labels: left, right, top, bottom.
 const MARGINS: (f64, f64, f64, f64) = (52.0, 12.0, 26.0, 38.0);
 
-impl Axis {
+impl ChartAxis {
     /// From 0 to a little beyond the greatest of `values`.
-    pub(crate) fn above_zero(label: &str, values: impl Iterator<Item = f64>) -> Axis {
+    pub(crate) fn above_zero(label: &str, values: impl Iterator<Item = f64>) -> ChartAxis {
         let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         let to = if greatest > 0.0 { greatest * 1.05 } else { 1.0 };
-        Axis { label: label.to_owned(), from: 0.0, to, unit: Unit::Number }
+        ChartAxis { label: label.to_owned(), from: 0.0, to, unit: Unit::Number }
     }
 
     /// Where `value` lies between the ends, 0 to 1.
@@ -233,8 +233,8 @@ impl Chart {
 mod tests {
     use super::*;
 
-    fn axis(from: f64, to: f64, unit: Unit) -> Axis {
-        Axis { label: "x".to_owned(), from, to, unit }
+    fn axis(from: f64, to: f64, unit: Unit) -> ChartAxis {
+        ChartAxis { label: "x".to_owned(), from, to, unit }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Axis, Band, Figure, Look, Panel, Series};
+use super::{Axis, Band, Figure, LineStyle, Panel, Series};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Writing into a string cannot fail, and a figure has no other source of errors.
@@ -28,13 +28,13 @@ struct Stroke {
     dash: Option<(u32, u32)>,
 }
 
-impl Look {
+impl LineStyle {
     fn stroke(self) -> Stroke {
         let (colour, width, dash) = match self {
-            Look::Reference => (RGBColor(160, 160, 160), 5, None),
-            Look::First => (RGBColor(0, 114, 178), 2, None),
-            Look::Second => (RGBColor(213, 94, 0), 1, Some((6, 4))),
-            Look::Third => (RGBColor(0, 158, 115), 2, Some((2, 3))),
+            LineStyle::Reference => (RGBColor(160, 160, 160), 5, None),
+            LineStyle::First => (RGBColor(0, 114, 178), 2, None),
+            LineStyle::Second => (RGBColor(213, 94, 0), 1, Some((6, 4))),
+            LineStyle::Third => (RGBColor(0, 158, 115), 2, Some((2, 3))),
         };
         Stroke { colour, width, dash }
     }

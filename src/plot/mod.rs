@@ -51,14 +51,14 @@ pub struct Series {
     /// Its name in the legend.
     pub name: &'static str,
     /// How it is drawn.
-    pub look: Look,
+    pub look: LineStyle,
     /// `(x, y)`; those that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
 /// How a line is drawn: in colours that the colour-blind tell apart (Okabe and Ito 2008), and not by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
+pub enum LineStyle {
     /// Grey and broad, so that it is seen beneath another: what the others are compared with.
     Reference,
     /// Blue.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
-use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, Unfit};
+use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::PolicyName;
@@ -108,7 +108,7 @@ pub enum SpecError {
         /// Which policy.
         policy: PolicyName,
         /// What the host lacks for it.
-        source: Unfit,
+        source: HostMismatch,
     },
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController};
 use kvtide_runtime::{
-    Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, Observation, Policy, Preemption, Table, Unfit,
+    Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, HostMismatch, Observation, Policy, Preemption,
+    Table,
 };
 
 use super::{PolicyName, PolicySpec, SpecError};
@@ -104,7 +105,7 @@ impl Subject {
             _ => None,
         };
         if controls.is_some_and(|controls| controls.preemption == Preemption::Swap) && !node.host.has_host_tier {
-            return Err(unfit(Unfit::Swap { host: node.host.name }));
+            return Err(unfit(HostMismatch::Swap { host: node.host.name }));
         }
         let default = node.engine.default_controls();
         // Every host has a watermark.
@@ -118,7 +119,7 @@ impl Subject {
             _ => controls.as_ref().map(moved).unwrap_or_default(),
         };
         let foreign = decided.into_iter().find(|head| !node.host.decides(*head));
-        foreign.map_or(Ok(()), |head| Err(unfit(Unfit::Head { host: node.host.name, head })))
+        foreign.map_or(Ok(()), |head| Err(unfit(HostMismatch::Head { host: node.host.name, head })))
     }
 
     /// What was learned, and the heads it decides; `None` for what was not learned.

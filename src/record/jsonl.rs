@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// The envelope of every line.
+/// What every line is in, a log's and stdout's under `--json` alike.
 #[derive(Serialize)]
-struct Line<'a, T> {
-    r#type: &'a str,
-    data: &'a T,
+pub(crate) struct Envelope<'a, T> {
+    pub(crate) r#type: &'a str,
+    pub(crate) data: &'a T,
 }
 
 /// Writes lines. Numbers that JSON cannot hold (NaN, infinities) become `null`.
@@ -53,7 +53,7 @@ impl<W: Write> JsonLines<W> {
     /// # Errors
     /// The line cannot be written; or `data` is no JSON (a map whose keys are not strings).
     pub fn write<T: Serialize>(&mut self, kind: &str, data: &T) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line { r#type: kind, data })?;
+        let mut line = serde_json::to_vec(&Envelope { r#type: kind, data })?;
         line.push(b'\n');
         self.writer.write_all(&line)?;
         self.writer.flush()

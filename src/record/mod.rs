@@ -17,9 +17,10 @@ use serde::Serialize;
 use crate::agent::{EpisodeSummary, GenerationReport, IterationReport, Losses, SearchState};
 
 pub use generation::GenerationRecord;
+pub(crate) use jsonl::Envelope;
 pub use jsonl::JsonLines;
 pub use progress::Progress;
-pub use rate::Rate;
+pub use rate::RateMeter;
 pub use tensorboard::TensorBoard;
 
 /// One line of `train.jsonl`: an iteration as `{"type": "iteration", "data": …}`.
@@ -99,7 +100,7 @@ pub struct Recorder {
     tensorboard: TensorBoard,
     lines: JsonLines<File>,
     progress: Progress,
-    rate: Rate,
+    rate: RateMeter,
 }
 
 impl Recorder {
@@ -124,7 +125,7 @@ impl Recorder {
     fn open(folder: &Path, progress: Progress, decisions: u64) -> io::Result<Recorder> {
         let tensorboard = TensorBoard::create(&folder.join("tensorboard"))?;
         let lines = JsonLines::append(&folder.join("train.jsonl"))?;
-        Ok(Recorder { tensorboard, lines, progress, rate: Rate::start(decisions) })
+        Ok(Recorder { tensorboard, lines, progress, rate: RateMeter::start(decisions) })
     }
 
     /// Records an iteration everywhere.

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 /// Measures from its start, as cleanrl's `charts/SPS` does.
 #[derive(Debug, Clone, Copy)]
-pub struct Rate {
+pub struct RateMeter {
     start: Instant,
     before: u64,
 }
 
-impl Rate {
+impl RateMeter {
     /// Starts with `before` decisions already taken.
     #[expect(clippy::disallowed_methods, reason = "speed is measured in wall-clock time, and only reported")]
-    pub fn start(before: u64) -> Rate {
-        Rate { start: Instant::now(), before }
+    pub fn start(before: u64) -> RateMeter {
+        RateMeter { start: Instant::now(), before }
     }
 
     /// Seconds since the start.

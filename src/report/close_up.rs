@@ -10,7 +10,7 @@ use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
 use rayon::prelude::*;
 
 use super::insight::Insight;
-use super::{Material, ReportError};
+use super::{ReportError, ReportInput};
 use crate::evaluate::Comparison;
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::Draw;
@@ -22,14 +22,14 @@ pub(super) struct CloseUp {
     pub(super) load: f64,
     pub(super) seed: u64,
     /// In the order of the comparisons.
-    pub(super) served: Vec<Served>,
+    pub(super) served: Vec<ServedPolicy>,
     /// The best policy that learned, and whom it is shown beside; indices into `served`.
     pub(super) pair: (Option<usize>, usize),
 }
 
 /// How one policy served it.
 #[derive(Debug, Clone)]
-pub(super) struct Served {
+pub(super) struct ServedPolicy {
     pub(super) policy: PolicyName,
     /// Time to first token of every request that finished, milliseconds, ascending.
     pub(super) ttft_ms: Vec<f64>,
@@ -57,7 +57,7 @@ pub(super) struct Moment {
 
 /// A state a policy was asked about.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Visit {
+pub(super) struct VisitedState {
     pub(super) observation: Observation,
     pub(super) mask: ActionMask,
     pub(super) action: Action,
@@ -68,8 +68,8 @@ const TYPICAL: f64 = 0.8;
 
 impl CloseUp {
     /// Serves the first window with the first seed, at the load where the default attains about 80 %.
-    pub(super) fn of(material: &Material<'_>) -> Result<CloseUp, ReportError> {
-        let Material { world, matrix, rows, comparisons, .. } = *material;
+    pub(super) fn of(material: &ReportInput<'_>) -> Result<CloseUp, ReportError> {
+        let ReportInput { world, matrix, rows, comparisons, .. } = *material;
         let load = typical_load(comparisons);
         let (window, seed) = (matrix.windows[0], matrix.seeds[0]);
         let workload = world.draw(&Draw { window, load, seed })?;
@@ -78,7 +78,7 @@ impl CloseUp {
             let row = rows.iter().find(|row| row.policy == *name && row.load == load)?;
             Subject::load(row.chosen.as_ref()?).ok()
         };
-        let serve = |comparison: &Comparison| -> Result<Served, ReportError> {
+        let serve = |comparison: &Comparison| -> Result<ServedPolicy, ReportError> {
             let name = &comparison.policy;
             let named = matrix.policies.iter().find(|(known, _)| known == name).map(|(_, subject)| subject);
             let subject = chosen(name).or_else(|| named.cloned()).unwrap_or(Subject::Default);
@@ -92,20 +92,20 @@ impl CloseUp {
                 }
                 _ => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
             };
-            let mut timed = Timed { controller: controller.as_mut(), timeline: &mut timeline };
+            let mut timed = TimelineController { controller: controller.as_mut(), timeline: &mut timeline };
             let served = run(&mut node, &mut timed, world.decision_interval);
             drop(controller);
             served.map_err(|error| ReportError::Run { policy: name.clone(), error })?;
             let insight = Insight::of(&subject, &visits.into_inner());
-            Ok(Served { timeline, insight, ..times(name, &node) })
+            Ok(ServedPolicy { timeline, insight, ..times(name, &node) })
         };
-        let served = comparisons.par_iter().map(serve).collect::<Result<Vec<Served>, ReportError>>()?;
+        let served = comparisons.par_iter().map(serve).collect::<Result<Vec<ServedPolicy>, ReportError>>()?;
         let pair = (best_learned(comparisons, &served), beside(comparisons));
         Ok(CloseUp { window, load, seed, served, pair })
     }
 }
 
-fn times(policy: &PolicyName, node: &Node) -> Served {
+fn times(policy: &PolicyName, node: &Node) -> ServedPolicy {
     let collector = node.collector();
     let finished: Vec<_> = collector.records().filter(|record| record.phase == Phase::Finished).collect();
     let sorted = |mut times: Vec<f64>| {
@@ -115,7 +115,7 @@ fn times(policy: &PolicyName, node: &Node) -> Served {
     let gaps = collector.gaps().map(|gaps| {
         gaps.iter_recorded().map(|gap| (gap.value_iterated_to() as f64 * 1e-3, gap.count_at_value())).collect()
     });
-    Served {
+    ServedPolicy {
         policy: policy.clone(),
         ttft_ms: sorted(finished.iter().filter_map(|record| Some(record.ttft()?.as_millis_f64())).collect()),
         e2e_ms: sorted(finished.iter().map(|record| record.e2e().as_millis_f64()).collect()),
@@ -136,7 +136,7 @@ fn typical_load(comparisons: &[Comparison]) -> f64 {
 }
 
 /// The learned policy that attains most.
-fn best_learned(comparisons: &[Comparison], served: &[Served]) -> Option<usize> {
+fn best_learned(comparisons: &[Comparison], served: &[ServedPolicy]) -> Option<usize> {
     let learned = (0..served.len()).filter(|&index| served[index].insight.is_some());
     // Of equals the first: a network before the table made from it, if it was named so.
     learned.rev().max_by(|&a, &b| comparisons[a].slo_attainment.total_cmp(&comparisons[b].slo_attainment))
@@ -151,13 +151,13 @@ fn beside(comparisons: &[Comparison]) -> usize {
 /// Notes every state a policy is asked about.
 struct Watched<'a> {
     policy: &'a dyn Policy,
-    visits: &'a RefCell<Vec<Visit>>,
+    visits: &'a RefCell<Vec<VisitedState>>,
 }
 
 impl Policy for Watched<'_> {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
         let action = self.policy.decide(observation, mask);
-        self.visits.borrow_mut().push(Visit { observation: *observation, mask, action });
+        self.visits.borrow_mut().push(VisitedState { observation: *observation, mask, action });
         action
     }
 }
@@ -165,7 +165,7 @@ impl Policy for Watched<'_> {
 /// Notes what the table of a guard decides, and not what is decided in its place.
 struct WatchedTable<'a> {
     guarded: Guarded<'static>,
-    visits: &'a RefCell<Vec<Visit>>,
+    visits: &'a RefCell<Vec<VisitedState>>,
 }
 
 impl Controller for WatchedTable<'_> {
@@ -173,19 +173,19 @@ impl Controller for WatchedTable<'_> {
         let controls = self.guarded.control(node);
         if let Some((observation, mask)) = self.guarded.seen() {
             let action = self.guarded.table().decide(&observation, mask);
-            self.visits.borrow_mut().push(Visit { observation, mask, action });
+            self.visits.borrow_mut().push(VisitedState { observation, mask, action });
         }
         controls
     }
 }
 
 /// Notes the node at every decision.
-struct Timed<'a> {
+struct TimelineController<'a> {
     controller: &'a mut dyn Controller,
     timeline: &'a mut Vec<Moment>,
 }
 
-impl Controller for Timed<'_> {
+impl Controller for TimelineController<'_> {
     fn control(&mut self, node: &Node) -> Controls {
         let controls = self.controller.control(node);
         let scheduler = node.scheduler();
@@ -245,7 +245,7 @@ mod tests {
         .unwrap();
         let comparisons = compare(&rows, &PolicySpec::Default.into(), &[]);
         let command = String::new();
-        let material = Material {
+        let material = ReportInput {
             command,
             world: &world,
             matrix: &matrix,

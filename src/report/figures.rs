@@ -1,9 +1,9 @@
 //! The charts of a report: what is drawn.
 
-use super::Material;
-use super::close_up::{CloseUp, Moment, Served};
+use super::ReportInput;
+use super::close_up::{CloseUp, Moment, ServedPolicy};
 use crate::evaluate::{CAPACITY_TARGET, Comparison};
-use crate::plot::chart::{Axis, Chart, Line, Pen, Unit};
+use crate::plot::chart::{Chart, ChartAxis, Line, Pen, Unit};
 use crate::plot::svg::round;
 
 /// How policies look throughout a report, by their place: seven colours, and dashes where these come again.
@@ -51,8 +51,8 @@ pub(super) fn attainment(comparisons: &[Comparison], close_up: &CloseUp) -> Char
         title: "Attained requests by load".to_owned(),
         width: 1000.0,
         height: 360.0,
-        x: Axis { label: "load".to_owned(), from: first - room, to: last + room, unit: Unit::Number },
-        y: Axis {
+        x: ChartAxis { label: "load".to_owned(), from: first - room, to: last + room, unit: Unit::Number },
+        y: ChartAxis {
             label: "attained".to_owned(),
             // A tenth below the lowest, but so that capacity's line is seen.
             from: ((lowest - 0.02) * 10.0).floor().clamp(0.0, 8.0) / 10.0,
@@ -75,24 +75,24 @@ fn level(from: f64, to: f64, at: f64) -> Line {
 }
 
 /// A distribution to be drawn: title, points, lowest share shown, rules.
-type Part<'a> = (&'a str, &'a dyn Fn(&Served) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
+type Distribution<'a> = (&'a str, &'a dyn Fn(&ServedPolicy) -> Vec<(f64, f64)>, f64, Vec<(f64, String)>);
 
 /// Distributions of TTFT, gaps between tokens, and arrival to last token.
-pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Chart> {
+pub(super) fn latencies(material: &ReportInput<'_>, close_up: &CloseUp) -> Vec<Chart> {
     let slo = material.world.node.slo;
-    let ttft = |served: &Served| distribution(&served.ttft_ms);
-    let e2e = |served: &Served| distribution(&served.e2e_ms);
-    let itl = |served: &Served| weighted_distribution(&served.itl_ms);
+    let ttft = |served: &ServedPolicy| distribution(&served.ttft_ms);
+    let e2e = |served: &ServedPolicy| distribution(&served.e2e_ms);
+    let itl = |served: &ServedPolicy| weighted_distribution(&served.itl_ms);
     let ms = |time: kvtide_envs::time::Micros| time.as_millis_f64();
     let target = |at: f64, name: &str| vec![(at, name.to_owned())];
     // Of gaps between tokens only the slowest fifth is of interest.
-    let parts: [Part<'_>; 3] = [
+    let parts: [Distribution<'_>; 3] = [
         ("Time to first token", &ttft, 0.0, target(ms(slo.ttft), "target")),
         ("Time between tokens", &itl, 0.8, target(ms(slo.tpot), "TPOT target")),
         ("Arrival to last token", &e2e, 0.0, Vec::new()),
     ];
-    let chart = |(title, points, lowest, rules): Part<'_>| {
-        let line = |(index, served): (usize, &Served)| Line {
+    let chart = |(title, points, lowest, rules): Distribution<'_>| {
+        let line = |(index, served): (usize, &ServedPolicy)| Line {
             name: served.policy.to_string(),
             pen: pen(material.comparisons, index, served.insight.is_some()),
             points: points(served),
@@ -109,8 +109,8 @@ pub(super) fn latencies(material: &Material<'_>, close_up: &CloseUp) -> Vec<Char
             title: title.to_owned(),
             width: 345.0,
             height: 260.0,
-            x: Axis { label: String::new(), from, to, unit: Unit::LogMillis },
-            y: Axis { label: "share not above".to_owned(), from: lowest, to: 1.0, unit: Unit::Percent },
+            x: ChartAxis { label: String::new(), from, to, unit: Unit::LogMillis },
+            y: ChartAxis { label: "share not above".to_owned(), from: lowest, to: 1.0, unit: Unit::Percent },
             lines,
             rules: rules.into_iter().filter(|(at, _)| (from..to).contains(at)).collect(),
         }
@@ -144,7 +144,7 @@ fn thinned(count: usize, most: usize) -> impl Iterator<Item = usize> {
 
 /// What happened over time under one policy: watermark, blocks in use, queues, preemptions. Axes end where those of all
 /// `shown` policies do.
-pub(super) fn timeline(served: &Served, shown: &[&Served], pen: Pen) -> Vec<Chart> {
+pub(super) fn timeline(served: &ServedPolicy, shown: &[&ServedPolicy], pen: Pen) -> Vec<Chart> {
     let all = || shown.iter().flat_map(|served| &served.timeline);
     let end = all().map(|moment| moment.seconds).fold(1.0, f64::max);
     let faint = Pen { colour: NUM_COLOURS, dash: "", width: 1.2 };
@@ -155,22 +155,22 @@ pub(super) fn timeline(served: &Served, shown: &[&Served], pen: Pen) -> Vec<Char
         bars: Vec::new(),
         filled,
     };
-    let chart = |title: String, x: &str, y: Axis, lines: Vec<Line>| Chart {
+    let chart = |title: String, x: &str, y: ChartAxis, lines: Vec<Line>| Chart {
         title,
         width: 490.0,
         height: 165.0,
-        x: Axis { label: x.to_owned(), from: 0.0, to: end, unit: Unit::Number },
+        x: ChartAxis { label: x.to_owned(), from: 0.0, to: end, unit: Unit::Number },
         y,
         lines,
         rules: Vec::new(),
     };
-    let percent = |axis: Axis| Axis { unit: Unit::Percent, ..axis };
+    let percent = |axis: ChartAxis| ChartAxis { unit: Unit::Percent, ..axis };
     // What is drawn are means over a little time; a single decision must not flatten them.
     let means = shown.iter().flat_map(|served| over_time(&served.timeline, end, &|moment| moment.watermark));
-    let watermarks = Axis::above_zero("", means.map(|point| point.1));
-    let pool = Axis { label: String::new(), from: 0.0, to: 1.0, unit: Unit::Percent };
-    let requests = Axis::above_zero("", all().map(|moment| moment.waiting.max(moment.running) as f64));
-    let preemptions = Axis::above_zero("", all().map(|moment| moment.preemptions as f64));
+    let watermarks = ChartAxis::above_zero("", means.map(|point| point.1));
+    let pool = ChartAxis { label: String::new(), from: 0.0, to: 1.0, unit: Unit::Percent };
+    let requests = ChartAxis::above_zero("", all().map(|moment| moment.waiting.max(moment.running) as f64));
+    let preemptions = ChartAxis::above_zero("", all().map(|moment| moment.preemptions as f64));
     vec![
         chart(
             format!("{}: watermark, of the pool", served.policy),

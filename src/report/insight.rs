@@ -5,7 +5,7 @@ use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{ActionProfile, Feature, Head, NUM_FEATURES, Policy, Table};
 use rand::RngExt;
 
-use super::close_up::Visit;
+use super::close_up::VisitedState;
 use crate::policy::Subject;
 
 /// What one policy did on the states it came to.
@@ -37,14 +37,14 @@ const MAX_STATES: usize = 4096;
 
 impl Insight {
     /// `None` for a policy that learned nothing, or was never asked.
-    pub(super) fn of(subject: &Subject, visits: &[Visit]) -> Option<Insight> {
+    pub(super) fn of(subject: &Subject, visits: &[VisitedState]) -> Option<Insight> {
         let (policy, profile) = subject.policy()?;
         if visits.is_empty() {
             return None;
         }
         let table = subject.table();
         let count = visits.len().min(MAX_STATES);
-        let states: Vec<Visit> = (0..count).map(|index| visits[index * visits.len() / count]).collect();
+        let states: Vec<VisitedState> = (0..count).map(|index| visits[index * visits.len() / count]).collect();
         let mut features: Vec<Influence> =
             Feature::ALL.iter().map(|&feature| influence(policy, table, feature, &states)).collect();
         features.retain(|one| one.any > 0.0 || one.asked.is_some_and(|asked| asked > 0.0));
@@ -54,7 +54,12 @@ impl Insight {
     }
 }
 
-fn influence(policy: &dyn Policy, table: Option<&Table<'static>>, feature: Feature, states: &[Visit]) -> Influence {
+fn influence(
+    policy: &dyn Policy,
+    table: Option<&Table<'static>>,
+    feature: Feature,
+    states: &[VisitedState],
+) -> Influence {
     let column = feature as usize;
     debug_assert!(column < NUM_FEATURES);
     let mut values: Vec<f32> = states.iter().map(|state| state.observation.values[column]).collect();
@@ -74,13 +79,13 @@ fn influence(policy: &dyn Policy, table: Option<&Table<'static>>, feature: Featu
     }
     let count = states.len() as f64;
     let asked = table.map(|table| {
-        let asks = |state: &&Visit| table.path(&state.observation).any(|(asked, _)| asked == feature);
+        let asks = |state: &&VisitedState| table.path(&state.observation).any(|(asked, _)| asked == feature);
         states.iter().filter(asks).count() as f64 / count
     });
     Influence { feature, any: any / count, heads: heads.map(|changed| changed / count), asked }
 }
 
-fn choices(profile: ActionProfile, visits: &[Visit]) -> Vec<(Head, Vec<(String, f64)>)> {
+fn choices(profile: ActionProfile, visits: &[VisitedState]) -> Vec<(Head, Vec<(String, f64)>)> {
     let of_head = |&head: &Head| {
         let taken = |choice: u8| visits.iter().filter(|visit| visit.action.get(head) == choice).count();
         let shares = (0..head.size() as u8).map(|choice| (choice, taken(choice) as f64 / visits.len() as f64));
@@ -117,9 +122,9 @@ mod tests {
             observation.set(Feature::Waiting, f64::from(index % 2) as f32);
             observation.set(Feature::Running, index as f32 / 2000.0);
             let mask = ActionMask::ALL;
-            Visit { observation, mask, action: ByWaiting.decide(&observation, mask) }
+            VisitedState { observation, mask, action: ByWaiting.decide(&observation, mask) }
         };
-        let states: Vec<Visit> = (0..2000).map(visit).collect();
+        let states: Vec<VisitedState> = (0..2000).map(visit).collect();
         let waiting = influence(&ByWaiting, None, Feature::Waiting, &states);
         // Half are shown the other value.
         assert!((waiting.any - 0.5).abs() < 0.05 && waiting.heads == [waiting.any, 0.0, 0.0, 0.0], "{waiting:?}");

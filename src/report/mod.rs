@@ -22,14 +22,14 @@ use kvtide_envs::env::RunError;
 use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
-use crate::evaluate::{Comparison, FoundLoad, Matrix, Row};
+use crate::evaluate::{Comparison, FoundLoad, Matrix, RunRow};
 use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
 
 /// What a report is made of.
 #[derive(Debug, Clone)]
-pub struct Material<'a> {
+pub struct ReportInput<'a> {
     /// The command line, as a shell would take it.
     pub command: String,
     /// What was simulated.
@@ -39,7 +39,7 @@ pub struct Material<'a> {
     /// How the loads were found; empty if they were named.
     pub found: &'a [FoundLoad],
     /// Every run.
-    pub rows: &'a [Row],
+    pub rows: &'a [RunRow],
     /// Policies whose gains over them were asked for.
     pub versus: &'a [PolicyName],
     /// Every policy; at least one.
@@ -99,7 +99,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// A draw cannot be served again, or the file cannot be written.
-pub fn write(path: &Path, material: &Material<'_>) -> Result<(), ReportError> {
+pub fn write(path: &Path, material: &ReportInput<'_>) -> Result<(), ReportError> {
     let page = page(material)?;
     files::replace(path, page.as_bytes()).map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }
@@ -108,7 +108,7 @@ pub fn write(path: &Path, material: &Material<'_>) -> Result<(), ReportError> {
 ///
 /// # Errors
 /// A draw cannot be served again.
-pub fn page(material: &Material<'_>) -> Result<String, ReportError> {
+pub fn page(material: &ReportInput<'_>) -> Result<String, ReportError> {
     let close_up = CloseUp::of(material)?;
     Ok(page::render(material, &close_up))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kvtide_envs::seed::RunHash;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::Material;
+use super::ReportInput;
 use super::close_up::CloseUp;
 use super::figures;
 use super::tables;
@@ -28,7 +28,7 @@ const BY_LOAD: &str =
 const SHUFFLED: &str = "Shuffling one feature over the states visited changes so many of its decisions (permutation importance). \
     Features that go together share their influence; what changes no decision is left out.";
 
-pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
+pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -45,8 +45,8 @@ pub(super) fn render(material: &Material<'_>, close_up: &CloseUp) -> String {
     page.into_string() + "\n"
 }
 
-fn contents(material: &Material<'_>, close_up: &CloseUp) -> Markup {
-    let Material { world, comparisons, .. } = *material;
+fn contents(material: &ReportInput<'_>, close_up: &CloseUp) -> Markup {
+    let ReportInput { world, comparisons, .. } = *material;
     let CloseUp { window, load, seed, .. } = *close_up;
     let window = window.map_or_else(|| "all of the traffic".to_owned(), |window| window.to_string());
     let draw = format!("load {load}, {window}, seed {seed}");
@@ -118,8 +118,8 @@ fn fewer_or_more(share: &Interval) -> String {
     format!("{} more", percent(Some(&more)))
 }
 
-fn settings(material: &Material<'_>) -> Markup {
-    let Material { world, matrix, found, rows, .. } = *material;
+fn settings(material: &ReportInput<'_>) -> Markup {
+    let ReportInput { world, matrix, found, rows, .. } = *material;
     let engine = &world.node.engine;
     let list = |values: Vec<String>| values.join(", ");
     let windows =
@@ -193,7 +193,7 @@ fn violations_text(comparisons: &[Comparison]) -> String {
 }
 
 /// Sections for classes and tenants, where requests name any.
-fn groups(material: &Material<'_>, load: f64) -> Markup {
+fn groups(material: &ReportInput<'_>, load: f64) -> Markup {
     let by_class = tables::by_group(material, load, |row| &row.summary.by_class);
     let by_tenant = tables::by_group(material, load, |row| &row.summary.by_tenant);
     let text = format!("At load {load}, over all windows and seeds.");

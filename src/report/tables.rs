@@ -6,10 +6,10 @@ use kvtide_envs::metrics::GroupSummary;
 use kvtide_runtime::{FEATURES, Head};
 use maud::{Markup, Render, html};
 
-use super::Material;
+use super::ReportInput;
 use super::insight::Insight;
 use crate::evaluate::{
-    Against, Comparison, Interval, Row, capacity_text, dash, distinct, evidence, percent, signed, time, times,
+    Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, percent, signed, time, times,
     yardsticks,
 };
 use crate::plot::svg::{Words, round};
@@ -152,11 +152,11 @@ pub(super) fn by_load(comparisons: &[Comparison]) -> Markup {
 
 /// Attainment by class or tenant at one load, over all draws; `None` if none is named.
 pub(super) fn by_group(
-    material: &Material<'_>,
+    material: &ReportInput<'_>,
     load: f64,
-    groups: fn(&Row) -> &BTreeMap<String, GroupSummary>,
+    groups: fn(&RunRow) -> &BTreeMap<String, GroupSummary>,
 ) -> Option<Markup> {
-    let rows = distinct(&material.rows.iter().filter(|row| row.load == load).collect::<Vec<&Row>>());
+    let rows = distinct(&material.rows.iter().filter(|row| row.load == load).collect::<Vec<&RunRow>>());
     let mut names: Vec<(&str, u64)> = Vec::new();
     for (name, group) in rows.iter().flat_map(|row| groups(row)) {
         match names.iter_mut().find(|(known, _)| known == name) {

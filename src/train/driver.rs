@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_runtime::ActionProfile;
 
-use super::keep::Keeper;
+use super::checkpointer::Checkpointer;
 use super::provenance::provenance;
 use super::{Run, TrainError, checkpoint_of, policy_of};
-use crate::agent::{AgentError, NetworkPolicy, Outcome};
-use crate::checkpoint::{CheckpointError, Provenance};
+use crate::agent::{AgentError, NetworkPolicy, RunOutcome};
+use crate::checkpoint::{CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 
@@ -32,15 +32,15 @@ pub(super) trait Learner: Sized {
     /// What it would decide with.
     fn policy(&self, profile: ActionProfile) -> Result<NetworkPolicy, AgentError>;
     /// Goes on until done or until `stop` is set, and shows each iteration to `each`.
-    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Self, Self::Report>) -> Result<Outcome, TrainError>;
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Self, Self::Report>) -> Result<RunOutcome, TrainError>;
     /// The logs of a run that has come as far as this one, in its folder.
     fn recorder(&self, out: &Path) -> io::Result<Recorder>;
     /// Adds an iteration to them.
     fn record(recorder: &mut Recorder, report: &Self::Report) -> io::Result<()>;
     /// Leaves a checkpoint to go on from.
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError>;
+    fn save(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError>;
     /// Leaves what is needed to decide, and no more.
-    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError>;
+    fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError>;
 }
 
 /// Lets `learner` learn until done or asked to stop; either way a checkpoint is left.
@@ -49,14 +49,14 @@ pub(super) fn drive<L: Learner>(
     experiment: &Experiment,
     run: &Run<'_>,
     resume: bool,
-) -> Result<Outcome, TrainError> {
+) -> Result<RunOutcome, TrainError> {
     let Run { world, out, .. } = *run;
     let folder = || out.to_owned();
     fs::create_dir_all(out).map_err(|source| TrainError::Folder { folder: folder(), source })?;
     let (checkpoint, provenance) = (checkpoint_of(out), provenance(experiment, world)?);
     let logs = |source| TrainError::Logs { folder: folder(), source };
     let mut recorder = learner.recorder(out).map_err(logs)?;
-    let mut keeper = Keeper::new(experiment, world, policy_of(out), resume)?;
+    let mut keeper = Checkpointer::new(experiment, world, policy_of(out), resume)?;
     if !resume && let Some(judgement) = keeper.look(&learner, &provenance)? {
         recorder.line("validation", &judgement).map_err(logs)?;
     }

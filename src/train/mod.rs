@@ -2,12 +2,12 @@
 //!
 //! [`Run`] is the door. It looks for where learning starts (`prior.rs`), and lets one of two learn, proximal policy
 //! optimisation (`ppo.rs`) or a cross-entropy search (`search.rs`), under one driver (`driver.rs`): what is learned is
-//! recorded, judged now and then by the table it becomes, the best of it kept (`keep.rs`) with where it comes from
+//! recorded, judged now and then by the table it becomes, the best of it kept (`checkpointer.rs`) with where it comes from
 //! (`provenance.rs`), and saved so that an interrupted run goes on as if it never had been.
 
+mod checkpointer;
 mod driver;
 mod error;
-mod keep;
 mod ppo;
 mod prior;
 mod provenance;
@@ -21,7 +21,7 @@ use kvtide_runtime::Controls;
 pub use error::TrainError;
 pub use provenance::{experiment_of, resumed, same_traffic};
 
-use crate::agent::{Outcome, Tensors};
+use crate::agent::{RunOutcome, Tensors};
 use crate::evaluate::Watch;
 use crate::experiment::{Experiment, Method};
 use crate::world::World;
@@ -42,12 +42,12 @@ pub trait Listener {
     fn watch(&self) -> Box<dyn Watch + '_>;
 
     /// Something was found that was looked for.
-    fn found(&self, found: Found);
+    fn found(&self, found: BestConstant);
 }
 
 /// What is looked for before learning starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Found {
+pub enum BestConstant {
     /// The best constant choice on the traffic that is trained on: where learning starts.
     Prior(Controls),
     /// The best constant watermark there: what a table that cannot be trusted falls back to.
@@ -77,7 +77,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// Why the run cannot start or go on; a checkpoint of what was learned before is left where there is something to keep.
-    pub fn start(&self, experiment: Experiment) -> Result<Option<Outcome>, TrainError> {
+    pub fn start(&self, experiment: Experiment) -> Result<Option<RunOutcome>, TrainError> {
         let Some(experiment) = prior::resolve(experiment, self.world, self.listener, self.stop)? else {
             return Ok(None);
         };
@@ -89,14 +89,14 @@ impl Run<'_> {
     ///
     /// # Errors
     /// As [`start`](Self::start), and [`TrainError::OtherTraffic`].
-    pub fn resume(&self, experiment: &Experiment) -> Result<Outcome, TrainError> {
+    pub fn resume(&self, experiment: &Experiment) -> Result<RunOutcome, TrainError> {
         let checkpoint = checkpoint_of(self.out);
         same_traffic(self.world, &checkpoint)?;
         self.learn(experiment, Some(&checkpoint))
     }
 
     /// Whoever the experiment asks for learns, from the beginning or from `checkpoint` on.
-    fn learn(&self, experiment: &Experiment, checkpoint: Option<&Path>) -> Result<Outcome, TrainError> {
+    fn learn(&self, experiment: &Experiment, checkpoint: Option<&Path>) -> Result<RunOutcome, TrainError> {
         experiment.validate()?;
         let resume = checkpoint.is_some();
         match experiment.method {

@@ -9,8 +9,8 @@ use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
 use super::driver::{Each, Learner};
-use crate::agent::{AgentError, IterationReport, NetworkPolicy, Outcome, Tensors, Trainer};
-use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::agent::{AgentError, IterationReport, NetworkPolicy, RunOutcome, Tensors, Trainer};
+use crate::checkpoint::{self, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
@@ -46,7 +46,7 @@ impl Learner for Trainer {
         NetworkPolicy::new(&state.weights, state.normalisers.observation.as_ref(), profile)
     }
 
-    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Trainer, IterationReport>) -> Result<Outcome, TrainError> {
+    fn run(&mut self, stop: &AtomicBool, each: Each<'_, Trainer, IterationReport>) -> Result<RunOutcome, TrainError> {
         Trainer::run(self, stop, each)
     }
 
@@ -59,11 +59,11 @@ impl Learner for Trainer {
         recorder.iteration(report)
     }
 
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save(folder, &self.state(), provenance)
     }
 
-    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save_policy(folder, &self.state(), provenance)
     }
 }

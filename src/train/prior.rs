@@ -6,7 +6,7 @@ use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
 use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head};
 
-use super::{Found, Listener, TrainError};
+use super::{BestConstant, Listener, TrainError};
 use crate::agent::{Prior, best_constant};
 use crate::experiment::Experiment;
 use crate::policy::PolicySpec;
@@ -39,7 +39,7 @@ fn with_prior(
     let choices = if text == "search" {
         let found = search(&experiment, world, experiment.profile(), "prior", listener, stop)?;
         let Some(found) = found else { return Ok(None) };
-        listener.found(Found::Prior(found.controls()));
+        listener.found(BestConstant::Prior(found.controls()));
         found.indices().to_vec()
     } else {
         let PolicySpec::Fixed(controls) = text.parse::<PolicySpec>().map_err(TrainError::Prior)? else {
@@ -64,7 +64,7 @@ fn with_fallback(
         let found = search(&free, world, ActionProfile::Watermark, "fallback", listener, stop)?;
         let Some(found) = found else { return Ok(None) };
         let watermark = found.controls().watermark;
-        listener.found(Found::Fallback(watermark));
+        listener.found(BestConstant::Fallback(watermark));
         experiment.fallback = Some(watermark);
         experiment.validate()?;
     }

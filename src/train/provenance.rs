@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::TrainError;
 use crate::agent::PpoConfig;
-use crate::checkpoint::{self, Provenance};
+use crate::checkpoint::{self, RunProvenance};
 use crate::experiment::Experiment;
 use crate::world::World;
 
 /// What checkpoints of `experiment` in `world` say of it.
-pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<Provenance, TrainError> {
+pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<RunProvenance, TrainError> {
     let mut metadata: BTreeMap<String, String> = experiment.conditions(world)?;
     metadata.insert("name".to_owned(), experiment.name.clone());
     metadata.insert("trace".to_owned(), world.trace.clone());
@@ -22,7 +22,7 @@ pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<Prove
         metadata.insert("traffic".to_owned(), fingerprint);
         metadata.insert("fit_range".to_owned(), experiment.fit_range(world)?.to_string());
     }
-    Ok(Provenance {
+    Ok(RunProvenance {
         profile: experiment.profile(),
         commit: option_env!("KVTIDE_COMMIT").map(str::to_owned),
         experiment: experiment.to_toml(),

@@ -9,8 +9,8 @@ use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
 use super::driver::{Each, Learner};
-use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, Outcome};
-use crate::checkpoint::{self, CheckpointError, Provenance};
+use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, RunOutcome};
+use crate::checkpoint::{self, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
@@ -51,7 +51,7 @@ impl Learner for CrossEntropy {
         &mut self,
         stop: &AtomicBool,
         each: Each<'_, CrossEntropy, GenerationReport>,
-    ) -> Result<Outcome, TrainError> {
+    ) -> Result<RunOutcome, TrainError> {
         CrossEntropy::run(self, stop, each)
     }
 
@@ -63,11 +63,11 @@ impl Learner for CrossEntropy {
         recorder.generation(report)
     }
 
-    fn save(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save_search(folder, self.state(), provenance)
     }
 
-    fn save_policy(&self, folder: &Path, provenance: &Provenance) -> Result<(), CheckpointError> {
+    fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError> {
         checkpoint::save_search_policy(folder, self.state(), provenance)
     }
 }

@@ -12,7 +12,7 @@ use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::SloError;
 use kvtide_envs::time::Micros;
-use kvtide_envs::trace::{Recording, SessionArrivals, TraceError};
+use kvtide_envs::trace::{SessionArrivals, Trace, TraceError};
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
 
 pub use kvtide_envs::workload::Draw;
@@ -113,11 +113,11 @@ impl World {
         let (source, trace) = match traffic {
             Traffic::Trace { path, replay, sessions } => {
                 let replay = *replay;
-                let source = match Recording::open(path, sessions)? {
-                    Recording::Requests(reader) => {
+                let source = match Trace::open(path, sessions)? {
+                    Trace::Requests(reader) => {
                         WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
                     }
-                    Recording::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
+                    Trace::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
                 };
                 (source, replayed_name(path, &replay))
             }

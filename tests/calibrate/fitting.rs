@@ -1,12 +1,12 @@
 //! Fitting: constants that are known are found, and nothing of the future is seen.
 
-use kvtide::calibrate::served::{Fit, MeasuredRun, Seen, Setup, calibrate, fit};
+use kvtide::calibrate::served::{Fit, MeasuredRun, ObservedRun, Setup, calibrate, fit};
 
 use super::made_up::{CLOCKS, TRUTH, simulated_run};
 
 fn fit_until(run: &MeasuredRun, seconds: f64) -> Fit {
     let setup = Setup::of(run, None, &[]).unwrap();
-    fit(&setup, &Seen::until(run, run.start() + seconds), &mut || {}).unwrap()
+    fit(&setup, &ObservedRun::until(run, run.start() + seconds), &mut || {}).unwrap()
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn constants_that_are_known_are_found() {
 #[test]
 fn clocks_are_brought_to_one() {
     let run = simulated_run();
-    let seen = Seen::until(&run, run.start() + 40.0);
+    let seen = ObservedRun::until(&run, run.start() + 40.0);
     assert!((seen.until_s - 40.0).abs() < 1e-6);
     for (index, request) in run.requests.iter().enumerate().take(seen.requests.len()) {
         assert!((seen.arrival_s(index) - (request.arrival - CLOCKS[0])).abs() < 1e-6);
@@ -84,14 +84,14 @@ fn the_fit_sees_nothing_of_the_future() {
         let cut = run.start() + seconds;
         let other = with_another_future(&run, cut);
         assert_ne!(run, other);
-        assert_eq!(Seen::until(&run, cut), Seen::until(&other, cut));
+        assert_eq!(ObservedRun::until(&run, cut), ObservedRun::until(&other, cut));
         let (here, there) = (fit_until(&run, seconds), fit_until(&other, seconds));
         assert_eq!(format!("{here:?}"), format!("{there:?}"));
     }
     // And does see the past.
     let cut = run.start() + 20.7;
     let other = with_another_future(&run, cut - 5.0);
-    assert_ne!(Seen::until(&run, cut), Seen::until(&other, cut));
+    assert_ne!(ObservedRun::until(&run, cut), ObservedRun::until(&other, cut));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kvtide::calibrate::served::{
-    Constants, MeasuredEngine, MeasuredRequest, MeasuredRun, MeasuredTick, Seen, Setup, Tick,
+    FittedConstants, MeasuredEngine, MeasuredRequest, MeasuredRun, MeasuredTick, ObservedRun, Setup, Tick,
 };
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 pub const CLOCKS: [f64; 3] = [1.7e9, 5000.0, 0.3];
 
 /// Constants unlike the profile's, but for the overheads, which a fit can hardly tell from the time to read the weights.
-pub const TRUTH: Constants = Constants {
+pub const TRUTH: FittedConstants = FittedConstants {
     compute_efficiency: 0.55,
     bandwidth_efficiency: 0.9,
     step_overhead: 3e-3,
@@ -44,7 +44,7 @@ pub fn engine() -> MeasuredEngine {
 /// A run of a server that is our simulator with `TRUTH`: first hardly any load, then more than it can bear.
 pub fn simulated_run() -> MeasuredRun {
     let mut run = unserved_run();
-    let mut whole = Seen::until(&run, f64::INFINITY);
+    let mut whole = ObservedRun::until(&run, f64::INFINITY);
     whole.ticks = (1..=140).map(|t| Tick { at_s: f64::from(t) - CLOCKS[2], ..Tick::default() }).collect();
     let served = Setup::of(&run, None, &[]).unwrap().serve(&TRUTH, &whole).unwrap();
     for (request, stamps) in run.requests.iter_mut().zip(&served.stamps) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 
-use kvtide::calibrate::served::{Fault, MeasuredEngine, MeasuredRun, Setup};
+use kvtide::calibrate::served::{MeasuredEngine, MeasuredFault, MeasuredRun, Setup};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -162,7 +162,7 @@ fn damaged_archives_and_missing_files_are_told() {
         write_run(&home, &files);
         fs::remove_file(home.join(files[missing].0)).unwrap();
         let error = MeasuredRun::read(&home, None).unwrap_err();
-        assert_eq!(error.fault, Fault::Missing(files[missing].0));
+        assert_eq!(error.fault, MeasuredFault::Missing(files[missing].0));
     }
 }
 
@@ -207,7 +207,7 @@ fn the_load_of_another_run_is_told() {
         assert_eq!(read.block_hashes.len(), request.prompt_tokens as usize / 16);
     }
     let error = |rows: &[String]| read(rows).unwrap_err();
-    assert_eq!(error(&rows[..90]).fault, Fault::OtherLoad("90 rows; the run has more requests".to_owned()));
+    assert_eq!(error(&rows[..90]).fault, MeasuredFault::OtherLoad("90 rows; the run has more requests".to_owned()));
     let longer = [rows.clone(), vec![row(5)]].concat();
     assert_eq!(error(&longer).line, Some(151));
     let mut other = rows;

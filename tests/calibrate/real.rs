@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kvtide::calibrate::served::{MeasuredRun, Setup, calibrate};
-use kvtide_envs::deploy::{Hardware, Profile};
+use kvtide_envs::deploy::{Hardware, HardwareProfile};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -62,7 +62,7 @@ fn the_rest_of_a_real_run_is_forecast_from_its_beginning() {
     assert!(run.stderr.contains("later ticks are outside of what was fitted"), "{}", run.stderr);
 
     // What ships is what this writes.
-    let profile = Profile::read(&folder.path().join("mine.toml")).unwrap();
+    let profile = HardwareProfile::read(&folder.path().join("mine.toml")).unwrap();
     let built_in = Hardware::named("rtx-4090-measured").unwrap();
     assert_eq!(profile.hardware.name, "mine");
     for (here, there) in [

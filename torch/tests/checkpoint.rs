@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::toys::{Bandit, CartPole, Serving, Toy, Toys};
 use kvtide::agent::{NetworkPolicy, PpoConfig, Trainer};
-use kvtide::checkpoint::{self, CheckpointError, Provenance};
+use kvtide::checkpoint::{self, CheckpointError, RunProvenance};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, Observation, Policy};
 use kvtide_torch::Torch;
 use tempfile::TempDir;
@@ -18,8 +18,8 @@ fn config() -> PpoConfig {
     PpoConfig { total_decisions: 4 * 16 * 8, num_steps: 16, hidden: vec![16], ..PpoConfig::default() }
 }
 
-fn provenance() -> Provenance {
-    Provenance {
+fn provenance() -> RunProvenance {
+    RunProvenance {
         profile: ActionProfile::Core,
         commit: Some("0123abc".to_owned()),
         experiment: "[workload]\nprofile = \"toy\"\n".to_owned(),

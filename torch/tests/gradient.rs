@@ -1,6 +1,6 @@
 //! The derivatives that are written out are those libtorch finds.
 
-use kvtide::agent::gradient::{Gradient, Objective, Samples, evaluate, gradient};
+use kvtide::agent::gradient::{Gradient, PpoObjective, Samples, evaluate, gradient};
 use kvtide::agent::heads::Heads;
 use kvtide::agent::rollout::Rollout;
 use kvtide::agent::{Architecture, Weights};
@@ -68,14 +68,14 @@ fn noise(hidden: &[usize]) -> Noise {
 }
 
 impl Noise {
-    fn gradient(&self, objective: &Objective) -> Gradient {
+    fn gradient(&self, objective: &PpoObjective) -> Gradient {
         let Noise { heads, rollout, log_probs, values, returns, .. } = self;
         let samples = Samples { rollout, heads, log_probs, values, returns };
         gradient(&Torch, &self.weights, &samples, (&self.rows, &self.advantages), objective)
     }
 
     /// The same in libtorch's operations, differentiated by libtorch: means, and the gradient.
-    fn autograd(&self, objective: &Objective) -> ([f64; 6], Vec<Vec<f32>>) {
+    fn autograd(&self, objective: &PpoObjective) -> ([f64; 6], Vec<Vec<f32>>) {
         let parameters = self.weights.architecture().parameters();
         let parameters: Vec<Tensor> = parameters
             .iter()
@@ -129,7 +129,7 @@ impl Noise {
 fn it_is_the_one_libtorch_finds() {
     for (hidden, value_clip) in [(&[16, 24][..], None), (&[16], Some(0.2)), (&[], Some(0.2))] {
         let noise = noise(hidden);
-        let objective = Objective { clip: 0.2, value_clip, entropy_coef: 0.3, value_coef: 0.7 };
+        let objective = PpoObjective { clip: 0.2, value_clip, entropy_coef: 0.3, value_coef: 0.7 };
         let Gradient { values, means: m } = noise.gradient(&objective);
         let (means, expected) = noise.autograd(&objective);
         let ours = [m.policy_loss, m.value_loss, m.entropy, m.log_ratio, m.kl, m.clipped];
@@ -148,7 +148,7 @@ fn it_is_the_one_libtorch_finds() {
 #[test]
 fn it_does_not_depend_on_the_number_of_threads() {
     let noise = noise(&[16, 16]);
-    let objective = Objective { clip: 0.2, value_clip: None, entropy_coef: 0.01, value_coef: 0.5 };
+    let objective = PpoObjective { clip: 0.2, value_clip: None, entropy_coef: 0.01, value_coef: 0.5 };
     let of = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| noise.gradient(&objective).values)

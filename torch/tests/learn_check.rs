@@ -10,7 +10,7 @@ use crate::toys::{Bandit, CartPole, Clock, Delayed, Identity, Serving, Toy, Toys
 use crate::toys::{cartpole, greedy, last, logits, means, quick, train, value};
 use kvtide::agent::heads::Heads;
 use kvtide::agent::{PpoConfig, Schedule, Trainer, TrainerState, Weights};
-use kvtide::checkpoint::{self, Provenance};
+use kvtide::checkpoint::{self, RunProvenance};
 use kvtide_envs::env::Episode;
 use kvtide_runtime::ActionProfile;
 use kvtide_torch::Torch;
@@ -213,8 +213,12 @@ fn trained_twice(seed: u64, num_envs: usize) -> Verdict {
 fn resumed<T: Toy + 'static>(seed: u64) -> Verdict {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
-    let provenance =
-        Provenance { profile: ActionProfile::Core, commit: None, experiment: String::new(), metadata: BTreeMap::new() };
+    let provenance = RunProvenance {
+        profile: ActionProfile::Core,
+        commit: None,
+        experiment: String::new(),
+        metadata: BTreeMap::new(),
+    };
     let config = || cartpole(seed, 48 * 8 * 128);
     let (state, _) = train(config(), Toys::<T>::boxed(8));
     checkpoint::save(&whole, &state, &provenance).unwrap();

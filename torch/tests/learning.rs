@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::toys::{Bandit, Broken, CartPole, Clock, Delayed, Identity, Steady, Toy, Toys};
 use crate::toys::{cartpole, greedy, last, logits, train, value};
-use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Schedule, Trainer, Weights};
+use kvtide::agent::{AgentError, IterationReport, PpoConfig, RunOutcome, Schedule, Trainer, Weights};
 use kvtide_envs::env::VectorEnv;
 use kvtide_envs::seed;
 use kvtide_torch::Torch;
@@ -213,7 +213,7 @@ fn a_run_stops_between_iterations() {
         stop.store(trainer.iteration() == 3, Ordering::Relaxed);
         Ok::<(), AgentError>(())
     });
-    assert_eq!((outcome, trainer.iteration()), (Ok(Outcome::Interrupted), 3));
+    assert_eq!((outcome, trainer.iteration()), (Ok(RunOutcome::Interrupted), 3));
     assert!(!trainer.is_finished());
 }
 

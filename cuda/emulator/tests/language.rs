@@ -2,7 +2,7 @@
 
 use crate::common::{Emulator, compiled, folder};
 use kvtide_emulator::{compile_units, unit_of};
-use kvtide_kernels::check::{Arg, Launcher};
+use kvtide_kernels::check::{CheckArg, Launcher};
 use kvtide_kernels::launch::Geometry;
 
 /// Kernels that break a rule, and one that shows what a warp's fragments hold.
@@ -91,10 +91,12 @@ fn broken_rules_are_named_and_the_next_launch_is_sound() {
     ] {
         let mut out = Bytes([0; 512]);
         let shared = Geometry { shared_bytes: 512, ..warp() };
-        let said = device.launch(entry, &shared, &mut [Arg::Out(&mut out.0)]).expect_err(entry);
+        let said = device.launch(entry, &shared, &mut [CheckArg::Out(&mut out.0)]).expect_err(entry);
         assert!(said.contains(says), "{entry}: {said}");
         let (input, mut out) = (Bytes([0; 512]), Bytes([1; 512]));
-        device.launch("transposed", &warp(), &mut [Arg::In(&input.0), Arg::Out(&mut out.0)]).expect("a sound kernel");
+        device
+            .launch("transposed", &warp(), &mut [CheckArg::In(&input.0), CheckArg::Out(&mut out.0)])
+            .expect("a sound kernel");
         assert!(out.0[..128].iter().all(|&byte| byte == 0));
     }
 }
@@ -103,7 +105,7 @@ fn broken_rules_are_named_and_the_next_launch_is_sound() {
 fn a_copy_that_nobody_waits_for_shows() {
     let Some(mut device) = device() else { return };
     let mut out = Bytes([9; 512]);
-    device.launch("no_wait", &warp(), &mut [Arg::Out(&mut out.0)]).expect("no rule of the language");
+    device.launch("no_wait", &warp(), &mut [CheckArg::Out(&mut out.0)]).expect("no rule of the language");
     assert!(out.words().iter().step_by(4).all(|&word| word == 0xA5A5_A5A5));
 }
 
@@ -115,7 +117,7 @@ fn a_product_of_matrices_is_one() {
     let bf16 = |number: u32| ((number as f32).to_bits() >> 16) as u16;
     let (left, right) = (Bytes::of_halves((0..256).map(a).map(bf16)), Bytes::of_halves((0..128).map(b).map(bf16)));
     let mut out = Bytes([0; 512]);
-    let args = &mut [Arg::In(&left.0), Arg::In(&right.0), Arg::Out(&mut out.0)];
+    let args = &mut [CheckArg::In(&left.0), CheckArg::In(&right.0), CheckArg::Out(&mut out.0)];
     device.launch("product", &warp(), args).expect("a sound kernel");
     for (i, &got) in out.words().iter().enumerate() {
         let want: u32 = (0..16).map(|k| a(i / 8 * 16 + k) * b(k * 8 + i % 8)).sum();
@@ -128,7 +130,9 @@ fn a_matrix_is_transposed_across_lanes() {
     let Some(mut device) = device() else { return };
     let input = Bytes::of_halves(0..64);
     let mut out = Bytes([0; 512]);
-    device.launch("transposed", &warp(), &mut [Arg::In(&input.0), Arg::Out(&mut out.0)]).expect("a sound kernel");
+    device
+        .launch("transposed", &warp(), &mut [CheckArg::In(&input.0), CheckArg::Out(&mut out.0)])
+        .expect("a sound kernel");
     let want = Bytes::of_halves((0..64).map(|i| i % 8 * 8 + i / 8));
     assert_eq!(out.0[..128], want.0[..128]);
 }

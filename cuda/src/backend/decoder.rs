@@ -13,10 +13,10 @@ use kvtide_kernels::launch::{self, Geometry};
 
 use super::Element;
 use super::blas::{Blas, Product};
-use super::device::{Arg, Device};
-use super::driver::Buffer;
+use super::device::{Device, LaunchArg};
+use super::driver::DeviceBuffer;
 use super::step::{Inputs, List};
-use super::weights::{Layer, Weights, Widths};
+use super::weights::{LayerWeights, ModelWeights, Widths};
 
 /// Base of the rotary positions, Llama 3's; a constant of the arithmetic, which takes the same time for any.
 const ROPE_THETA: f32 = 500_000.0;
@@ -31,20 +31,20 @@ const EPSILON: f32 = 1e-5;
 pub(super) struct Decoder {
     widths: Widths,
     shape: KvShape,
-    entries: Entries,
-    weights: Weights,
+    entries: KernelNames,
+    weights: ModelWeights,
     activations: Activations,
     /// Partial results of attention; grows.
-    partial: Buffer,
-    partial_state: Buffer,
-    limits: Limits,
+    partial: DeviceBuffer,
+    partial_state: DeviceBuffer,
+    limits: StepLimits,
     blas: Blas,
     device: Arc<Device>,
 }
 
 /// The largest step there is room for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct StepLimits {
     /// Tokens of a step.
     pub(super) tokens: u32,
     /// Tokens sampled in a step.
@@ -53,21 +53,21 @@ pub(super) struct Limits {
 
 #[derive(Debug)]
 struct Activations {
-    residual: Buffer,
-    normed: Buffer,
-    qkv: Buffer,
-    attention: Buffer,
-    delta: Buffer,
-    gate_up: Buffer,
-    gated: Buffer,
-    sampled: Buffer,
-    logits: Buffer,
-    ids: Buffer,
+    residual: DeviceBuffer,
+    normed: DeviceBuffer,
+    qkv: DeviceBuffer,
+    attention: DeviceBuffer,
+    delta: DeviceBuffer,
+    gate_up: DeviceBuffer,
+    gated: DeviceBuffer,
+    sampled: DeviceBuffer,
+    logits: DeviceBuffer,
+    ids: DeviceBuffer,
 }
 
 /// Names of the kernels for the element and head width in use.
 #[derive(Debug, Clone, Copy)]
-struct Entries {
+struct KernelNames {
     rms_norm: &'static str,
     silu_mul: &'static str,
     rope: &'static str,
@@ -77,10 +77,10 @@ struct Entries {
     prefill: &'static str,
 }
 
-impl Entries {
-    fn of(element: Element, head_dim: u32) -> Entries {
+impl KernelNames {
+    fn of(element: Element, head_dim: u32) -> KernelNames {
         match (element, head_dim) {
-            (Element::Bf16, _) => Entries {
+            (Element::Bf16, _) => KernelNames {
                 rms_norm: "kvtide_rms_norm_bf16",
                 silu_mul: "kvtide_silu_mul_bf16",
                 rope: "kvtide_rope_bf16",
@@ -89,7 +89,7 @@ impl Entries {
                 merge: "kvtide_paged_merge_bf16",
                 prefill: if head_dim == 64 { "kvtide_paged_prefill_bf16_64" } else { "kvtide_paged_prefill_bf16_128" },
             },
-            (Element::Fp16, _) => Entries {
+            (Element::Fp16, _) => KernelNames {
                 rms_norm: "kvtide_rms_norm_fp16",
                 silu_mul: "kvtide_silu_mul_fp16",
                 rope: "kvtide_rope_fp16",
@@ -108,7 +108,7 @@ impl Decoder {
         model: &Model,
         shape: KvShape,
         element: Element,
-        limits: Limits,
+        limits: StepLimits,
     ) -> Result<Decoder, MemoryError> {
         let widths = Widths::of(model)?;
         if shape.block_size != launch::BLOCK_SIZE {
@@ -116,9 +116,10 @@ impl Decoder {
                 format!("blocks of {} tokens: attention on the device needs {}", shape.block_size, launch::BLOCK_SIZE);
             return Err(MemoryError::Unsupported(wrong));
         }
-        let weights = Weights::random(device, model, &widths, element)?;
+        let weights = ModelWeights::random(device, model, &widths, element)?;
         let what = format!("the activations of a step of {} tokens", limits.tokens);
-        let rows = |rows: u32, width: u32| Buffer::new(&device.context, u64::from(rows) * u64::from(width) * 2, &what);
+        let rows =
+            |rows: u32, width: u32| DeviceBuffer::new(&device.context, u64::from(rows) * u64::from(width) * 2, &what);
         let (tokens, sampled) = (limits.tokens, limits.sampled);
         let activations = Activations {
             residual: rows(tokens, widths.hidden)?,
@@ -133,10 +134,10 @@ impl Decoder {
             ids: rows(sampled, 2)?,
         };
         Ok(Decoder {
-            entries: Entries::of(element, widths.head_dim),
+            entries: KernelNames::of(element, widths.head_dim),
             blas: Blas::new(device, element)?,
-            partial: Buffer::new(&device.context, PARTIAL_BYTES, "partial results of attention")?,
-            partial_state: Buffer::new(&device.context, PARTIAL_BYTES / 32, "partial results of attention")?,
+            partial: DeviceBuffer::new(&device.context, PARTIAL_BYTES, "partial results of attention")?,
+            partial_state: DeviceBuffer::new(&device.context, PARTIAL_BYTES / 32, "partial results of attention")?,
             device: Arc::clone(device),
             widths,
             shape,
@@ -147,7 +148,7 @@ impl Decoder {
     }
 
     #[cfg(test)]
-    pub(super) fn weights(&self) -> &Weights {
+    pub(super) fn weights(&self) -> &ModelWeights {
         &self.weights
     }
 
@@ -197,8 +198,9 @@ impl Decoder {
         if bytes > self.partial.bytes() || rows * 8 > self.partial_state.bytes() {
             self.device.compute.synchronise()?;
             let context = &self.device.context;
-            self.partial = Buffer::new(context, bytes.next_power_of_two(), "partial results of attention")?;
-            self.partial_state = Buffer::new(context, (rows * 8).next_power_of_two(), "partial results of attention")?;
+            self.partial = DeviceBuffer::new(context, bytes.next_power_of_two(), "partial results of attention")?;
+            self.partial_state =
+                DeviceBuffer::new(context, (rows * 8).next_power_of_two(), "partial results of attention")?;
         }
         Ok(())
     }
@@ -214,11 +216,11 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn list(&self, list: List) -> Arg {
-        Arg::Long(self.lists + u64::from(list.offset) * 4)
+    fn list(&self, list: List) -> LaunchArg {
+        LaunchArg::Long(self.lists + u64::from(list.offset) * 4)
     }
 
-    fn launch(&self, entry: &'static str, geometry: Geometry, args: &[Arg]) -> Result<(), MemoryError> {
+    fn launch(&self, entry: &'static str, geometry: Geometry, args: &[LaunchArg]) -> Result<(), MemoryError> {
         let device = &self.decoder.device;
         // SAFETY: every caller gives the kernel's own arguments; activations have room for the tokens of any step that
         // `forward` lets pass, and lists are as long as their counts.
@@ -227,9 +229,9 @@ impl Pass<'_> {
 
     fn product(
         &self,
-        input: &Buffer,
+        input: &DeviceBuffer,
         weight: u64,
-        output: &Buffer,
+        output: &DeviceBuffer,
         rows: u32,
         sizes: (u32, u32),
     ) -> Result<(), MemoryError> {
@@ -247,34 +249,35 @@ impl Pass<'_> {
         self.gather(weights.embedding, ids, &activations.residual, self.inputs.tokens, widths.hidden)
     }
 
-    fn gather(&self, table: u64, ids: Arg, out: &Buffer, rows: u32, width: u32) -> Result<(), MemoryError> {
-        let args = [Arg::Long(table), ids, Arg::Long(out.address()), Arg::Int(rows), Arg::Int(width)];
+    fn gather(&self, table: u64, ids: LaunchArg, out: &DeviceBuffer, rows: u32, width: u32) -> Result<(), MemoryError> {
+        let args =
+            [LaunchArg::Long(table), ids, LaunchArg::Long(out.address()), LaunchArg::Int(rows), LaunchArg::Int(width)];
         self.launch("kvtide_embed", launch::embed(rows, width), &args)
     }
 
     /// `residual += delta`, and its norm.
     fn norm(
         &self,
-        residual: &Buffer,
-        delta: Option<&Buffer>,
+        residual: &DeviceBuffer,
+        delta: Option<&DeviceBuffer>,
         weight: u64,
-        out: &Buffer,
+        out: &DeviceBuffer,
         rows: u32,
     ) -> Result<(), MemoryError> {
         let width = self.decoder.widths.hidden;
         let args = [
-            Arg::Long(residual.address()),
-            Arg::Long(delta.map_or(0, Buffer::address)),
-            Arg::Long(weight),
-            Arg::Long(out.address()),
-            Arg::Int(rows),
-            Arg::Int(width),
-            Arg::Float(EPSILON),
+            LaunchArg::Long(residual.address()),
+            LaunchArg::Long(delta.map_or(0, DeviceBuffer::address)),
+            LaunchArg::Long(weight),
+            LaunchArg::Long(out.address()),
+            LaunchArg::Int(rows),
+            LaunchArg::Int(width),
+            LaunchArg::Float(EPSILON),
         ];
         self.launch(self.decoder.entries.rms_norm, launch::rms_norm(rows, width), &args)
     }
 
-    fn layer(&self, index: u32, layer: &Layer) -> Result<(), MemoryError> {
+    fn layer(&self, index: u32, layer: &LayerWeights) -> Result<(), MemoryError> {
         let Decoder { widths, activations, .. } = self.decoder;
         let Activations { residual, normed, qkv, attention, delta, gate_up, gated, .. } = activations;
         let (tokens, hidden) = (self.inputs.tokens, widths.hidden);
@@ -289,7 +292,12 @@ impl Pass<'_> {
         self.norm(residual, Some(delta), layer.feed_forward_norm, normed, tokens)?;
         self.product(normed, layer.gate_up, gate_up, tokens, (hidden, 2 * widths.intermediate))?;
         let width = widths.intermediate;
-        let args = [Arg::Long(gate_up.address()), Arg::Long(gated.address()), Arg::Int(tokens), Arg::Int(width)];
+        let args = [
+            LaunchArg::Long(gate_up.address()),
+            LaunchArg::Long(gated.address()),
+            LaunchArg::Int(tokens),
+            LaunchArg::Int(width),
+        ];
         self.launch(self.decoder.entries.silu_mul, launch::silu_mul(tokens, width), &args)?;
         self.product(gated, layer.down, delta, tokens, (width, hidden))
     }
@@ -299,13 +307,13 @@ impl Pass<'_> {
         let widths = &self.decoder.widths;
         let (tokens, heads) = (self.inputs.tokens, widths.heads + widths.kv_heads);
         let args = [
-            Arg::Long(self.decoder.activations.qkv.address()),
-            Arg::Long(u64::from(widths.qkv())),
+            LaunchArg::Long(self.decoder.activations.qkv.address()),
+            LaunchArg::Long(u64::from(widths.qkv())),
             self.list(self.inputs.positions),
-            Arg::Int(tokens),
-            Arg::Int(heads),
-            Arg::Int(widths.head_dim),
-            Arg::Float(ROPE_THETA),
+            LaunchArg::Int(tokens),
+            LaunchArg::Int(heads),
+            LaunchArg::Int(widths.head_dim),
+            LaunchArg::Float(ROPE_THETA),
         ];
         self.launch(self.decoder.entries.rope, launch::rope(tokens, heads, widths.head_dim), &args)
     }
@@ -317,16 +325,16 @@ impl Pass<'_> {
         let value = key + u64::from(widths.kv_heads * widths.head_dim) * 2;
         let (keys, values) = self.offsets(layer);
         let args = [
-            Arg::Long(key),
-            Arg::Long(value),
-            Arg::Long(u64::from(widths.qkv())),
-            Arg::Long(self.pool),
+            LaunchArg::Long(key),
+            LaunchArg::Long(value),
+            LaunchArg::Long(u64::from(widths.qkv())),
+            LaunchArg::Long(self.pool),
             self.list(self.inputs.slots),
-            Arg::Int(self.inputs.tokens),
-            Arg::Int(widths.kv_heads),
-            Arg::Int(widths.head_dim),
-            Arg::Int(shape.block_size),
-            Arg::Long(shape.block_bytes() / 2),
+            LaunchArg::Int(self.inputs.tokens),
+            LaunchArg::Int(widths.kv_heads),
+            LaunchArg::Int(widths.head_dim),
+            LaunchArg::Int(shape.block_size),
+            LaunchArg::Long(shape.block_bytes() / 2),
             keys,
             values,
         ];
@@ -335,29 +343,29 @@ impl Pass<'_> {
     }
 
     /// Elements from the start of a block to a layer's keys, and to its values.
-    fn offsets(&self, layer: u32) -> (Arg, Arg) {
+    fn offsets(&self, layer: u32) -> (LaunchArg, LaunchArg) {
         let shape = &self.decoder.shape;
         let keys = shape.layer_offset(layer);
-        (Arg::Long(keys), Arg::Long(keys + shape.layer_elements()))
+        (LaunchArg::Long(keys), LaunchArg::Long(keys + shape.layer_elements()))
     }
 
     fn attend(&self, layer: u32) -> Result<(), MemoryError> {
         let Decoder { widths, shape, activations, entries, partial, partial_state, .. } = self.decoder;
         let Inputs { decodes, merges, prefills, tables, .. } = self.inputs;
         let (keys, values) = self.offsets(layer);
-        let scale = Arg::Float(1.0 / (widths.head_dim as f32).sqrt());
+        let scale = LaunchArg::Float(1.0 / (widths.head_dim as f32).sqrt());
         let query = [
-            Arg::Long(activations.qkv.address()),
-            Arg::Long(u64::from(widths.qkv())),
-            Arg::Long(self.pool),
-            Arg::Long(shape.block_bytes() / 2),
+            LaunchArg::Long(activations.qkv.address()),
+            LaunchArg::Long(u64::from(widths.qkv())),
+            LaunchArg::Long(self.pool),
+            LaunchArg::Long(shape.block_bytes() / 2),
             keys,
             values,
             self.list(tables),
         ];
-        let out = [Arg::Long(activations.attention.address()), Arg::Long(u64::from(widths.attention()))];
-        let heads = [Arg::Int(widths.kv_heads), Arg::Int(widths.group()), scale];
-        let partials = [Arg::Long(partial.address()), Arg::Long(partial_state.address())];
+        let out = [LaunchArg::Long(activations.attention.address()), LaunchArg::Long(u64::from(widths.attention()))];
+        let heads = [LaunchArg::Int(widths.kv_heads), LaunchArg::Int(widths.group()), scale];
+        let partials = [LaunchArg::Long(partial.address()), LaunchArg::Long(partial_state.address())];
         if decodes.count > 0 {
             let args = [&query[..], &[self.list(decodes)], &partials, &out, &heads].concat();
             let geometry = launch::paged_decode(decodes.count as usize, widths.kv_heads, widths.group());
@@ -375,8 +383,8 @@ impl Pass<'_> {
                 self.list(merges),
                 out[0],
                 out[1],
-                Arg::Int(widths.heads),
-                Arg::Int(widths.head_dim),
+                LaunchArg::Int(widths.heads),
+                LaunchArg::Int(widths.head_dim),
             ];
             let geometry = launch::paged_merge(merges.count as usize, widths.heads, widths.head_dim);
             self.launch(entries.merge, geometry, &args)?;
@@ -397,11 +405,11 @@ impl Pass<'_> {
         self.gather(normed.address(), self.list(self.inputs.sampled), sampled, rows, hidden)?;
         self.product(sampled, weights.head, logits, rows, (hidden, vocabulary))?;
         let args = [
-            Arg::Long(logits.address()),
-            Arg::Long(u64::from(vocabulary)),
-            Arg::Long(ids.address()),
-            Arg::Int(rows),
-            Arg::Int(vocabulary),
+            LaunchArg::Long(logits.address()),
+            LaunchArg::Long(u64::from(vocabulary)),
+            LaunchArg::Long(ids.address()),
+            LaunchArg::Int(rows),
+            LaunchArg::Int(vocabulary),
         ];
         self.launch(self.decoder.entries.argmax, launch::argmax(rows, vocabulary), &args)
     }

@@ -12,7 +12,7 @@ use kvtide_envs::memory::MemoryError;
 use kvtide_kernels::launch::Geometry;
 
 use super::compile::{load_nvrtc, machine_code};
-use super::driver::{Context, Event, Stream, failed};
+use super::driver::{Context, CudaStream, Event, failed};
 
 /// An open device: what it is, its kernels, and its two streams.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub struct Device {
     driver: u32,
     multiprocessors: u32,
     memory_bytes: u64,
-    pub(super) compute: Stream,
-    pub(super) swap: Stream,
+    pub(super) compute: CudaStream,
+    pub(super) swap: CudaStream,
     code: Arc<Code>,
     // Last, so that it is closed last.
     pub(super) context: Arc<Context>,
@@ -86,7 +86,7 @@ unsafe impl Sync for Function {}
 
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Arg {
+pub(super) enum LaunchArg {
     /// An address, or a 64-bit number.
     Long(u64),
     /// A 32-bit number.
@@ -150,8 +150,8 @@ impl Device {
             driver: Context::driver_version()?,
             multiprocessors: context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             memory_bytes: Context::memory()?.1,
-            compute: Stream::new(&context)?,
-            swap: Stream::new(&context)?,
+            compute: CudaStream::new(&context)?,
+            swap: CudaStream::new(&context)?,
             code,
             context,
         })
@@ -200,8 +200,8 @@ impl Device {
         &self,
         entry: &'static str,
         geometry: Geometry,
-        stream: &Stream,
-        args: &[Arg],
+        stream: &CudaStream,
+        args: &[LaunchArg],
     ) -> Result<(), MemoryError> {
         let function = self.code.functions.get(entry).expect("every kernel is loaded with the device");
         allow_shared(function, geometry.shared_bytes)?;
@@ -210,9 +210,9 @@ impl Device {
         for ((value, pointer), arg) in values.iter_mut().zip(&mut pointers).zip(args) {
             // Little-endian: a number of four bytes is the first four of eight.
             *value = match *arg {
-                Arg::Long(long) => long,
-                Arg::Int(int) => u64::from(int),
-                Arg::Float(float) => u64::from(float.to_bits()),
+                LaunchArg::Long(long) => long,
+                LaunchArg::Int(int) => u64::from(int),
+                LaunchArg::Float(float) => u64::from(float.to_bits()),
             };
             *pointer = std::ptr::from_mut(value).cast();
         }

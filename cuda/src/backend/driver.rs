@@ -98,21 +98,21 @@ impl Drop for Context {
 
 /// A stream of its own, which waits for no other unless told to.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CudaStream {
     pub(super) raw: sys::CUstream,
     context: Arc<Context>,
 }
 
 // SAFETY: a stream may be used from any thread in whose context it was made.
-unsafe impl Send for Stream {}
+unsafe impl Send for CudaStream {}
 // SAFETY: the driver's calls are thread-safe.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for CudaStream {}
 
-impl Stream {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Stream, MemoryError> {
+impl CudaStream {
+    pub(super) fn new(context: &Arc<Context>) -> Result<CudaStream, MemoryError> {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|error| failed("making a stream", error))?;
-        Ok(Stream { raw, context: Arc::clone(context) })
+        Ok(CudaStream { raw, context: Arc::clone(context) })
     }
 
     /// What is sent from now on runs after everything before `event` was recorded.
@@ -130,7 +130,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         let _ = self.context.enter();
         // SAFETY: made by `new`, destroyed once.
@@ -157,7 +157,7 @@ impl Event {
         Ok(Event { raw, context: Arc::clone(context) })
     }
 
-    pub(super) fn record(&self, stream: &Stream) -> Result<(), MemoryError> {
+    pub(super) fn record(&self, stream: &CudaStream) -> Result<(), MemoryError> {
         // SAFETY: both are alive and of one context.
         unsafe { result::event::record(self.raw, stream.raw) }.map_err(|error| failed("recording an event", error))
     }
@@ -196,15 +196,15 @@ impl Drop for Event {
 
 /// Device memory.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(super) struct DeviceBuffer {
     address: u64,
     bytes: u64,
     context: Arc<Context>,
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// `bytes` of plain device memory, at least one; `what` is named if they do not fit.
-    pub(super) fn new(context: &Arc<Context>, bytes: u64, what: &str) -> Result<Buffer, MemoryError> {
+    pub(super) fn new(context: &Arc<Context>, bytes: u64, what: &str) -> Result<DeviceBuffer, MemoryError> {
         let bytes = bytes.max(16);
         // SAFETY: nothing reads it before it is written.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(|error| match error.0 {
@@ -216,7 +216,7 @@ impl Buffer {
             },
             _ => failed("allocating device memory", error),
         })?;
-        Ok(Buffer { address, bytes, context: Arc::clone(context) })
+        Ok(DeviceBuffer { address, bytes, context: Arc::clone(context) })
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -228,14 +228,14 @@ impl Buffer {
     }
 
     /// Sets every byte, on `stream`.
-    pub(super) fn fill(&self, byte: u8, stream: &Stream) -> Result<(), MemoryError> {
+    pub(super) fn fill(&self, byte: u8, stream: &CudaStream) -> Result<(), MemoryError> {
         // SAFETY: the range is the allocation.
         unsafe { result::memset_d8_async(self.address, byte, self.bytes as usize, stream.raw) }
             .map_err(|error| failed("filling device memory", error))
     }
 
     /// Copies `values` to the start, before it returns.
-    pub(super) fn write<T: Copy>(&self, values: &[T], stream: &Stream) -> Result<(), MemoryError> {
+    pub(super) fn write<T: Copy>(&self, values: &[T], stream: &CudaStream) -> Result<(), MemoryError> {
         assert!(size_of_val(values) as u64 <= self.bytes, "the buffer is too short");
         // SAFETY: the range was just checked; the driver is done with `values` once the stream is.
         unsafe { result::memcpy_htod_async(self.address, values, stream.raw) }
@@ -244,7 +244,7 @@ impl Buffer {
     }
 
     /// Copies from the start into `values`, once everything sent to `stream` is done.
-    pub(super) fn read<T: Copy>(&self, values: &mut [T], stream: &Stream) -> Result<(), MemoryError> {
+    pub(super) fn read<T: Copy>(&self, values: &mut [T], stream: &CudaStream) -> Result<(), MemoryError> {
         assert!(size_of_val(values) as u64 <= self.bytes, "the buffer is too short");
         // SAFETY: the range was just checked; the driver is done with `values` once the stream is.
         unsafe { result::memcpy_dtoh_async(values, self.address, stream.raw) }
@@ -253,7 +253,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         let _ = self.context.enter();
         // SAFETY: allocated by `new`, freed once; the driver waits for what uses it.
@@ -325,7 +325,7 @@ impl Drop for Pinned {
 ///
 /// # Safety
 /// Both ranges are within allocations that live until the copy is done.
-pub(super) unsafe fn copy(to: u64, from: u64, bytes: u64, stream: &Stream) -> Result<(), MemoryError> {
+pub(super) unsafe fn copy(to: u64, from: u64, bytes: u64, stream: &CudaStream) -> Result<(), MemoryError> {
     // SAFETY: the caller's.
     unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream.raw) }
         .result()

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use kvtide_envs::memory::MemoryError;
-use kvtide_kernels::check::{Arg as CheckArg, Launcher, all};
+use kvtide_kernels::check::{CheckArg, Launcher, all};
 use kvtide_kernels::launch::Geometry;
 
-use super::device::{Arg, Device};
-use super::driver::Buffer;
+use super::device::{Device, LaunchArg};
+use super::driver::DeviceBuffer;
 use crate::KernelCheck;
 
 /// Runs every check of every kernel with each of `seeds`, and hands each over as it is done.
@@ -19,7 +19,7 @@ pub(super) fn check_kernels(
     seeds: std::ops::Range<u64>,
     report: &mut dyn FnMut(&KernelCheck),
 ) -> Result<(), MemoryError> {
-    let mut launcher = Checked { kernels: Kernels { device: Arc::clone(device) }, lost: None };
+    let mut launcher = CheckedKernels { kernels: Kernels { device: Arc::clone(device) }, lost: None };
     for (name, check) in all() {
         let failed = seeds.clone().find_map(|seed| Some((seed, check(&mut launcher, seed).err()?)));
         if let Some(lost) = launcher.lost.take() {
@@ -72,21 +72,21 @@ impl Kernels {
                 _ => None,
             };
             let buffer = bytes.map(|bytes| {
-                let buffer = Buffer::new(&device.context, bytes.len() as u64, "an argument")?;
+                let buffer = DeviceBuffer::new(&device.context, bytes.len() as u64, "an argument")?;
                 buffer.write(bytes, stream)?;
                 Ok::<_, MemoryError>(buffer)
             });
             buffers.push(buffer.transpose()?);
         }
-        let values: Vec<Arg> = args
+        let values: Vec<LaunchArg> = args
             .iter()
             .zip(&buffers)
             .map(|(arg, buffer)| match (arg, buffer) {
-                (_, Some(buffer)) => Arg::Long(buffer.address()),
-                (CheckArg::U32(value), _) => Arg::Int(*value),
-                (CheckArg::U64(value), _) => Arg::Long(*value),
-                (CheckArg::F32(value), _) => Arg::Float(*value),
-                _ => Arg::Long(0),
+                (_, Some(buffer)) => LaunchArg::Long(buffer.address()),
+                (CheckArg::U32(value), _) => LaunchArg::Int(*value),
+                (CheckArg::U64(value), _) => LaunchArg::Long(*value),
+                (CheckArg::F32(value), _) => LaunchArg::Float(*value),
+                _ => LaunchArg::Long(0),
             })
             .collect();
         // SAFETY: the caller's; the buffers live until they are read below.
@@ -102,13 +102,13 @@ impl Kernels {
 }
 
 /// Kernels under check.
-struct Checked {
+struct CheckedKernels {
     kernels: Kernels,
     /// Why nothing can be launched any more.
     lost: Option<MemoryError>,
 }
 
-impl Launcher for Checked {
+impl Launcher for CheckedKernels {
     fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [CheckArg<'_>]) -> Result<(), String> {
         // SAFETY: a check gives the kernel's own arguments.
         let launched = unsafe { self.kernels.launch(entry, *geometry, args) };

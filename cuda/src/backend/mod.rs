@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Timed};
+use kvtide_envs::calibrate::{DeviceAbout, Direction, TimedDevice};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Model};
 use kvtide_envs::memory::{Contents, Filled, KvShape, MemoryBackend, MemoryError, MemorySource, Work};
 use kvtide_envs::tier::{Route, Tier};
@@ -29,12 +29,12 @@ use kvtide_kernels::reference::Element;
 pub use device::devices;
 pub use launcher::Kernels;
 
-use self::decoder::{Decoder, Limits};
-use self::device::{Arg, Device};
+use self::decoder::{Decoder, StepLimits};
+use self::device::{Device, LaunchArg};
 use self::driver::Event;
 use self::pools::Pools;
 use self::speed::Sizes;
-use self::step::{Builder, Inputs, Layout, Steps};
+use self::step::{Builder, Inputs, Layout, StepQueue};
 use self::timer::Timer;
 use self::weights::Widths;
 use crate::{KernelCheck, Speed};
@@ -43,7 +43,7 @@ use crate::{KernelCheck, Speed};
 struct CudaMemory {
     writer: Writer,
     pools: Pools,
-    steps: Steps,
+    steps: StepQueue,
     builder: Builder,
     layout: Layout,
     /// Copies to the host that may be under way: the blocks they read, and when they are done.
@@ -129,7 +129,7 @@ pub fn timer(
     deployment: &Deployment,
     engine: &EngineConfig,
     commit: &str,
-) -> Result<Box<dyn Timed>, MemoryError> {
+) -> Result<Box<dyn TimedDevice>, MemoryError> {
     let device = Arc::new(Device::open(ordinal)?);
     let memory = CudaMemory::decoder(&device, &deployment.model, Element::Bf16, engine)?;
     Ok(Box::new(Timer::new(memory, &deployment.model.name, commit)?))
@@ -173,7 +173,7 @@ impl CudaMemory {
         let shape = KvShape::of(model, engine.block_size)?;
         // What decodes is in no budget where nothing is chunked.
         let tokens = engine.max_num_batched_tokens.max(engine.max_num_seqs);
-        let limits = Limits { tokens, sampled: engine.max_num_seqs };
+        let limits = StepLimits { tokens, sampled: engine.max_num_seqs };
         let decoder = Decoder::new(device, model, shape, element, limits)?;
         CudaMemory::new(device, shape, engine, Writer::Decoder(Box::new(decoder)))
     }
@@ -200,7 +200,7 @@ impl CudaMemory {
         Ok(CudaMemory {
             layout: Layout { shape, group, vocabulary, multiprocessors: device.multiprocessors() },
             pools: Pools::new(device, shape, engine.num_gpu_blocks, engine.num_cpu_blocks)?,
-            steps: Steps::new(device)?,
+            steps: StepQueue::new(device)?,
             builder: Builder::default(),
             leaving: Vec::new(),
             device: Arc::clone(device),
@@ -287,15 +287,15 @@ impl CudaMemory {
             Writer::Fill => {
                 let shape = self.pools.shape();
                 let (planes, words) = (shape.planes(), shape.words_per_row());
-                let list = |offset: u32| Arg::Long(lists + u64::from(offset) * 4);
+                let list = |offset: u32| LaunchArg::Long(lists + u64::from(offset) * 4);
                 let args = [
-                    Arg::Long(self.pools.address()),
+                    LaunchArg::Long(self.pools.address()),
                     list(inputs.seeds.offset),
                     list(inputs.slots.offset),
-                    Arg::Int(inputs.tokens),
-                    Arg::Int(planes),
-                    Arg::Int(shape.block_size),
-                    Arg::Int(words),
+                    LaunchArg::Int(inputs.tokens),
+                    LaunchArg::Int(planes),
+                    LaunchArg::Int(shape.block_size),
+                    LaunchArg::Int(words),
                 ];
                 let geometry = launch::kv_fill(inputs.tokens, planes, words);
                 // SAFETY: the kernel's arguments; slots are of blocks in the pool.

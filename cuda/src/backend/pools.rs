@@ -9,8 +9,8 @@ use kvtide_envs::sched::BlockCopy;
 use kvtide_envs::tier::Tier;
 use kvtide_kernels::launch;
 
-use super::device::{Arg, Device};
-use super::driver::{Buffer, Event, Pinned, copy};
+use super::device::{Device, LaunchArg};
+use super::driver::{DeviceBuffer, Event, Pinned, copy};
 
 /// How scattered blocks are copied between device and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,14 @@ const MOST_CHECKED: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Pools {
     shape: KvShape,
-    gpu: Buffer,
+    gpu: DeviceBuffer,
     host: Pinned,
     counts: (u32, u32),
     method: CopyMethod,
     /// `(source, destination)` of the copies that kernels are doing, and when they are done; used in turn.
     pairs: Vec<(Pinned, Event)>,
-    filled: Buffer,
-    sums: Buffer,
+    filled: DeviceBuffer,
+    sums: DeviceBuffer,
     device: Arc<Device>,
 }
 
@@ -63,15 +63,15 @@ impl Pools {
         let method = if shape.block_bytes() >= ENGINE_FROM_BYTES { CopyMethod::Engine } else { CopyMethod::Kernel };
         Ok(Pools {
             shape,
-            gpu: Buffer::new(context, bytes(num_gpu_blocks), &format!("the pool of {num_gpu_blocks} blocks"))?,
+            gpu: DeviceBuffer::new(context, bytes(num_gpu_blocks), &format!("the pool of {num_gpu_blocks} blocks"))?,
             host: Pinned::new(context, bytes(num_cpu_blocks), &format!("the host pool of {num_cpu_blocks} blocks"))?,
             counts: (num_gpu_blocks, num_cpu_blocks),
             method,
             pairs: (0..LISTS)
                 .map(|_| Ok((Pinned::new(context, u64::from(most) * 8, "a list of copies")?, device.event()?)))
                 .collect::<Result<_, MemoryError>>()?,
-            filled: Buffer::new(context, checked * 8, "the list of blocks to check")?,
-            sums: Buffer::new(context, checked * 8, "checksums")?,
+            filled: DeviceBuffer::new(context, checked * 8, "the list of blocks to check")?,
+            sums: DeviceBuffer::new(context, checked * 8, "checksums")?,
             device: Arc::clone(device),
         })
     }
@@ -150,11 +150,11 @@ impl Pools {
             list.put(0, &pairs);
             let geometry = launch::block_copy_with(pairs.len() as u32, vectors, COPY_CTAS);
             let args = [
-                Arg::Long(from),
-                Arg::Long(to),
-                Arg::Long(list.address()),
-                Arg::Int(pairs.len() as u32),
-                Arg::Long(vectors),
+                LaunchArg::Long(from),
+                LaunchArg::Long(to),
+                LaunchArg::Long(list.address()),
+                LaunchArg::Int(pairs.len() as u32),
+                LaunchArg::Long(vectors),
             ];
             // SAFETY: the kernel's arguments; blocks are in their pools.
             unsafe { self.device.launch("kvtide_block_copy", geometry, &self.device.swap, &args)? };
@@ -203,13 +203,13 @@ impl Pools {
         let vectors = (self.shape.block_bytes() / 16) as u32;
         let geometry = launch::block_checksum(count, vectors, self.device.multiprocessors());
         let args = [
-            Arg::Long(address),
-            Arg::Long(self.filled.address()),
-            Arg::Int(count),
-            Arg::Int(vectors),
-            Arg::Int(self.shape.words_per_row() / 4),
-            Arg::Int(self.shape.block_size),
-            Arg::Long(self.sums.address()),
+            LaunchArg::Long(address),
+            LaunchArg::Long(self.filled.address()),
+            LaunchArg::Int(count),
+            LaunchArg::Int(vectors),
+            LaunchArg::Int(self.shape.words_per_row() / 4),
+            LaunchArg::Int(self.shape.block_size),
+            LaunchArg::Long(self.sums.address()),
         ];
         // SAFETY: the kernel's arguments; blocks are in their pools.
         unsafe { self.device.launch("kvtide_block_checksum", geometry, &self.device.compute, &args) }

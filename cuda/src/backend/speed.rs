@@ -10,8 +10,8 @@ use kvtide_envs::seed;
 use kvtide_kernels::launch::{self, DecodeItem, MergeItem, decode_items};
 use rand::seq::SliceRandom;
 
-use super::device::{Arg, Device};
-use super::driver::{Buffer, Event, Pinned, Stream, copy};
+use super::device::{Device, LaunchArg};
+use super::driver::{CudaStream, DeviceBuffer, Event, Pinned, copy};
 use super::pools::{CopyMethod, Pools};
 use crate::{Ceiling, Speed};
 
@@ -108,7 +108,7 @@ impl Bench<'_> {
         mut send: impl FnMut(&mut Pools) -> Result<(), MemoryError>,
     ) -> Result<Timing, MemoryError> {
         let device = Arc::clone(&self.device);
-        let stream: &Stream = if is_swap { &device.swap } else { &device.compute };
+        let stream: &CudaStream = if is_swap { &device.swap } else { &device.compute };
         let mut seconds = Vec::new();
         for repeat in 0..WARM_UP + self.sizes.repeats {
             self.started.record(stream)?;
@@ -150,7 +150,7 @@ impl Bench<'_> {
     fn host_ceiling(&mut self, direction: Direction) -> Result<f64, MemoryError> {
         let bytes = u64::from(self.sizes.swapped) * self.shape.block_bytes();
         let device = Arc::clone(&self.device);
-        let gpu = Buffer::new(&device.context, bytes, "one large copy")?;
+        let gpu = DeviceBuffer::new(&device.context, bytes, "one large copy")?;
         let host = Pinned::new(&device.context, bytes, "one large copy")?;
         let (to, from) = match direction {
             Direction::Out => (host.address(), gpu.address()),
@@ -200,17 +200,17 @@ impl Bench<'_> {
         blocks.shuffle(&mut seed::stream(0, "speed.block_copy", 0));
         let half = blocks.len() / 2;
         let pairs: Vec<[u32; 2]> = blocks[..half].iter().zip(&blocks[half..]).map(|(&from, &to)| [from, to]).collect();
-        let list = Buffer::new(&self.device.context, pairs.len() as u64 * 8, "a list of copies")?;
+        let list = DeviceBuffer::new(&self.device.context, pairs.len() as u64 * 8, "a list of copies")?;
         list.write(&pairs, &self.device.compute)?;
         let vectors = self.shape.block_bytes() / 16;
         let geometry = launch::block_copy(pairs.len() as u32, vectors, self.device.multiprocessors());
         let pool = self.pools.address();
         let args = [
-            Arg::Long(pool),
-            Arg::Long(pool),
-            Arg::Long(list.address()),
-            Arg::Int(pairs.len() as u32),
-            Arg::Long(vectors),
+            LaunchArg::Long(pool),
+            LaunchArg::Long(pool),
+            LaunchArg::Long(list.address()),
+            LaunchArg::Int(pairs.len() as u32),
+            LaunchArg::Long(vectors),
         ];
         let device = Arc::clone(&self.device);
         let timing = self.time(false, |_| {
@@ -256,7 +256,7 @@ impl Bench<'_> {
         let partials: u32 = merges.iter().map(|merge| merge.count).sum();
         let heads = shape.kv_heads * group;
         let row = u64::from(heads) * u64::from(shape.head_dim);
-        let buffer = |bytes: u64| Buffer::new(&device.context, bytes, "an attention to be timed");
+        let buffer = |bytes: u64| DeviceBuffer::new(&device.context, bytes, "an attention to be timed");
         let list = |words: &[u32]| {
             let buffer = buffer(words.len() as u64 * 4)?;
             buffer.write(words, &device.compute)?;
@@ -274,21 +274,21 @@ impl Bench<'_> {
         let layer = |layer: u32| {
             let keys = shape.layer_offset(layer);
             let args = [
-                Arg::Long(query.address()),
-                Arg::Long(row),
-                Arg::Long(pool),
-                Arg::Long(shape.block_bytes() / 2),
-                Arg::Long(keys),
-                Arg::Long(keys + shape.layer_elements()),
-                Arg::Long(tables.address()),
-                Arg::Long(item_list.address()),
-                Arg::Long(partial.address()),
-                Arg::Long(state.address()),
-                Arg::Long(out.address()),
-                Arg::Long(row),
-                Arg::Int(shape.kv_heads),
-                Arg::Int(group),
-                Arg::Float(1.0 / (shape.head_dim as f32).sqrt()),
+                LaunchArg::Long(query.address()),
+                LaunchArg::Long(row),
+                LaunchArg::Long(pool),
+                LaunchArg::Long(shape.block_bytes() / 2),
+                LaunchArg::Long(keys),
+                LaunchArg::Long(keys + shape.layer_elements()),
+                LaunchArg::Long(tables.address()),
+                LaunchArg::Long(item_list.address()),
+                LaunchArg::Long(partial.address()),
+                LaunchArg::Long(state.address()),
+                LaunchArg::Long(out.address()),
+                LaunchArg::Long(row),
+                LaunchArg::Int(shape.kv_heads),
+                LaunchArg::Int(group),
+                LaunchArg::Float(1.0 / (shape.head_dim as f32).sqrt()),
             ];
             // SAFETY: the kernel's arguments, as large as it needs them.
             unsafe {
@@ -303,13 +303,13 @@ impl Bench<'_> {
                 return Ok(());
             }
             let args = [
-                Arg::Long(partial.address()),
-                Arg::Long(state.address()),
-                Arg::Long(merge_list.address()),
-                Arg::Long(out.address()),
-                Arg::Long(row),
-                Arg::Int(heads),
-                Arg::Int(shape.head_dim),
+                LaunchArg::Long(partial.address()),
+                LaunchArg::Long(state.address()),
+                LaunchArg::Long(merge_list.address()),
+                LaunchArg::Long(out.address()),
+                LaunchArg::Long(row),
+                LaunchArg::Int(heads),
+                LaunchArg::Int(shape.head_dim),
             ];
             let geometry = launch::paged_merge(merges.len(), heads, shape.head_dim);
             // SAFETY: as above.

@@ -7,7 +7,7 @@ use kvtide_envs::memory::{KvShape, MemoryError, Span, Work};
 use kvtide_kernels::launch::{DecodeItem, MergeItem, PrefillChunk, PrefillItem, decode_items, prefill_items};
 
 use super::device::Device;
-use super::driver::{Buffer, Event, Pinned, copy};
+use super::driver::{DeviceBuffer, Event, Pinned, copy};
 use super::pools::slot;
 
 /// A list of a step's inputs: where it starts, in words, and how many entries it has.
@@ -156,8 +156,8 @@ const SLOTS: usize = 4;
 
 /// Inputs on their way to the device, and steps under way.
 #[derive(Debug)]
-pub(super) struct Steps {
-    slots: Vec<Slot>,
+pub(super) struct StepQueue {
+    slots: Vec<InputSlot>,
     /// Slots of steps that were sent and not waited for, first first.
     under_way: VecDeque<usize>,
     next: usize,
@@ -165,26 +165,26 @@ pub(super) struct Steps {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct InputSlot {
     host: Pinned,
-    gpu: Buffer,
+    gpu: DeviceBuffer,
     started: Event,
     ended: Event,
 }
 
-impl Steps {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Steps, MemoryError> {
+impl StepQueue {
+    pub(super) fn new(device: &Arc<Device>) -> Result<StepQueue, MemoryError> {
         let slot = |_| {
-            let (host, gpu) = Steps::lists(device, 1 << 16)?;
-            Ok(Slot { host, gpu, started: device.event()?, ended: device.event()? })
+            let (host, gpu) = StepQueue::lists(device, 1 << 16)?;
+            Ok(InputSlot { host, gpu, started: device.event()?, ended: device.event()? })
         };
         let slots = (0..SLOTS).map(slot).collect::<Result<_, MemoryError>>()?;
-        Ok(Steps { slots, under_way: VecDeque::new(), next: 0, device: Arc::clone(device) })
+        Ok(StepQueue { slots, under_way: VecDeque::new(), next: 0, device: Arc::clone(device) })
     }
 
-    fn lists(device: &Device, bytes: u64) -> Result<(Pinned, Buffer), MemoryError> {
+    fn lists(device: &Device, bytes: u64) -> Result<(Pinned, DeviceBuffer), MemoryError> {
         let what = "the inputs of a step";
-        Ok((Pinned::new(&device.context, bytes, what)?, Buffer::new(&device.context, bytes, what)?))
+        Ok((Pinned::new(&device.context, bytes, what)?, DeviceBuffer::new(&device.context, bytes, what)?))
     }
 
     /// Starts a step on the compute stream: its clock, and the copy of its inputs. Their address on the device.
@@ -201,7 +201,7 @@ impl Steps {
         slot.ended.synchronise()?;
         let bytes = size_of_val(words) as u64;
         if bytes > slot.host.bytes() {
-            (slot.host, slot.gpu) = Steps::lists(&self.device, bytes.next_power_of_two())?;
+            (slot.host, slot.gpu) = StepQueue::lists(&self.device, bytes.next_power_of_two())?;
         }
         slot.host.put(0, words);
         slot.started.record(stream)?;
@@ -228,7 +228,7 @@ impl Steps {
     /// Waits for the first step under way: how long it took, seconds; `None` if there is none.
     pub(super) fn wait(&mut self) -> Result<Option<f64>, MemoryError> {
         let Some(slot) = self.under_way.pop_front() else { return Ok(None) };
-        let Slot { started, ended, .. } = &self.slots[slot];
+        let InputSlot { started, ended, .. } = &self.slots[slot];
         ended.synchronise()?;
         started.seconds_to(ended).map(Some)
     }

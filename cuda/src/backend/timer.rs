@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
+use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, StepShape, TimedDevice, Timing};
 use kvtide_envs::cost::Chunk;
 use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{MemoryBackend, MemoryError, Span, Work};
@@ -13,7 +13,7 @@ use kvtide_kernels::launch;
 use rand::seq::SliceRandom;
 
 use super::CudaMemory;
-use super::device::{Arg, Device};
+use super::device::{Device, LaunchArg};
 use super::driver::Event;
 
 /// Runs before the first that counts: code is loaded, caches settle.
@@ -178,7 +178,7 @@ impl Timer {
     }
 }
 
-impl Timed for Timer {
+impl TimedDevice for Timer {
     fn about(&self) -> DeviceAbout {
         let device = self.device();
         DeviceAbout {
@@ -222,7 +222,8 @@ impl Timed for Timer {
             timer.started.record(&device.compute)?;
             for _ in 0..launches {
                 // No rows: the kernel returns at once, and reads and writes nothing.
-                let args = [Arg::Long(0), Arg::Long(0), Arg::Long(0), Arg::Int(0), Arg::Int(8)];
+                let args =
+                    [LaunchArg::Long(0), LaunchArg::Long(0), LaunchArg::Long(0), LaunchArg::Int(0), LaunchArg::Int(8)];
                 // SAFETY: the kernel's own arguments.
                 unsafe { device.launch("kvtide_embed", launch::embed(0, 8), &device.compute, &args)? };
             }

@@ -9,7 +9,7 @@ use rand::Rng;
 
 use super::Element;
 use super::device::Device;
-use super::driver::{Buffer, copy};
+use super::driver::{DeviceBuffer, copy};
 
 /// Widths of a dense decoder, as far as its matrices go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Widths {
 
 /// Addresses of a layer's weights, each `[outputs, inputs]`, norms `[hidden]`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Layer {
+pub(super) struct LayerWeights {
     pub(super) input_norm: u64,
     pub(super) qkv: u64,
     pub(super) attention_out: u64,
@@ -88,20 +88,20 @@ pub(super) struct Layer {
 
 /// All weights of a model, in one piece of memory.
 #[derive(Debug)]
-pub(super) struct Weights {
-    pub(super) layers: Vec<Layer>,
+pub(super) struct ModelWeights {
+    pub(super) layers: Vec<LayerWeights>,
     pub(super) norm: u64,
     /// `[vocabulary, hidden]`.
     pub(super) embedding: u64,
     /// `[vocabulary, hidden]`; the embedding again where they are tied.
     pub(super) head: u64,
-    _buffer: Buffer,
+    _buffer: DeviceBuffer,
 }
 
 /// Elements of the pattern that weights are made of: 64 MiB, larger than any cache of a device.
 const PATTERN: u64 = 1 << 25;
 
-impl Weights {
+impl ModelWeights {
     /// Random weights: uniform, of the variance that keeps activations of order one (`LeCun` et al. 1998, "Efficient
     /// `BackProp`", section 4.6). Made of one pattern from different places on: a device's time depends on shapes, and a
     /// little on how many bits flip, which random bits settle.
@@ -110,10 +110,10 @@ impl Weights {
         model: &Model,
         widths: &Widths,
         element: Element,
-    ) -> Result<Weights, MemoryError> {
-        let mut plan = Plan::default();
+    ) -> Result<ModelWeights, MemoryError> {
+        let mut plan = WeightLayout::default();
         let (hidden, intermediate) = (u64::from(widths.hidden), u64::from(widths.intermediate));
-        let layers = (0..widths.layers).map(|_| Layer {
+        let layers = (0..widths.layers).map(|_| LayerWeights {
             input_norm: plan.take(hidden),
             qkv: plan.take(u64::from(widths.qkv()) * hidden),
             attention_out: plan.take(u64::from(widths.attention()) * hidden),
@@ -121,32 +121,32 @@ impl Weights {
             gate_up: plan.take(2 * intermediate * hidden),
             down: plan.take(intermediate * hidden),
         });
-        let mut layers: Vec<Layer> = layers.collect();
+        let mut layers: Vec<LayerWeights> = layers.collect();
         let vocabulary = u64::from(widths.vocabulary) * hidden;
         let norm = plan.take(hidden);
         let embedding = plan.take(vocabulary);
         let head = if model.tied_embeddings { embedding } else { plan.take(vocabulary) };
-        let buffer = Buffer::new(&device.context, plan.elements * 2, &format!("the weights of {}", model.name))?;
+        let buffer = DeviceBuffer::new(&device.context, plan.elements * 2, &format!("the weights of {}", model.name))?;
         fill(device, &buffer, widths, element)?;
         let base = buffer.address();
         for layer in &mut layers {
-            let Layer { input_norm, qkv, attention_out, feed_forward_norm, gate_up, down } = layer;
+            let LayerWeights { input_norm, qkv, attention_out, feed_forward_norm, gate_up, down } = layer;
             for offset in [input_norm, qkv, attention_out, feed_forward_norm, gate_up, down] {
                 *offset = base + *offset * 2;
             }
         }
         let at = |offset: u64| base + offset * 2;
-        Ok(Weights { layers, norm: at(norm), embedding: at(embedding), head: at(head), _buffer: buffer })
+        Ok(ModelWeights { layers, norm: at(norm), embedding: at(embedding), head: at(head), _buffer: buffer })
     }
 }
 
 /// Where each matrix lies, in elements.
 #[derive(Debug, Default)]
-struct Plan {
+struct WeightLayout {
     elements: u64,
 }
 
-impl Plan {
+impl WeightLayout {
     fn take(&mut self, elements: u64) -> u64 {
         let start = self.elements;
         // Matrices start at 256 bytes, as allocations do.
@@ -155,13 +155,13 @@ impl Plan {
     }
 }
 
-fn fill(device: &Arc<Device>, buffer: &Buffer, widths: &Widths, element: Element) -> Result<(), MemoryError> {
+fn fill(device: &Arc<Device>, buffer: &DeviceBuffer, widths: &Widths, element: Element) -> Result<(), MemoryError> {
     let bound = (3.0 / f64::from(widths.hidden)).sqrt() as f32;
     let mut stream = seed::stream(0, "weights", 0);
     let length = (buffer.bytes() / 2).min(PATTERN);
     let uniform = |word: u32| (word as f32 / 2_147_483_648.0 - 1.0) * bound;
     let pattern: Vec<u16> = (0..length).map(|_| element.narrow(uniform(stream.next_u32()))).collect();
-    let source = Buffer::new(&device.context, length * 2, "a pattern of weights")?;
+    let source = DeviceBuffer::new(&device.context, length * 2, "a pattern of weights")?;
     source.write(&pattern, &device.compute)?;
     let (mut done, mut turn) = (0, 0_u64);
     while done < buffer.bytes() {

@@ -3,7 +3,7 @@
 use kvtide_runtime::Controls;
 
 use super::leaving_free;
-use super::peak::{Foresight, reserve};
+use super::peak::{LengthPredictor, reserve};
 use crate::env::{Controller, Node};
 use crate::sched::{RequestId, RequestView};
 
@@ -16,9 +16,9 @@ pub struct Oracle {
     pub controls: Option<Controls>,
 }
 
-struct Truth;
+struct KnownLengths;
 
-impl Foresight for Truth {
+impl LengthPredictor for KnownLengths {
     fn draws(&self, _: usize) -> usize {
         1
     }
@@ -31,7 +31,7 @@ impl Foresight for Truth {
 impl Controller for Oracle {
     fn control(&mut self, node: &Node) -> Controls {
         let controls = self.controls.unwrap_or_else(|| node.scheduler().default_controls());
-        leaving_free(node, reserve(node, controls.admission, &mut Truth, 1.0), controls)
+        leaving_free(node, reserve(node, controls.admission, &mut KnownLengths, 1.0), controls)
     }
 
     fn interval(&self) -> Option<u32> {

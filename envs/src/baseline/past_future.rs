@@ -6,7 +6,7 @@ use kvtide_runtime::Controls;
 use rand::RngExt;
 
 use super::leaving_free;
-use super::peak::{Foresight, reserve};
+use super::peak::{LengthPredictor, reserve};
 use crate::env::{Controller, Node};
 use crate::sched::{Phase, RequestId, RequestView};
 use crate::seed::{self, Stream};
@@ -70,7 +70,7 @@ impl Controller for PastFuture {
     fn control(&mut self, node: &Node) -> Controls {
         self.learn(node);
         let controls = self.controls.unwrap_or_else(|| node.scheduler().default_controls());
-        let mut foresight = Past { history: &mut self.history, prediction: self.prediction };
+        let mut foresight = LengthHistory { history: &mut self.history, prediction: self.prediction };
         leaving_free(node, reserve(node, controls.admission, &mut foresight, SHARE), controls)
     }
 
@@ -79,12 +79,12 @@ impl Controller for PastFuture {
     }
 }
 
-struct Past<'a> {
+struct LengthHistory<'a> {
     history: &'a mut History,
     prediction: Prediction,
 }
 
-impl Foresight for Past<'_> {
+impl LengthPredictor for LengthHistory<'_> {
     fn draws(&self, running: usize) -> usize {
         match self.prediction {
             Prediction::Drawn => MAX_DRAWS.min(MIN_SAMPLES / running.max(1) + 1),

@@ -37,11 +37,11 @@ impl Claim {
 
 /// Requests that decode together, longest to go first.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Batch {
+pub(super) struct DecodeBatch {
     claims: Vec<Claim>,
 }
 
-impl Batch {
+impl DecodeBatch {
     pub(super) fn add(&mut self, claim: Claim) {
         let at = self.claims.partition_point(|other| other.remaining >= claim.remaining);
         self.claims.insert(at, claim);
@@ -78,7 +78,7 @@ impl Batch {
 
 /// Who can say how many tokens a request will still generate. Asked of running requests once a decision, then of those
 /// that may be admitted, in each of `draws` equally likely futures.
-pub(super) trait Foresight {
+pub(super) trait LengthPredictor {
     /// Futures to prepare for.
     fn draws(&self, running: usize) -> usize;
     /// Tokens `request` will still generate.
@@ -90,7 +90,7 @@ pub(super) trait Foresight {
 /// nobody to admit.
 ///
 /// It holds for one step: afterwards blocks that are given back would let one in too many.
-pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresight, share: f64) -> f64 {
+pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl LengthPredictor, share: f64) -> f64 {
     let scheduler = node.scheduler();
     let config = scheduler.config();
     let (block_size, lag) = (config.block_size, u32::from(scheduler.is_async()));
@@ -99,7 +99,7 @@ pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresi
     let capacity = (pool * share).floor() - f64::from(u8::from(config.engine == EngineKind::V0));
     let free = f64::from(scheduler.free_blocks(Tier::Gpu));
 
-    let mut batches = vec![Batch::default(); foresight.draws(scheduler.running().len())];
+    let mut batches = vec![DecodeBatch::default(); foresight.draws(scheduler.running().len())];
     let (mut held, mut growth) = (0, 0);
     for &id in scheduler.running() {
         let view = scheduler.view(id);
@@ -110,7 +110,7 @@ pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Foresi
         }
     }
     let distinct = if held == 0 { 1.0 } else { ((pool - free) / held as f64).min(1.0) };
-    let fits = |batch: &Batch| batch.peak(block_size, lag, distinct) <= capacity;
+    let fits = |batch: &DecodeBatch| batch.peak(block_size, lag, distinct) <= capacity;
 
     // Steps in chunks give running requests their blocks before they admit anybody. A step of whole prompts is theirs alone:
     // nobody else gets a token in it.
@@ -154,8 +154,8 @@ fn candidates(node: &Node, order: Admission) -> impl Iterator<Item = (RequestId,
 mod tests {
     use super::*;
 
-    fn batch(claims: &[(u32, u32, u32)]) -> Batch {
-        let mut batch = Batch::default();
+    fn batch(claims: &[(u32, u32, u32)]) -> DecodeBatch {
+        let mut batch = DecodeBatch::default();
         for &(slots, held, remaining) in claims {
             batch.add(Claim { slots, held, remaining });
         }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(batch(&[(5, 5, 5), (6, 6, 2)]).peak(1, 0, 1.0), 15.0);
         // Equals end at once, in whatever order they came.
         assert_eq!(batch(&[(1, 1, 4), (2, 2, 4), (3, 3, 4)]).peak(1, 0, 1.0), 18.0);
-        assert_eq!(Batch::default().peak(16, 0, 1.0), 0.0);
+        assert_eq!(DecodeBatch::default().peak(16, 0, 1.0), 0.0);
     }
 
     #[test]

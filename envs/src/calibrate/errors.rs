@@ -13,7 +13,7 @@ const WORST: usize = 3;
 /// What kind of point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum PointKind {
     /// A step of decodes.
     Decode,
     /// A step of chunks.
@@ -28,35 +28,41 @@ pub enum Kind {
     Overlap,
 }
 
-impl Kind {
-    const ALL: [Kind; 6] =
-        [Kind::Decode, Kind::Prefill, Kind::Mixed, Kind::TransferIn, Kind::TransferOut, Kind::Overlap];
+impl PointKind {
+    const ALL: [PointKind; 6] = [
+        PointKind::Decode,
+        PointKind::Prefill,
+        PointKind::Mixed,
+        PointKind::TransferIn,
+        PointKind::TransferOut,
+        PointKind::Overlap,
+    ];
 
-    pub(super) fn of(shape: &StepShape) -> Kind {
+    pub(super) fn of(shape: &StepShape) -> PointKind {
         match (shape.decodes.is_empty(), shape.chunks.is_empty()) {
-            (true, _) => Kind::Prefill,
-            (false, true) => Kind::Decode,
-            (false, false) => Kind::Mixed,
+            (true, _) => PointKind::Prefill,
+            (false, true) => PointKind::Decode,
+            (false, false) => PointKind::Mixed,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Decode => "decode",
-            Kind::Prefill => "prefill",
-            Kind::Mixed => "mixed",
-            Kind::TransferIn => "copy in",
-            Kind::TransferOut => "copy out",
-            Kind::Overlap => "overlap",
+            PointKind::Decode => "decode",
+            PointKind::Prefill => "prefill",
+            PointKind::Mixed => "mixed",
+            PointKind::TransferIn => "copy in",
+            PointKind::TransferOut => "copy out",
+            PointKind::Overlap => "overlap",
         }
     }
 }
 
-impl From<Direction> for Kind {
-    fn from(direction: Direction) -> Kind {
+impl From<Direction> for PointKind {
+    fn from(direction: Direction) -> PointKind {
         match direction {
-            Direction::In => Kind::TransferIn,
-            Direction::Out => Kind::TransferOut,
+            Direction::In => PointKind::TransferIn,
+            Direction::Out => PointKind::TransferOut,
         }
     }
 }
@@ -65,7 +71,7 @@ impl From<Direction> for Kind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Miss {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: PointKind,
     /// What was run: `32 decodes of 2048`.
     pub what: String,
     /// How long it took, seconds.
@@ -83,7 +89,7 @@ impl Miss {
 
 /// Relative errors of predictions, without their signs: 0.01 is one per cent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Errors {
+pub struct RelativeErrors {
     /// Points that were predicted.
     pub count: usize,
     /// Median over the points.
@@ -96,15 +102,15 @@ pub struct Errors {
     pub worst: Vec<Miss>,
 }
 
-impl Errors {
+impl RelativeErrors {
     /// Of these predictions; `None` if there are none.
-    pub(super) fn of(misses: &[Miss]) -> Option<Errors> {
+    pub(super) fn of(misses: &[Miss]) -> Option<RelativeErrors> {
         let mut sizes: Vec<f64> = misses.iter().map(|miss| miss.error().abs()).collect();
         sizes.sort_by(f64::total_cmp);
         let max = *sizes.last()?;
         let mut worst: Vec<&Miss> = misses.iter().collect();
         worst.sort_by(|a, b| b.error().abs().total_cmp(&a.error().abs()));
-        Some(Errors {
+        Some(RelativeErrors {
             count: sizes.len(),
             median: percentile(&sizes, 50.0),
             p95: percentile(&sizes, 95.0),
@@ -118,29 +124,29 @@ impl Errors {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindErrors {
     /// The kind of point.
-    pub kind: Kind,
+    pub kind: PointKind,
     /// Points of the kind that were fitted.
     pub fitted: usize,
     /// Errors on those held out.
-    pub held_out: Errors,
+    pub held_out: RelativeErrors,
 }
 
 impl KindErrors {
     /// Of each kind that has points held out.
-    pub(super) fn split(fitted: &[Kind], held_out: &[Miss]) -> Vec<KindErrors> {
-        let of = |kind: Kind| {
+    pub(super) fn split(fitted: &[PointKind], held_out: &[Miss]) -> Vec<KindErrors> {
+        let of = |kind: PointKind| {
             let own: Vec<Miss> = held_out.iter().filter(|miss| miss.kind == kind).cloned().collect();
             let fitted = fitted.iter().filter(|is| **is == kind).count();
-            Some(KindErrors { kind, fitted, held_out: Errors::of(&own)? })
+            Some(KindErrors { kind, fitted, held_out: RelativeErrors::of(&own)? })
         };
-        Kind::ALL.into_iter().filter_map(of).collect()
+        PointKind::ALL.into_iter().filter_map(of).collect()
     }
 }
 
 /// The errors of a fit as text: a line for each kind of point, and under it the three that are furthest off.
 pub fn render(fitted: &Fitted) -> String {
     let mut text = format!("{} on {}: {} points fitted\n", fitted.env, fitted.about.name, fitted.points_fitted);
-    let mut line = |name: &str, errors: &Errors| {
+    let mut line = |name: &str, errors: &RelativeErrors| {
         let [median, p95, max] = [errors.median, errors.p95, errors.max].map(|error| 100.0 * error);
         writeln!(
             text,

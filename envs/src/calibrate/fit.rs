@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::errors::{Errors, Kind, KindErrors, Miss};
+use super::errors::{KindErrors, Miss, PointKind, RelativeErrors};
 use super::fit_steps::{ROUNDS, fit_steps};
 use super::least_squares::{forgiving, nearest_to_one, residuals};
 use super::points::Brief;
-use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Point, Role, TransferPoint};
+use super::{DeviceAbout, Measured, Overlap, OverlapPoint, Role, StepPoint, TransferPoint};
 use crate::cost::{CostModel, StepLoad};
-use crate::deploy::{Deployment, DeviceTimings, Hardware, Profile, Provenance};
+use crate::deploy::{Deployment, DeviceTimings, FittedTo, Hardware, HardwareProfile};
 use crate::tier::{Link, Links};
 
 /// Fewest points of each kind that must be there.
@@ -38,7 +38,7 @@ pub struct Fitted {
     /// Points the constants were found from.
     pub points_fitted: usize,
     /// Errors on all points held out.
-    pub held_out: Errors,
+    pub held_out: RelativeErrors,
     /// The same by kind.
     pub by_kind: Vec<KindErrors>,
 }
@@ -93,16 +93,17 @@ pub enum FitError {
 /// fitted, two copies if there are any, and one point held out.
 pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitError> {
     check(measured, deployment)?;
-    let steps: Vec<&Point> = measured.steps.iter().filter(|point| point.role == Role::Fit).collect();
+    let steps: Vec<&StepPoint> = measured.steps.iter().filter(|point| point.role == Role::Fit).collect();
     let copies: Vec<&TransferPoint> = measured.transfers.iter().filter(|point| point.role == Role::Fit).collect();
     let overlaps: Vec<&OverlapPoint> = measured.overlaps.iter().filter(|point| point.role == Role::Fit).collect();
     let hardware = fit_points(&steps, &copies, &overlaps, measured, deployment)?;
     let fitted = Deployment { hardware, ..deployment.clone() };
     let misses = misses(measured, &CostModel::new(&fitted, measured.block_size));
-    let held_out = Errors::of(&misses).ok_or(FitError::TooFew { what: "any kind held out", found: 0, least: 1 })?;
-    let mut kinds: Vec<Kind> = steps.iter().map(|point| Kind::of(&point.shape)).collect();
-    kinds.extend(copies.iter().map(|point| Kind::from(point.direction)));
-    kinds.extend(overlaps.iter().map(|_| Kind::Overlap));
+    let held_out =
+        RelativeErrors::of(&misses).ok_or(FitError::TooFew { what: "any kind held out", found: 0, least: 1 })?;
+    let mut kinds: Vec<PointKind> = steps.iter().map(|point| PointKind::of(&point.shape)).collect();
+    kinds.extend(copies.iter().map(|point| PointKind::from(point.direction)));
+    kinds.extend(overlaps.iter().map(|_| PointKind::Overlap));
     Ok(Fitted {
         about: measured.about.clone(),
         env: deployment.name(),
@@ -115,8 +116,8 @@ pub fn fit(measured: &Measured, deployment: &Deployment) -> Result<Fitted, FitEr
 
 impl Fitted {
     /// The profile in the file `path`; `date` is the day of the measurement.
-    pub fn profile(&self, path: &Path, date: &str) -> Profile {
-        Profile::fitted(path, self.hardware.clone(), Provenance::Timings(self.provenance(date)))
+    pub fn profile(&self, path: &Path, date: &str) -> HardwareProfile {
+        HardwareProfile::fitted(path, self.hardware.clone(), FittedTo::Timings(self.provenance(date)))
     }
 
     /// What a profile says of its origin; `date` is the day of the measurement.
@@ -202,7 +203,7 @@ fn during(point: &OverlapPoint) -> String {
 fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
     let is_held_out = |role: Role| role == Role::HeldOut;
     let steps = measured.steps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
-        kind: Kind::of(&point.shape),
+        kind: PointKind::of(&point.shape),
         what: Brief(&point.shape).to_string(),
         measured_s: point.timing.seconds,
         predicted_s: cost.device_seconds(&point.shape.load()),
@@ -219,7 +220,7 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
         }),
     });
     let overlaps = measured.overlaps.iter().filter(|point| is_held_out(point.role)).map(|point| Miss {
-        kind: Kind::Overlap,
+        kind: PointKind::Overlap,
         what: during(point),
         measured_s: point.overlap.together_s,
         predicted_s: cost.device_seconds(&StepLoad { blocks: over_pcie(point.blocks), ..point.shape.load() }),
@@ -228,13 +229,13 @@ fn misses(measured: &Measured, cost: &CostModel) -> Vec<Miss> {
 }
 
 fn fit_points(
-    steps: &[&Point],
+    steps: &[&StepPoint],
     copies: &[&TransferPoint],
     overlaps: &[&OverlapPoint],
     measured: &Measured,
     deployment: &Deployment,
 ) -> Result<Hardware, FitError> {
-    let count = |is: fn(&Point) -> bool| steps.iter().filter(|point| is(point)).count();
+    let count = |is: fn(&StepPoint) -> bool| steps.iter().filter(|point| is(point)).count();
     let decodes = count(|point| point.shape.chunks.is_empty());
     let chunks = count(|point| point.shape.decodes.is_empty());
     for (what, found) in [("decodes to fit", decodes), ("chunks to fit", chunks)] {

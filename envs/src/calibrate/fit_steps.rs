@@ -6,11 +6,11 @@
 //! decode of 4 ms matters as much as a prompt of 400 ms, and weighted by Huber, so that a disturbed measurement is one
 //! point lost and not a curve bent. The curve's heights are sums of its rises: it cannot fall.
 
-use super::errors::Kind;
+use super::errors::PointKind;
 use super::fit::LEAST;
 use super::least_squares::{forgiving, nearest_to_one, residuals};
-use super::{FitError, Point};
-use crate::deploy::{Deployment, Kernels, between};
+use super::{FitError, StepPoint};
+use crate::deploy::{Deployment, KernelTimes, between};
 
 /// Rounds of least squares.
 pub(super) const ROUNDS: usize = 40;
@@ -31,15 +31,15 @@ const CONSTANTS: usize = 4;
 const TILES: [u32; 8] = [1, 16, 32, 64, 128, 256, 512, 1024];
 
 /// What steps cost: seconds a weight takes at each knot, and the constants.
-pub(super) struct Constants {
+pub(super) struct StepConstants {
     knots: Vec<u32>,
     weight: Vec<f64>,
     rest: [f64; CONSTANTS],
     chunk_tile: u32,
 }
 
-impl Constants {
-    pub(super) fn kernels(&self, launch: f64, swap_overlap: f64, deployment: &Deployment) -> Kernels {
+impl StepConstants {
+    pub(super) fn kernels(&self, launch: f64, swap_overlap: f64, deployment: &Deployment) -> KernelTimes {
         let Deployment { model, hardware, .. } = deployment;
         let layers = f64::from(model.num_layers);
         let share = |per_unit: f64, peak: f64, least: f64| (per_unit / peak).clamp(least, 1.5);
@@ -47,7 +47,7 @@ impl Constants {
             share(model.attention_flops_per_pair(), hardware.peak_flops * self.rest[PAIR].max(1e-300), 0.001);
         let decode_bandwidth =
             share(model.kv_bytes_per_token(), hardware.peak_bandwidth * self.rest[CONTEXT_TOKEN].max(1e-300), 0.01);
-        Kernels {
+        KernelTimes {
             tokens: self.knots.clone(),
             ps_per_weight: self.weight.iter().map(|seconds| (seconds * 1e12).clamp(1e-6, 1e6)).collect(),
             decode_bandwidth,
@@ -66,8 +66,14 @@ impl Constants {
 ///
 /// # Errors
 /// Too few different sizes.
-pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment) -> Result<Constants, FitError> {
-    let tells = |point: &&&Point| point.timing.seconds > NEAR_FLOOR * launch && Kind::of(&point.shape) != Kind::Mixed;
+pub(super) fn fit_steps(
+    points: &[&StepPoint],
+    launch: f64,
+    deployment: &Deployment,
+) -> Result<StepConstants, FitError> {
+    let tells = |point: &&&StepPoint| {
+        point.timing.seconds > NEAR_FLOOR * launch && PointKind::of(&point.shape) != PointKind::Mixed
+    };
     let sizes = points.iter().filter(tells).map(|point| point.shape.load().tokens());
     let mut sizes: Vec<u32> = sizes.collect();
     sizes.sort_unstable();
@@ -81,7 +87,7 @@ pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment)
     }
     let (count, last) = (sizes.len().min(MOST_SIZES), sizes.len() - 1);
     let sizes: Vec<u32> = (0..count).map(|index| sizes[index * last / (count - 1)]).collect();
-    let steps = Steps { points, launch, deployment };
+    let steps = FitData { points, launch, deployment };
     let of_tile = |tile: u32| {
         let all = steps.solve(&sizes, tile).0;
         steps.solve(&telling_knots(&sizes, &all.weight), tile)
@@ -92,20 +98,20 @@ pub(super) fn fit_steps(points: &[&Point], launch: f64, deployment: &Deployment)
 }
 
 /// What is fitted to, the same in every round.
-struct Steps<'a> {
-    points: &'a [&'a Point],
+struct FitData<'a> {
+    points: &'a [&'a StepPoint],
     launch: f64,
     deployment: &'a Deployment,
 }
 
-impl Steps<'_> {
+impl FitData<'_> {
     /// The constants with these knots and this tile, and the mean relative error that is left.
-    fn solve(&self, knots: &[u32], chunk_tile: u32) -> (Constants, f64) {
-        let mut known: Option<Constants> = None;
+    fn solve(&self, knots: &[u32], chunk_tile: u32) -> (StepConstants, f64) {
+        let mut known: Option<StepConstants> = None;
         let mut weights = vec![1.0; self.points.len()];
         let mut before = vec![0.0; self.points.len()];
         for _ in 0..ROUNDS {
-            let row = |point: &&Point| row(point, knots, chunk_tile, known.as_ref(), self.deployment);
+            let row = |point: &&StepPoint| row(point, knots, chunk_tile, known.as_ref(), self.deployment);
             let rows: Vec<Vec<f64>> = self.points.iter().map(row).collect();
             for ((point, weight), before) in self.points.iter().zip(&mut weights).zip(&before) {
                 if self.is_floor(point, *before) {
@@ -119,7 +125,7 @@ impl Steps<'_> {
                 residuals.iter().zip(&before).all(|(residual, before)| (residual + 1.0 - before).abs() < 1e-9);
             before = residuals.iter().map(|residual| residual + 1.0).collect();
             let (rises, rest) = solved.split_at(knots.len());
-            known = Some(Constants {
+            known = Some(StepConstants {
                 knots: knots.to_vec(),
                 weight: heights(rises),
                 rest: std::array::from_fn(|index| rest[index]),
@@ -130,14 +136,14 @@ impl Steps<'_> {
             }
         }
         let off =
-            |(point, share): (&&Point, &f64)| if self.is_floor(point, *share) { 0.0 } else { (share - 1.0).abs() };
+            |(point, share): (&&StepPoint, &f64)| if self.is_floor(point, *share) { 0.0 } else { (share - 1.0).abs() };
         let error = self.points.iter().zip(&before).map(off).sum::<f64>() / self.points.len() as f64;
         (known.expect("there are rounds"), error)
     }
 
     /// Whether all that `point` says is that its kernels take no longer than launching them, and they do not where they
     /// are predicted to take `share` of the time measured.
-    fn is_floor(&self, point: &Point, share: f64) -> bool {
+    fn is_floor(&self, point: &StepPoint, share: f64) -> bool {
         point.timing.seconds <= NEAR_FLOOR * self.launch && share * point.timing.seconds <= self.launch
     }
 }
@@ -151,7 +157,13 @@ fn heights(rises: &[f64]) -> Vec<f64> {
 }
 
 /// How a point's time depends on what is sought, as shares of the time measured.
-fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deployment: &Deployment) -> Vec<f64> {
+fn row(
+    point: &StepPoint,
+    knots: &[u32],
+    tile: u32,
+    known: Option<&StepConstants>,
+    deployment: &Deployment,
+) -> Vec<f64> {
     let model = &deployment.model;
     let load = point.shape.load();
     let positions: Vec<f64> = knots.iter().copied().map(f64::from).collect();
@@ -166,8 +178,9 @@ fn row(point: &Point, knots: &[u32], tile: u32, known: Option<&Constants>, deplo
     rest[SEQUENCE] = f64::from(load.decodes);
     rest[FIXED] = f64::from(u8::from(load.decodes > 0) + u8::from(load.chunks.len() > 0));
     for chunk in load.chunks {
-        let is_reading =
-            |known: &Constants| chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR];
+        let is_reading = |known: &StepConstants| {
+            chunk.end() * known.rest[CONTEXT_TOKEN] > chunk.tiled_pairs(tile) * known.rest[PAIR]
+        };
         if known.is_some_and(is_reading) {
             rest[CONTEXT_TOKEN] += chunk.end();
         } else {
@@ -194,7 +207,7 @@ fn telling_knots(sizes: &[u32], heights: &[f64]) -> Vec<u32> {
     while kept.len() > 2 {
         let bends = (1..kept.len() - 1).map(|index| (index, bend(&kept, index)));
         let Some((straightest, off)) = bends.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
-        if off > STRAIGHT && kept.len() <= Kernels::max_knots() {
+        if off > STRAIGHT && kept.len() <= KernelTimes::max_knots() {
             break;
         }
         kept.remove(straightest);

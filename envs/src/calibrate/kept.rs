@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceAbout, MeasureError, Measured, Schedule, Timed};
+use super::{DeviceAbout, MeasureError, Measured, MeasurementPlan, TimedDevice};
 use crate::files;
 
 /// Measurements after which the file is written again.
@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Where a device's timings are kept, and those that were there already. The file has [`Measured`] as JSON.
 #[derive(Debug)]
-pub struct Kept {
+pub struct TimingsFile {
     path: Option<PathBuf>,
     before: Option<Measured>,
 }
@@ -55,7 +55,7 @@ impl KeptError {
 impl Measured {
     /// Whether these are measurements of what `device` has on it, in blocks of `schedule`'s size, so that they can be
     /// completed there.
-    pub fn is_of(&self, device: &dyn Timed, schedule: &Schedule) -> bool {
+    pub fn is_of(&self, device: &dyn TimedDevice, schedule: &MeasurementPlan) -> bool {
         let about = device.about();
         (&self.about.name, &self.about.model, self.block_size) == (&about.name, &about.model, schedule.block_size)
     }
@@ -67,8 +67,8 @@ impl Measured {
     /// The first measurement that fails, after what is there was kept; or that it could not be kept.
     pub fn complete_keeping<E: From<MeasureError>>(
         &mut self,
-        schedule: &Schedule,
-        device: &mut dyn Timed,
+        schedule: &MeasurementPlan,
+        device: &mut dyn TimedDevice,
         every: usize,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
         keep: &mut dyn FnMut(&Measured) -> Result<(), E>,
@@ -119,14 +119,14 @@ impl Measured {
     }
 }
 
-impl Kept {
+impl TimingsFile {
     /// What `path` has, which may be nothing yet; without a path nothing is kept.
     ///
     /// # Errors
     /// The file is there and cannot be read, or has no timings in it.
-    pub fn open(path: Option<&Path>) -> Result<Kept, KeptError> {
+    pub fn open(path: Option<&Path>) -> Result<TimingsFile, KeptError> {
         let before = path.filter(|path| path.exists()).map(Measured::read).transpose()?;
-        Ok(Kept { path: path.map(Path::to_owned), before })
+        Ok(TimingsFile { path: path.map(Path::to_owned), before })
     }
 
     /// Times on `device` what `schedule` says and is not kept yet, in its order. All there is is written down before the
@@ -138,11 +138,11 @@ impl Kept {
     /// file cannot be written.
     pub fn complete(
         self,
-        schedule: &Schedule,
-        device: &mut dyn Timed,
+        schedule: &MeasurementPlan,
+        device: &mut dyn TimedDevice,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(Measured, ControlFlow<()>), KeptError> {
-        let Kept { path, before } = self;
+        let TimingsFile { path, before } = self;
         let path = path.as_deref();
         let mut measured = match before {
             Some(before) if before.is_of(device, schedule) => before,
@@ -156,7 +156,7 @@ impl Kept {
     }
 }
 
-fn other(path: Option<&Path>, kept: &Measured, device: &dyn Timed, schedule: &Schedule) -> KeptError {
+fn other(path: Option<&Path>, kept: &Measured, device: &dyn TimedDevice, schedule: &MeasurementPlan) -> KeptError {
     let of =
         |about: &DeviceAbout, block_size: u32| format!("{} on {:?} in blocks of {block_size}", about.model, about.name);
     KeptError::Other {

@@ -2,7 +2,7 @@
 //!
 //! A device runs the forward pass of a step without a scheduler above it: matrix products of the layers, attention over
 //! paged keys and values, and the head for one token of each sequence. What the host does for each step in an engine
-//! is not part of it. The order is: a [`Schedule`] says what, a [`Timed`] device how long, and
+//! is not part of it. The order is: a [`MeasurementPlan`] says what, a [`TimedDevice`] how long, and
 //! [`fit`](super::fit()) which [`Hardware`](crate::deploy::Hardware) that is.
 
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::points::Brief;
-use super::{Direction, Overlap, OverlapPoint, Point, Schedule, StepShape, Timing, TransferPoint};
+use super::{Direction, MeasurementPlan, Overlap, OverlapPoint, StepPoint, StepShape, Timing, TransferPoint};
 
 /// The device that was timed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct DeviceAbout {
 ///
 /// Every call runs its load a few times unmeasured, then `repeats` times, and says the median. Between repeats nothing is
 /// kept in caches that a serving engine would not find there. An error is a sentence.
-pub trait Timed {
+pub trait TimedDevice {
     /// Which device it is.
     fn about(&self) -> DeviceAbout;
 
@@ -60,7 +60,7 @@ pub struct Measured {
     /// What launching a step's kernels takes.
     pub launch: Timing,
     /// Steps.
-    pub steps: Vec<Point>,
+    pub steps: Vec<StepPoint>,
     /// Copies.
     pub transfers: Vec<TransferPoint>,
     /// Steps and copies at once.
@@ -83,8 +83,8 @@ pub struct MeasureError {
 /// # Errors
 /// The first measurement that fails; those before it are lost. [`Measured::complete`] keeps them.
 pub fn measure(
-    schedule: &Schedule,
-    device: &mut dyn Timed,
+    schedule: &MeasurementPlan,
+    device: &mut dyn TimedDevice,
     watch: &mut dyn FnMut(usize),
 ) -> Result<Measured, MeasureError> {
     watch(0);
@@ -103,7 +103,7 @@ impl Measured {
     ///
     /// # Errors
     /// They could not be timed.
-    pub fn begin(schedule: &Schedule, device: &mut dyn Timed) -> Result<Measured, MeasureError> {
+    pub fn begin(schedule: &MeasurementPlan, device: &mut dyn TimedDevice) -> Result<Measured, MeasureError> {
         let launch = device.launch(schedule.repeats).map_err(failed("launches".to_owned()))?;
         Ok(Measured {
             about: device.about(),
@@ -132,8 +132,8 @@ impl Measured {
     /// The first measurement that fails; those before it are here.
     pub fn complete(
         &mut self,
-        schedule: &Schedule,
-        device: &mut dyn Timed,
+        schedule: &MeasurementPlan,
+        device: &mut dyn TimedDevice,
         watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, MeasureError> {
         let repeats = schedule.repeats;
@@ -145,7 +145,7 @@ impl Measured {
                 return Ok(ControlFlow::Break(()));
             }
             let timing = device.step(shape, repeats).map_err(failed(format!("a step of {}", Brief(shape))))?;
-            self.steps.push(Point { role: *role, shape: shape.clone(), timing });
+            self.steps.push(StepPoint { role: *role, shape: shape.clone(), timing });
         }
         for &(role, direction, blocks) in &schedule.transfers {
             let is_this =

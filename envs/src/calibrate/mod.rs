@@ -1,9 +1,9 @@
 //! From a device's timings to the numbers a step is priced by: measure, keep, go on, fit, report.
 //!
-//! [`Schedule`] says what has to be timed, [`Timed`] is a device that can be, [`measure`] times it, [`Kept`] does so with
-//! a file that has what was timed so far; [`fit()`] finds the constants of [`cost`](crate::cost) from the points that
-//! are not held out, and tells the errors on those that are; [`render`] writes them down. Whoever has a device stands on
-//! this: nothing here needs one.
+//! [`MeasurementPlan`] says what has to be timed, [`TimedDevice`] is a device that can be, [`measure`] times it,
+//! [`TimingsFile`] does so with a file that has what was timed so far; [`fit()`] finds the constants of
+//! [`cost`](crate::cost) from the points that are not held out, and tells the errors on those that are; [`render`] writes
+//! them down. Whoever has a device stands on this: nothing here needs one.
 
 mod errors;
 mod fit;
@@ -14,9 +14,9 @@ mod measure;
 mod points;
 mod schedule;
 
-pub use errors::{Errors, Kind, KindErrors, Miss, render};
+pub use errors::{KindErrors, Miss, PointKind, RelativeErrors, render};
 pub use fit::{FitError, Fitted, fit};
-pub use kept::{Kept, KeptError};
-pub use measure::{DeviceAbout, MeasureError, Measured, Timed, measure};
-pub use points::{Direction, Overlap, OverlapPoint, Point, Role, StepShape, Timing, TransferPoint};
-pub use schedule::Schedule;
+pub use kept::{KeptError, TimingsFile};
+pub use measure::{DeviceAbout, MeasureError, Measured, TimedDevice, measure};
+pub use points::{Direction, Overlap, OverlapPoint, Role, StepPoint, StepShape, Timing, TransferPoint};
+pub use schedule::MeasurementPlan;

@@ -94,7 +94,7 @@ pub struct Overlap {
 
 /// A step that was timed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct StepPoint {
     /// What it is there for.
     pub role: Role,
     /// What was run.
@@ -159,15 +159,20 @@ impl std::fmt::Display for Brief<'_> {
 mod tests {
     use super::*;
     use crate::cost::CostModel;
-    use crate::sched::{Prefill, RequestId, Source, StepPlan};
+    use crate::sched::{Prefill, PrefillSource, RequestId, StepPlan};
 
     #[test]
     fn a_shape_costs_what_its_plan_costs() {
         let cost = CostModel::new(&"llama-3-8b@a10".parse().unwrap(), 16);
         let chunk = Chunk { context: 300, tokens: 200 };
         let shape = StepShape { decodes: vec![9, 99, 999], chunks: vec![chunk; 2] };
-        let prefill =
-            |id| Prefill { id: RequestId(id), tokens: 200, context: 300, source: Source::Waiting, samples: true };
+        let prefill = |id| Prefill {
+            id: RequestId(id),
+            tokens: 200,
+            context: 300,
+            source: PrefillSource::Waiting,
+            samples: true,
+        };
         let plan = StepPlan {
             cohort: 3,
             decode_context: 10 + 100 + 1000,

@@ -34,7 +34,7 @@ const BLOCKS_BETWEEN: [u32; 6] = [2, 10, 40, 100, 400, 700];
 
 /// What is to be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Schedule {
+pub struct MeasurementPlan {
     /// Tokens of a block.
     pub block_size: u32,
     /// How often each point is repeated.
@@ -47,15 +47,15 @@ pub struct Schedule {
     pub overlaps: Vec<(Role, StepShape, u32)>,
 }
 
-impl Schedule {
+impl MeasurementPlan {
     /// Points that `engine` allows, at most about `budget` of them, each with `repeats` repeats.
     ///
     /// A smaller budget thins every kind of point alike and keeps the ends of its range. All there are is about 400. A third
     /// of them still finds half of all steps within 2 %, but misses tiles of matrix products, and with them up to 15 %
     /// at some sizes.
-    pub fn new(engine: &EngineConfig, budget: u32, repeats: u32) -> Schedule {
-        let limits = Limits::of(engine);
-        let kinds = [limits.decodes(), limits.prefills(), Limits::mixed()].map(|shapes| limits.split(shapes));
+    pub fn new(engine: &EngineConfig, budget: u32, repeats: u32) -> MeasurementPlan {
+        let limits = EngineLimits::of(engine);
+        let kinds = [limits.decodes(), limits.prefills(), EngineLimits::mixed()].map(|shapes| limits.split(shapes));
         let transfers: Vec<(Role, Direction, u32)> = [Direction::In, Direction::Out]
             .into_iter()
             .flat_map(|direction| limits.blocks().map(move |(role, blocks)| (role, direction, blocks)))
@@ -68,7 +68,7 @@ impl Schedule {
             steps.extend(thinned(fit, share).into_iter().map(|shape| (Role::Fit, shape)));
             steps.extend(thinned(held_out, share).into_iter().map(|shape| (Role::HeldOut, shape)));
         }
-        Schedule { block_size: engine.block_size, repeats, steps, transfers, overlaps }
+        MeasurementPlan { block_size: engine.block_size, repeats, steps, transfers, overlaps }
     }
 
     /// Measurements in all, that of launches included.
@@ -101,7 +101,7 @@ fn thinned<T>(items: Vec<T>, share: f64) -> Vec<T> {
 }
 
 /// What an engine allows.
-struct Limits {
+struct EngineLimits {
     seqs: u32,
     tokens: u32,
     length: u32,
@@ -143,9 +143,9 @@ fn pairs<'a>(left: &'a [u32], right: &'a [u32]) -> impl Iterator<Item = (u32, u3
     left.iter().flat_map(move |&a| right.iter().map(move |&b| (a, b)))
 }
 
-impl Limits {
-    fn of(engine: &EngineConfig) -> Limits {
-        Limits {
+impl EngineLimits {
+    fn of(engine: &EngineConfig) -> EngineLimits {
+        EngineLimits {
             seqs: engine.max_num_seqs.min(MAX_SEQS),
             tokens: engine.max_num_batched_tokens.min(MAX_TOKENS),
             length: engine.max_model_len,
@@ -287,9 +287,9 @@ mod tests {
     use super::*;
     use crate::deploy::{Deployment, EngineKind};
 
-    fn schedule(deployment: &str, engine: EngineKind, budget: u32) -> (Schedule, EngineConfig) {
+    fn schedule(deployment: &str, engine: EngineKind, budget: u32) -> (MeasurementPlan, EngineConfig) {
         let engine = deployment.parse::<Deployment>().unwrap().engine(engine);
-        (Schedule::new(&engine, budget, 5), engine)
+        (MeasurementPlan::new(&engine, budget, 5), engine)
     }
 
     #[test]
@@ -297,10 +297,10 @@ mod tests {
         for deployment in ["llama-3-8b@h200", "llama-3-8b@rtx-4090", "qwen2.5-7b@a10"] {
             for kind in [EngineKind::V0, EngineKind::V1] {
                 let (schedule, engine) = schedule(deployment, kind, 1000);
-                let limits = Limits::of(&engine);
+                let limits = EngineLimits::of(&engine);
                 assert!(schedule.steps.iter().all(|(_, shape)| limits.allow(shape)), "{deployment}");
                 assert!((200..460).contains(&schedule.len()), "{deployment}: {}", schedule.len());
-                assert_eq!(schedule, Schedule::new(&engine, 1000, 5));
+                assert_eq!(schedule, MeasurementPlan::new(&engine, 1000, 5));
             }
         }
     }
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_small_budget_thins_everything_alike() {
         let (all, engine) = schedule("llama-3-8b@h200", EngineKind::V1, 1000);
-        let some = Schedule::new(&engine, 120, 5);
+        let some = MeasurementPlan::new(&engine, 120, 5);
         assert!((100..=150).contains(&some.len()), "{}", some.len());
         assert!(some.steps.iter().all(|step| all.steps.contains(step)));
         assert_eq!(some.steps.first(), all.steps.first());

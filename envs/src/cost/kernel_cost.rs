@@ -1,7 +1,7 @@
 //! Measured kernels, ready to price steps of one deployment. The formulas stand at the head of `roofline.rs`.
 
 use super::{Chunk, StepLoad};
-use crate::deploy::{Deployment, Kernels, between};
+use crate::deploy::{Deployment, KernelTimes, between};
 
 /// All constants are seconds per unit, over all devices of the deployment.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub(super) struct KernelCost {
 impl KernelCost {
     /// # Panics
     /// If there are no knots, which validation refuses.
-    pub(super) fn new(kernels: &Kernels, deployment: &Deployment) -> KernelCost {
+    pub(super) fn new(kernels: &KernelTimes, deployment: &Deployment) -> KernelCost {
         let Deployment { model, hardware, devices } = deployment;
         let devices = f64::from(*devices);
         let layers = f64::from(model.num_layers);

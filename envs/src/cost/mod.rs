@@ -5,7 +5,7 @@
 //! Performance Model"); how much of both a transformer needs is counted as in Pope et al. 2022, "Efficiently Scaling
 //! Transformer Inference", section 2 and appendix. With `F` and `B` the peaks times the shares reached, times `d`:
 //!
-//! | | by two shares of the peaks | by measured [`Kernels`](crate::deploy::Kernels) |
+//! | | by two shares of the peaks | by measured [`KernelTimes`](crate::deploy::KernelTimes) |
 //! |---|---|---|
 //! | layers | `max(2 · n · layer_params / F, layer_params · weight_bytes / B)` | `layer_params · w(n) / d` |
 //! | head | the same of `s` and `head_params` | `head_params · w(s) / d` |

@@ -15,7 +15,7 @@
 //! time per sequence, and swaps: `blocks · block_bytes / PCIe`, not overlapped with compute, as in vLLM's V0. The
 //! arithmetic is that of Pope et al. 2022, "Efficiently Scaling Transformer Inference", section 2 and appendix.
 //!
-//! Where the hardware has measured [`Kernels`](crate::deploy::Kernels), they replace the two shares:
+//! Where the hardware has measured [`KernelTimes`](crate::deploy::KernelTimes), they replace the two shares:
 //!
 //! - layers and head: `layer_params · w(n) / d + head_params · w(s) / d`, with `w` the measured time per weight
 //! - attention of decodes: `kv_bytes · context / (share · peak_bandwidth · d)`, and `layers · decode_sequence` for each
@@ -105,7 +105,7 @@ impl CostModel {
         self.step_fixed + compute + self.copies(load.blocks)
     }
 
-    /// The same without the host's time, which is what a [`Timed`](crate::calibrate::Timed) device measures. Seconds.
+    /// The same without the host's time, which is what a [`TimedDevice`](crate::calibrate::TimedDevice) measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         match &self.kernels {
             None if load.sequences() == 0 => self.copies(load.blocks),
@@ -189,7 +189,7 @@ impl CostModel {
 mod tests {
     use super::*;
     use crate::kv::BlockId;
-    use crate::sched::{BlockCopy, Prefill, RequestId, Source};
+    use crate::sched::{BlockCopy, Prefill, PrefillSource, RequestId};
     use crate::tier::Routes;
 
     fn cost(name: &str) -> CostModel {
@@ -214,7 +214,7 @@ mod tests {
         let sixteen = cost.step_time(&decodes(16, 1000)).0 as f64;
         assert!(sixteen < 1.2 * one, "{one} {sixteen}");
         let prompt = |tokens| {
-            let source = Source::Waiting;
+            let source = PrefillSource::Waiting;
             let prefill = Prefill { id: RequestId(0), tokens, context: 0, source, samples: true };
             cost.step_time(&StepPlan { prefills: vec![prefill], ..StepPlan::default() }).0 as f64
         };

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use kvtide_rules::Patience;
 use serde::{Deserialize, Serialize};
 
-use super::{EngineConfig, EngineKind, Hardware, Model, Profile, ProfileError, Setting};
+use super::{EngineConfig, EngineKind, Hardware, HardwareProfile, Model, ProfileError, Setting};
 
 /// Tokens per block, vLLM's default.
 const BLOCK_SIZE: u32 = 16;
@@ -141,7 +141,7 @@ impl Deployment {
         format!("{}@{count}{}", self.model.name, self.hardware.name)
     }
 
-    /// Reads `model@hardware`, where the hardware may be a [`Profile`]'s file: `llama-3-8b@2xmine.toml`.
+    /// Reads `model@hardware`, where the hardware may be a [`HardwareProfile`]'s file: `llama-3-8b@2xmine.toml`.
     ///
     /// # Errors
     /// No such model, hardware or file, or the model does not fit.
@@ -188,7 +188,7 @@ pub struct DeploymentName {
 #[derive(Debug, Clone, PartialEq)]
 enum HardwareName {
     BuiltIn(Hardware),
-    /// A [`Profile`]'s file.
+    /// A [`HardwareProfile`]'s file.
     File(PathBuf),
 }
 
@@ -200,7 +200,7 @@ impl DeploymentName {
     pub fn load(&self) -> Result<Deployment, DeploymentError> {
         let hardware = match &self.hardware {
             HardwareName::BuiltIn(hardware) => hardware.clone(),
-            HardwareName::File(path) => Profile::read(path)?.hardware,
+            HardwareName::File(path) => HardwareProfile::read(path)?.hardware,
         };
         Deployment { model: self.model.clone(), hardware, devices: self.devices }.check()
     }
@@ -308,7 +308,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut hardware = Hardware::named("h100").unwrap();
         "mine".clone_into(&mut hardware.name);
-        let profile = Profile { hardware: hardware.clone(), provenance: None };
+        let profile = HardwareProfile { hardware: hardware.clone(), provenance: None };
         std::fs::write(folder.path().join("2x.toml"), profile.to_toml()).unwrap();
         // `4x` is a number of devices, `2x.toml` is not.
         for (text, devices, name) in

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::keys::of_hardware;
-use super::{Kernels, Profile, Setting, SettingError};
+use super::{HardwareProfile, KernelTimes, Setting, SettingError};
 
 /// One accelerator.
 ///
 /// Peaks are the vendor's data sheets (dense bf16 with 32-bit accumulation, no sparsity). Efficiencies, overheads and
 /// effective link speeds are engineering defaults for an eager-scheduled engine of vLLM's V0 time, not measurements of
-/// a particular server: a calibrated [`Profile`] replaces them.
+/// a particular server: a calibrated [`HardwareProfile`] replaces them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hardware {
@@ -37,7 +37,7 @@ pub struct Hardware {
     pub swap_overhead: f64,
     /// Measured times of its kernels, which then stand for the two efficiencies; `None` for the plain roofline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernels: Option<Kernels>,
+    pub kernels: Option<KernelTimes>,
 }
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -59,7 +59,9 @@ impl Hardware {
         let (peak_tflops, peak_gb, memory_gib, pcie_gb, link_gb) = match name {
             "rtx-4090" => (165.2, 1008.0, 24.0, 25.0, 12.0),
             "rtx-4090-measured" => {
-                return Some(Profile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
+                return Some(
+                    HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware,
+                );
             }
             "a10" => (125.0, 600.0, 24.0, 25.0, 12.0),
             "a100-80g" => (312.0, 2039.0, 80.0, 25.0, 240.0),
@@ -107,7 +109,7 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
-        self.kernels.as_ref().map_or(Ok(()), Kernels::validate)
+        self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SettingError;
 
-/// Least and most knots of a [`Kernels`] curve.
+/// Least and most knots of a [`KernelTimes`] curve.
 const KNOTS: std::ops::RangeInclusive<usize> = 2..=64;
 /// Most tokens of a step that a knot may stand at.
 const MAX_TOKENS: u32 = 1 << 20;
@@ -17,7 +17,7 @@ const MAX_TOKENS: u32 = 1 << 20;
 /// is a pair of knots at 128 and 129.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kernels {
+pub struct KernelTimes {
     /// Tokens multiplied at once at each knot: 2 to 64 ascending numbers from 1 to 1,048,576. Below the first the curve is
     /// constant, beyond the last in proportion to tokens.
     pub tokens: Vec<u32>,
@@ -41,7 +41,7 @@ pub struct Kernels {
     pub swap_overlap: f64,
 }
 
-impl Kernels {
+impl KernelTimes {
     /// Checks lengths, order and ranges.
     ///
     /// # Errors
@@ -114,8 +114,8 @@ pub(crate) fn between(knots: &[f64], tokens: f64) -> [(usize, f64); 2] {
 mod tests {
     use super::*;
 
-    fn kernels() -> Kernels {
-        Kernels {
+    fn kernels() -> KernelTimes {
+        KernelTimes {
             tokens: vec![1, 64, 65, 4096],
             ps_per_weight: vec![0.5, 0.5, 0.75, 9.0],
             decode_bandwidth: 0.8,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let error = |change: fn(&mut Kernels)| {
+        let error = |change: fn(&mut KernelTimes)| {
             let mut changed = kernels();
             change(&mut changed);
             changed.validate().unwrap_err().to_string()

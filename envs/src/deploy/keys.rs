@@ -16,13 +16,13 @@ type NumberOf = fn(&mut Hardware) -> &mut f64;
 /// Something that can be set.
 pub(super) struct Key {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: KeyKind,
     /// What it is, in a few words.
     pub(super) doc: &'static str,
 }
 
 /// What its value is, and where it goes.
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// A whole number of the engine, whose range is checked with everything else: what is impossible depends on what adapts.
     Count { unit: &'static str, range: (u64, u64), of: CountOf },
     /// Whole seconds of the engine.
@@ -47,7 +47,7 @@ pub(crate) struct Range {
 
 /// A value that was read.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Value {
+pub(super) enum ParsedValue {
     Count(u32),
     Flag(bool),
     Number(f64),
@@ -74,15 +74,15 @@ const MAX_SEQS: u64 = 1 << 16;
 const MAX_TOKENS: u64 = 1 << 26;
 
 const fn count(name: &'static str, unit: &'static str, range: (u64, u64), of: CountOf, doc: &'static str) -> Key {
-    Key { name, kind: Kind::Count { unit, range, of }, doc }
+    Key { name, kind: KeyKind::Count { unit, range, of }, doc }
 }
 
 const fn flag(name: &'static str, of: fn(&mut EngineConfig) -> &mut bool, doc: &'static str) -> Key {
-    Key { name, kind: Kind::Flag(of), doc }
+    Key { name, kind: KeyKind::Flag(of), doc }
 }
 
 const fn hardware(name: &'static str, range: Range, of: NumberOf, doc: &'static str) -> Key {
-    Key { name, kind: Kind::Hardware { range, of }, doc }
+    Key { name, kind: KeyKind::Hardware { range, of }, doc }
 }
 
 /// Everything that can be set, those of the engine first.
@@ -105,7 +105,7 @@ pub(super) static KEYS: [Key; 27] = [
     count("max_num_seqs", "requests", (1, MAX_SEQS), |c| &mut c.max_num_seqs, "most that run at once"),
     Key {
         name: "watermark",
-        kind: Kind::Number { range: SHARE_OF_POOL, set: |c, share| c.watermark = Some(share) },
+        kind: KeyKind::Number { range: SHARE_OF_POOL, set: |c, share| c.watermark = Some(share) },
         doc: "what admission leaves free where no policy says otherwise",
     },
     count(
@@ -143,12 +143,12 @@ pub(super) static KEYS: [Key; 27] = [
     ),
     Key {
         name: "eviction",
-        kind: Kind::Choice { names: Eviction::NAMES, set: |c, index| c.eviction = Eviction::ALL[index] },
+        kind: KeyKind::Choice { names: Eviction::NAMES, set: |c, index| c.eviction = Eviction::ALL[index] },
         doc: "V1: which cached block goes first",
     },
     Key {
         name: "prefix_sharing",
-        kind: Kind::Choice {
+        kind: KeyKind::Choice {
             names: &["tenant", "global"],
             set: |c, index| c.prefix_sharing = [Sharing::Tenant, Sharing::Global][index],
         },
@@ -156,7 +156,7 @@ pub(super) static KEYS: [Key; 27] = [
     },
     Key {
         name: "dead_ends",
-        kind: Kind::Choice {
+        kind: KeyKind::Choice {
             names: &["safe", "faithful"],
             set: |c, index| c.dead_ends = [DeadEnds::Safe, DeadEnds::Faithful][index],
         },
@@ -164,12 +164,12 @@ pub(super) static KEYS: [Key; 27] = [
     },
     Key {
         name: "max_wait_s",
-        kind: Kind::Seconds(|c| &mut c.max_wait),
+        kind: KeyKind::Seconds(|c| &mut c.max_wait),
         doc: "whoever waited longer is admitted first under every order, at least",
     },
     Key {
         name: "patience",
-        kind: Kind::Number { range: PATIENCE, set: |c, factor| c.patience = factor },
+        kind: KeyKind::Number { range: PATIENCE, set: |c, factor| c.patience = factor },
         doc: "the same as a multiple of the longest wait that first come, first served would have given; 0 for max_wait_s alone",
     },
     hardware("peak_flops", FLOPS, |h| &mut h.peak_flops, "peak dense bf16 compute"),
@@ -202,31 +202,31 @@ impl Range {
 
 impl Key {
     pub(super) fn is_of_the_engine(&self) -> bool {
-        !matches!(self.kind, Kind::Hardware { .. })
+        !matches!(self.kind, KeyKind::Hardware { .. })
     }
 
-    pub(super) fn read(&'static self, text: &str) -> Result<Value, SettingError> {
-        let number = |range: &Range| text.parse().ok().filter(|value| range.takes(*value)).map(Value::Number);
+    pub(super) fn read(&'static self, text: &str) -> Result<ParsedValue, SettingError> {
+        let number = |range: &Range| text.parse().ok().filter(|value| range.takes(*value)).map(ParsedValue::Number);
         let value = match &self.kind {
-            Kind::Count { .. } | Kind::Seconds(_) => text.parse().ok().map(Value::Count),
-            Kind::Flag(_) => text.parse().ok().map(Value::Flag),
-            Kind::Number { range, .. } | Kind::Hardware { range, .. } => number(range),
-            Kind::Choice { names, .. } => names.iter().position(|name| *name == text).map(Value::Choice),
+            KeyKind::Count { .. } | KeyKind::Seconds(_) => text.parse().ok().map(ParsedValue::Count),
+            KeyKind::Flag(_) => text.parse().ok().map(ParsedValue::Flag),
+            KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => number(range),
+            KeyKind::Choice { names, .. } => names.iter().position(|name| *name == text).map(ParsedValue::Choice),
         };
         value.ok_or_else(|| SettingError::value(self.name, text, self.kind.expected()))
     }
 }
 
-impl Kind {
+impl KeyKind {
     pub(super) fn expected(&self) -> Cow<'static, str> {
         match self {
-            Kind::Count { .. } | Kind::Seconds(_) => "a whole number".into(),
-            Kind::Flag(_) => "true or false".into(),
-            Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.expected.into(),
-            Kind::Choice { names: [first @ .., last], .. } if !first.is_empty() => {
+            KeyKind::Count { .. } | KeyKind::Seconds(_) => "a whole number".into(),
+            KeyKind::Flag(_) => "true or false".into(),
+            KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => range.expected.into(),
+            KeyKind::Choice { names: [first @ .., last], .. } if !first.is_empty() => {
                 format!("{} or {last}", first.join(", ")).into()
             }
-            Kind::Choice { names, .. } => names.concat().into(),
+            KeyKind::Choice { names, .. } => names.concat().into(),
         }
     }
 }
@@ -238,8 +238,8 @@ pub fn describe() -> String {
         let _ = writeln!(text, "Settings of {place}:");
         for key in KEYS.iter().filter(|key| key.is_of_the_engine() == is_engine) {
             let value = match &key.kind {
-                Kind::Count { unit, range: (low, high), .. } => format!("{unit}, {low} to {high}"),
-                Kind::Seconds(_) => "whole seconds".to_owned(),
+                KeyKind::Count { unit, range: (low, high), .. } => format!("{unit}, {low} to {high}"),
+                KeyKind::Seconds(_) => "whole seconds".to_owned(),
                 other => other.expected().into_owned(),
             };
             let _ = writeln!(text, "  {:<29} {value:<32} {}", key.name, key.doc);
@@ -251,7 +251,7 @@ pub fn describe() -> String {
 /// Whole numbers of the engine, with their ranges and where they stand.
 pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), CountOf)> {
     KEYS.iter().filter_map(|key| match key.kind {
-        Kind::Count { range, of, .. } => Some((key.name, range, of)),
+        KeyKind::Count { range, of, .. } => Some((key.name, range, of)),
         _ => None,
     })
 }
@@ -259,7 +259,7 @@ pub(super) fn counts() -> impl Iterator<Item = (&'static str, (u64, u64), CountO
 /// Numbers of the hardware, with their ranges and where they stand.
 pub(crate) fn of_hardware() -> impl Iterator<Item = (&'static str, Range, NumberOf)> {
     KEYS.iter().filter_map(|key| match key.kind {
-        Kind::Hardware { range, of } => Some((key.name, range, of)),
+        KeyKind::Hardware { range, of } => Some((key.name, range, of)),
         _ => None,
     })
 }

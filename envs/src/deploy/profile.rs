@@ -14,16 +14,16 @@ const MAX_BYTES: u64 = 1 << 20;
 /// An accelerator, and where its numbers come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Tables", into = "Tables")]
-pub struct Profile {
+pub struct HardwareProfile {
     /// The accelerator.
     pub hardware: Hardware,
     /// How the numbers were found, if they were fitted.
-    pub provenance: Option<Provenance>,
+    pub provenance: Option<FittedTo>,
 }
 
 /// What a profile was fitted to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Provenance {
+pub enum FittedTo {
     /// A run that an engine served; the table `[provenance]`.
     Run(ServedRun),
     /// Steps and copies timed one by one; the table `[timings]`.
@@ -41,23 +41,23 @@ struct Tables {
     timings: Option<DeviceTimings>,
 }
 
-impl TryFrom<Tables> for Profile {
+impl TryFrom<Tables> for HardwareProfile {
     type Error = &'static str;
 
-    fn try_from(Tables { hardware, provenance, timings }: Tables) -> Result<Profile, &'static str> {
+    fn try_from(Tables { hardware, provenance, timings }: Tables) -> Result<HardwareProfile, &'static str> {
         let provenance = match (provenance, timings) {
             (Some(_), Some(_)) => return Err("both [provenance] and [timings]: a profile is fitted to one of them"),
-            (run, timings) => run.map(Provenance::Run).or(timings.map(Provenance::Timings)),
+            (run, timings) => run.map(FittedTo::Run).or(timings.map(FittedTo::Timings)),
         };
-        Ok(Profile { hardware, provenance })
+        Ok(HardwareProfile { hardware, provenance })
     }
 }
 
-impl From<Profile> for Tables {
-    fn from(Profile { hardware, provenance }: Profile) -> Tables {
+impl From<HardwareProfile> for Tables {
+    fn from(HardwareProfile { hardware, provenance }: HardwareProfile) -> Tables {
         let (provenance, timings) = match provenance {
-            Some(Provenance::Run(run)) => (Some(run), None),
-            Some(Provenance::Timings(timings)) => (None, Some(timings)),
+            Some(FittedTo::Run(run)) => (Some(run), None),
+            Some(FittedTo::Timings(timings)) => (None, Some(timings)),
             None => (None, None),
         };
         Tables { hardware, provenance, timings }
@@ -130,12 +130,12 @@ pub struct ProfileError {
     pub reason: String,
 }
 
-impl Profile {
+impl HardwareProfile {
     /// Reads a profile and checks its ranges.
     ///
     /// # Errors
     /// The file cannot be read, is no profile, or a value is out of range.
-    pub fn read(path: &Path) -> Result<Profile, ProfileError> {
+    pub fn read(path: &Path) -> Result<HardwareProfile, ProfileError> {
         let error = |line, reason| ProfileError { path: path.to_owned(), line, reason };
         let mut text = String::new();
         let file = File::open(path).map_err(|io| error(None, format!("cannot open: {io}")))?;
@@ -144,21 +144,21 @@ impl Profile {
         if text.len() as u64 > MAX_BYTES {
             return Err(error(None, format!("longer than {MAX_BYTES} bytes")));
         }
-        Profile::parse(&text).map_err(|(line, reason)| error(line, reason))
+        HardwareProfile::parse(&text).map_err(|(line, reason)| error(line, reason))
     }
 
     /// `hardware`, fitted to something, as the profile in the file `path`: it bears the file's name.
-    pub fn fitted(path: &Path, hardware: Hardware, provenance: Provenance) -> Profile {
+    pub fn fitted(path: &Path, hardware: Hardware, provenance: FittedTo) -> HardwareProfile {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Profile { hardware: Hardware { name, ..hardware }, provenance: Some(provenance) }
+        HardwareProfile { hardware: Hardware { name, ..hardware }, provenance: Some(provenance) }
     }
 
     /// Reads a profile as [`to_toml`](Self::to_toml) writes it, and checks its ranges.
     ///
     /// # Errors
     /// What is wrong, and in which line.
-    pub fn parse(text: &str) -> Result<Profile, (Option<usize>, String)> {
-        let profile: Profile = toml::from_str(text).map_err(|error: toml::de::Error| {
+    pub fn parse(text: &str) -> Result<HardwareProfile, (Option<usize>, String)> {
+        let profile: HardwareProfile = toml::from_str(text).map_err(|error: toml::de::Error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             (line, error.message().to_owned())
         })?;
@@ -183,15 +183,15 @@ impl Profile {
 mod tests {
     use super::*;
 
-    fn profile() -> Profile {
-        Profile { hardware: Hardware::named("a10").unwrap(), provenance: None }
+    fn profile() -> HardwareProfile {
+        HardwareProfile { hardware: Hardware::named("a10").unwrap(), provenance: None }
     }
 
     #[test]
     fn what_is_written_is_read_again() {
         let mut fitted = profile();
         fitted.hardware.bandwidth_efficiency = 0.1 + 0.2;
-        fitted.provenance = Some(Provenance::Run(ServedRun {
+        fitted.provenance = Some(FittedTo::Run(ServedRun {
             command: "kvtide calibrate --measured \"a b\"".to_owned(),
             version: "kvtide 0.1.0".to_owned(),
             data: "a b".to_owned(),
@@ -206,7 +206,7 @@ mod tests {
             cold_start_s: 0.35,
         }));
         for profile in [profile(), fitted] {
-            assert_eq!(Profile::parse(&profile.to_toml()), Ok(profile));
+            assert_eq!(HardwareProfile::parse(&profile.to_toml()), Ok(profile));
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let error = |from: &str, to: &str| {
             assert!(good.contains(from), "{from}");
             std::fs::write(&path, good.replace(from, to)).unwrap();
-            let error = Profile::read(&path).unwrap_err().to_string();
+            let error = HardwareProfile::read(&path).unwrap_err().to_string();
             error.strip_prefix(&path.display().to_string()).unwrap().to_owned()
         };
         assert!(error("name = ", "nam = ").starts_with(":5: unknown field `nam`"));
@@ -226,7 +226,7 @@ mod tests {
         assert!(error("0.7", "7.0").starts_with(":11: compute_efficiency=\"7\": expected a share from 0.01 to 1.5"));
         assert!(error("0.7", "\"much\"").starts_with(":11: invalid type: string"));
         assert!(error("[hardware]", "[hardware").starts_with(":4: "));
-        let missing = Profile::read(Path::new("nowhere.toml")).unwrap_err().to_string();
+        let missing = HardwareProfile::read(Path::new("nowhere.toml")).unwrap_err().to_string();
         assert!(missing.starts_with("nowhere.toml: cannot open: No such file"), "{missing}");
     }
 }

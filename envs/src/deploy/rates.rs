@@ -2,7 +2,7 @@
 
 use kvtide_rules::Pricing;
 
-use super::{Deployment, Kernels};
+use super::{Deployment, KernelTimes};
 
 /// Seconds per unit over all devices of a deployment, by the shares of the peaks they reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +38,7 @@ impl Rates {
     }
 }
 
-impl Kernels {
+impl KernelTimes {
     /// Seconds that a weight takes at each knot, over `devices` devices.
     pub(crate) fn weight_seconds(&self, devices: u32) -> impl Iterator<Item = f64> {
         let devices = f64::from(devices);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{KEYS, Key, Kind, Value, names, nearest};
+use super::keys::{KEYS, Key, KeyKind, ParsedValue, names, nearest};
 use super::{ConfigError, EngineConfig, Hardware};
 use crate::time::Micros;
 
@@ -18,7 +18,7 @@ use crate::time::Micros;
 #[serde(try_from = "String", into = "String")]
 pub struct Setting {
     key: &'static Key,
-    value: Value,
+    value: ParsedValue,
     text: String,
 }
 
@@ -112,11 +112,13 @@ impl Setting {
 
     fn apply(&self, config: &mut EngineConfig) {
         match (&self.key.kind, self.value) {
-            (Kind::Count { of, .. }, Value::Count(number)) => *of(config) = number,
-            (Kind::Seconds(of), Value::Count(seconds)) => *of(config) = Micros::from_millis(u64::from(seconds) * 1000),
-            (Kind::Flag(of), Value::Flag(is_on)) => *of(config) = is_on,
-            (Kind::Number { set, .. }, Value::Number(number)) => set(config, number),
-            (Kind::Choice { set, .. }, Value::Choice(index)) => set(config, index),
+            (KeyKind::Count { of, .. }, ParsedValue::Count(number)) => *of(config) = number,
+            (KeyKind::Seconds(of), ParsedValue::Count(seconds)) => {
+                *of(config) = Micros::from_millis(u64::from(seconds) * 1000);
+            }
+            (KeyKind::Flag(of), ParsedValue::Flag(is_on)) => *of(config) = is_on,
+            (KeyKind::Number { set, .. }, ParsedValue::Number(number)) => set(config, number),
+            (KeyKind::Choice { set, .. }, ParsedValue::Choice(index)) => set(config, index),
             // Of the hardware.
             _ => {}
         }
@@ -124,7 +126,9 @@ impl Setting {
 
     /// Sets it, if it is of the hardware; whether it is.
     pub(crate) fn apply_to_hardware(&self, hardware: &mut Hardware) -> bool {
-        let (Kind::Hardware { of, .. }, Value::Number(number)) = (&self.key.kind, self.value) else { return false };
+        let (KeyKind::Hardware { of, .. }, ParsedValue::Number(number)) = (&self.key.kind, self.value) else {
+            return false;
+        };
         *of(hardware) = number;
         true
     }
@@ -216,11 +220,11 @@ mod tests {
         for key in &KEYS {
             assert!(described.contains(&format!("  {} ", key.name)), "{}", key.name);
             let value = match &key.kind {
-                Kind::Count { range: (low, _), .. } => low.to_string(),
-                Kind::Seconds(_) => "60".to_owned(),
-                Kind::Flag(_) => "false".to_owned(),
-                Kind::Number { range, .. } | Kind::Hardware { range, .. } => range.high.to_string(),
-                Kind::Choice { names, .. } => names[0].to_owned(),
+                KeyKind::Count { range: (low, _), .. } => low.to_string(),
+                KeyKind::Seconds(_) => "60".to_owned(),
+                KeyKind::Flag(_) => "false".to_owned(),
+                KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => range.high.to_string(),
+                KeyKind::Choice { names, .. } => names[0].to_owned(),
             };
             let text = format!("{}={value}", key.name);
             let setting: Setting = serde_json::from_value(text.clone().into()).unwrap();

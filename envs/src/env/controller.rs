@@ -3,7 +3,7 @@
 use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Observer, Policy, Preemption};
 
 use super::observe::observe;
-use super::{Node, NodeError, Progress};
+use super::{Node, NodeError, NodeStatus};
 use crate::memory::MemoryError;
 use crate::metrics::{GuardReport, Summary, Unreconciled};
 
@@ -106,9 +106,9 @@ pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> R
     loop {
         let controls = controller.control(node);
         match node.advance(&controls, interval)? {
-            Progress::Stepped => {}
-            Progress::Drained => return Ok(Summary { guard: controller.guard(), ..node.summary()? }),
-            Progress::Stalled => {
+            NodeStatus::Stepped => {}
+            NodeStatus::Drained => return Ok(Summary { guard: controller.guard(), ..node.summary()? }),
+            NodeStatus::Stalled => {
                 return Err(RunError::Stalled { at: node.now(), left: node.scheduler().num_open() });
             }
         }

@@ -25,7 +25,7 @@ pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
 pub use guarded::Guarded;
-pub use node::{Node, NodeConfig, NodeError, Progress};
+pub use node::{Node, NodeConfig, NodeError, NodeStatus};
 pub use observe::{observe, snapshot};
 pub use reward::{Reward, RewardWeights};
 pub use serving::{EnvConfig, EnvError, Info, ServingEnv, Step};

@@ -19,7 +19,7 @@ use crate::trace::Request;
 
 /// What a call to [`Node::step`] came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum NodeStatus {
     /// A step was computed.
     Stepped,
     /// Every request has arrived and is done.
@@ -152,7 +152,7 @@ impl Node {
     ///
     /// # Errors
     /// The engine died, which only a faithful one does, or its memory failed.
-    pub fn step(&mut self, controls: &Controls) -> Result<Progress, NodeError> {
+    pub fn step(&mut self, controls: &Controls) -> Result<NodeStatus, NodeError> {
         std::mem::swap(&mut self.plan, &mut self.previous);
         loop {
             self.deliver();
@@ -165,8 +165,8 @@ impl Node {
             }
             match self.requests.get(self.next_arrival) {
                 Some(next) if self.clients.is_none() => self.now = next.arrival,
-                _ if self.scheduler.is_empty() => return Ok(Progress::Drained),
-                _ => return Ok(Progress::Stalled),
+                _ if self.scheduler.is_empty() => return Ok(NodeStatus::Drained),
+                _ => return Ok(NodeStatus::Stalled),
             }
         }
         if let Some(memory) = self.memory.as_mut().filter(|_| !self.plan.is_idle()) {
@@ -178,7 +178,7 @@ impl Node {
             self.compute()?;
         }
         let is_barren = self.barren_steps >= MAX_BARREN_STEPS;
-        Ok(if is_barren { Progress::Stalled } else { Progress::Stepped })
+        Ok(if is_barren { NodeStatus::Stalled } else { NodeStatus::Stepped })
     }
 
     /// Computes the planned step.
@@ -256,7 +256,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<Progress, NodeError> {
+    pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<NodeStatus, NodeError> {
         self.cadence.decided();
         loop {
             let progress = self.step(controls)?;
@@ -264,7 +264,7 @@ impl Node {
                 || !self.plan.swap_ins_refused.is_empty()
                 || !self.plan.preempted.is_empty();
             self.cadence.stepped(refused);
-            if self.cadence.is_due(interval) || progress != Progress::Stepped {
+            if self.cadence.is_due(interval) || progress != NodeStatus::Stepped {
                 return Ok(progress);
             }
         }

@@ -8,7 +8,7 @@ use super::draw::{WorldDraw, drawn_world};
 use super::episode::ResetOptions;
 use super::observe::observe;
 use super::reward::{Reward, RewardWeights};
-use super::{Episode, Node, NodeError, Progress, Served, mask};
+use super::{Episode, Node, NodeError, NodeStatus, Served, mask};
 use crate::deploy::ConfigError;
 use crate::memory::{MemoryError, MemorySource};
 use crate::metrics::Collector;
@@ -133,11 +133,11 @@ pub struct ServingEnv {
     config: Arc<EnvConfig>,
     /// Mean answer of each world, tokens.
     mean_outputs: Vec<f64>,
-    running: Option<Running>,
+    running: Option<RunningEpisode>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningEpisode {
     node: Node,
     observer: Observer,
     reward: Reward,
@@ -183,7 +183,7 @@ impl ServingEnv {
         let interval = config.decision_interval;
         let mean_output = self.mean_outputs[index];
         let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
-        let mut running = Running {
+        let mut running = RunningEpisode {
             mask: mask(&node, config.profile).and(config.allowed),
             node,
             observer: Observer::new(),
@@ -217,9 +217,9 @@ impl ServingEnv {
         running.mask = mask(&running.node, self.config.profile).and(self.config.allowed);
         running.decisions += 1;
         running.episode_return += f64::from(reward);
-        let terminated = progress == Progress::Drained;
+        let terminated = progress == NodeStatus::Drained;
         // A stalled faithful engine would earn nothing for ever: its episode is cut short as well.
-        let truncated = !terminated && (running.node.now() >= running.end || progress == Progress::Stalled);
+        let truncated = !terminated && (running.node.now() >= running.end || progress == NodeStatus::Stalled);
         running.done = terminated || truncated;
         if running.done {
             running.node.release_memory();
@@ -272,7 +272,7 @@ impl ServingEnv {
     }
 }
 
-impl Running {
+impl RunningEpisode {
     fn info(&self) -> Info {
         Info { mask: self.mask, load: self.load, elapsed_s: self.node.now().as_secs_f64(), hash: self.node.hash() }
     }

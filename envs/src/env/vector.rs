@@ -24,13 +24,13 @@ use crate::seed;
 /// On a device, where time is measured, an episode cannot be replayed: a restored environment begins it again.
 #[derive(Debug)]
 pub struct VecEnv {
-    slots: Vec<Slot>,
+    slots: Vec<EnvSlot>,
     seed: u64,
     failure: Option<MemoryError>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct EnvSlot {
     index: usize,
     env: ServingEnv,
     /// Episodes begun.
@@ -57,7 +57,7 @@ struct SavedSlot {
 }
 
 /// Where one environment writes its part of a [`Batch`].
-struct Row<'a> {
+struct BatchRow<'a> {
     observation: &'a mut [f32],
     mask: &'a mut [bool],
     reward: &'a mut f32,
@@ -81,7 +81,7 @@ impl VecEnv {
         let mut slots = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
-            slots.push(Slot { index, env, episodes: 0, actions: Vec::new() });
+            slots.push(EnvSlot { index, env, episodes: 0, actions: Vec::new() });
         }
         Ok(VecEnv { slots, seed: 0, failure: None })
     }
@@ -116,7 +116,7 @@ impl VectorEnv for VecEnv {
     fn reset(&mut self, seed: u64, batch: &mut Batch) {
         self.seed = seed;
         batch.episodes.clear();
-        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        let rows: Vec<BatchRow<'_>> = rows(batch, self.slots.len()).collect();
         let begun = self.slots.par_iter_mut().zip(rows).map(|(slot, row)| {
             slot.episodes = 0;
             slot.begin(seed, row).map(|()| None)
@@ -131,7 +131,7 @@ impl VectorEnv for VecEnv {
             return;
         }
         let seed = self.seed;
-        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        let rows: Vec<BatchRow<'_>> = rows(batch, self.slots.len()).collect();
         let chosen = actions.par_chunks_exact(NUM_HEADS);
         let slots = self.slots.par_iter_mut().zip(rows).zip(chosen);
         let ended: Vec<Result<Option<Episode>, EnvError>> =
@@ -168,7 +168,7 @@ impl VectorEnv for VecEnv {
         self.seed = saved.seed;
         batch.episodes.clear();
         let seed = self.seed;
-        let rows: Vec<Row<'_>> = rows(batch, self.slots.len()).collect();
+        let rows: Vec<BatchRow<'_>> = rows(batch, self.slots.len()).collect();
         let restored: Result<Vec<()>, String> = self
             .slots
             .par_iter_mut()
@@ -183,12 +183,12 @@ impl VectorEnv for VecEnv {
     }
 }
 
-impl Slot {
+impl EnvSlot {
     /// Starts the next episode.
     ///
     /// # Errors
     /// There is no memory for its node.
-    fn begin(&mut self, seed: u64, row: Row<'_>) -> Result<(), EnvError> {
+    fn begin(&mut self, seed: u64, row: BatchRow<'_>) -> Result<(), EnvError> {
         let episode_seed = seed::derive(seed::derive(seed, "env", self.index as u64), "episode", self.episodes);
         self.episodes += 1;
         self.actions.clear();
@@ -199,7 +199,7 @@ impl Slot {
 
     /// # Errors
     /// The action is forbidden, or memory failed.
-    fn step(&mut self, seed: u64, action: &[u8], row: Row<'_>) -> Result<Option<Episode>, EnvError> {
+    fn step(&mut self, seed: u64, action: &[u8], row: BatchRow<'_>) -> Result<Option<Episode>, EnvError> {
         let choices: [u8; NUM_HEADS] = action.try_into().expect("one choice per head");
         let action = Action::new(choices).expect("choices are in range");
         let step = self.env.step(action)?;
@@ -219,7 +219,7 @@ impl Slot {
     }
 
     /// Begins the saved episode and takes the saved actions again.
-    fn restore(&mut self, seed: u64, saved: &SavedSlot, mut row: Row<'_>) -> Result<(), String> {
+    fn restore(&mut self, seed: u64, saved: &SavedSlot, mut row: BatchRow<'_>) -> Result<(), String> {
         self.episodes = saved.episodes.checked_sub(1).ok_or("saved before the first reset")?;
         self.begin(seed, row.reborrow()).map_err(|error| format!("environment {}: {error}", self.index))?;
         if self.env.config().memory.is_exclusive() {
@@ -242,7 +242,7 @@ impl Slot {
     }
 }
 
-impl Row<'_> {
+impl BatchRow<'_> {
     fn write(self, observation: &Observation, mask: ActionMask) {
         self.observation.copy_from_slice(&observation.values);
         let choices = Head::ALL.into_iter().flat_map(|head| (0..head.size()).map(move |choice| (head, choice as u8)));
@@ -251,8 +251,8 @@ impl Row<'_> {
         }
     }
 
-    fn reborrow(&mut self) -> Row<'_> {
-        Row {
+    fn reborrow(&mut self) -> BatchRow<'_> {
+        BatchRow {
             observation: self.observation,
             mask: self.mask,
             reward: self.reward,
@@ -267,7 +267,7 @@ impl Row<'_> {
 ///
 /// # Panics
 /// If the batch has another shape.
-fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = Row<'_>> {
+fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = BatchRow<'_>> {
     assert_eq!(batch.observations.len(), num_envs * NUM_FEATURES, "observations are [num_envs, NUM_FEATURES]");
     assert_eq!(batch.masks.len(), num_envs * NUM_CHOICES, "masks are [num_envs, NUM_CHOICES]");
     assert_eq!(batch.rewards.len(), num_envs, "rewards are [num_envs]");
@@ -279,7 +279,7 @@ fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = Row<'_>> {
         .zip(&mut batch.terminated)
         .zip(&mut batch.truncated)
         .zip(batch.final_observations.chunks_exact_mut(NUM_FEATURES))
-        .map(|(((((observation, mask), reward), terminated), truncated), final_observation)| Row {
+        .map(|(((((observation, mask), reward), terminated), truncated), final_observation)| BatchRow {
             observation,
             mask,
             reward,

@@ -7,7 +7,7 @@
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Evict, Seen};
+use super::{BlockView, Evict};
 
 /// Blocks of the story, the null block among them.
 const NUM_BLOCKS: u32 = 8;
@@ -113,7 +113,7 @@ impl<E: Evict> Checked<E> {
 
     fn idle(&mut self, block: u32) {
         let before = self.order();
-        self.0.idle(Seen { block });
+        self.0.idle(BlockView { block });
         assert_eq!(without(&self.order(), block), before, "the others keep their order");
         assert_eq!(self.order().len(), before.len() + 1, "{block} became idle");
     }
@@ -121,19 +121,19 @@ impl<E: Evict> Checked<E> {
     fn accessed(&mut self, block: u32) {
         let before = self.order();
         if E::LOOKUP_IS_USE {
-            self.0.accessed(Seen { block });
+            self.0.accessed(BlockView { block });
             assert_eq!(without(&self.order(), block), without(&before, block), "the others keep their order");
             assert_eq!(self.order().len(), before.len(), "{block} stays idle");
         } else {
             let mut same = self.0.clone();
-            same.accessed(Seen { block });
+            same.accessed(BlockView { block });
             assert!(same.order().eq(before), "an access counts: LOOKUP_IS_USE");
         }
     }
 
     fn taken(&mut self, block: u32) {
         let expected = without(&self.order(), block);
-        self.0.taken(Seen { block });
+        self.0.taken(BlockView { block });
         assert_eq!(self.order(), expected, "{block} is taken");
     }
 

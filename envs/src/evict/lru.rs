@@ -1,7 +1,7 @@
 //! vLLM's free queue.
 
 use super::order::Order;
-use super::{Evict, Seen};
+use super::{BlockView, Evict};
 
 /// The block that became idle first. Being looked up is not being used: a prefix found for a request that is then refused
 /// does not move. Blocks that repeat a cached key keep their own entries.
@@ -17,12 +17,12 @@ impl Evict for Lru {
     }
 
     #[inline]
-    fn idle(&mut self, block: Seen) {
+    fn idle(&mut self, block: BlockView) {
         self.0.push(block.block);
     }
 
     #[inline]
-    fn taken(&mut self, block: Seen) {
+    fn taken(&mut self, block: BlockView) {
         self.0.remove(block.block);
     }
 

@@ -4,9 +4,9 @@
 //! order in which those that nobody holds are evicted, and nothing else. The two meet in the four calls of [`Evict`], the
 //! manner of foyer's eviction trait: neither the pool nor a scheduler knows which policy runs.
 //!
-//! **A new policy** is a file here, an entry in `policies!`, of which `--set`, [`Eviction`] and `Policy` follow, and a line
+//! **A new policy** is a file here, an entry in `policies!`, of which `--set`, [`Eviction`] and `EvictionPolicy` follow, and a line
 //! in `policy!`, which the compiler asks for; its file tells the story of the kit (`kit.rs`). What it decides by comes in
-//! [`Seen`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
+//! [`BlockView`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
 //! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
 
 mod lru;
@@ -25,7 +25,7 @@ pub use radix::Radix;
 
 /// A block as a policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct BlockView {
     /// Its number; never 0, vLLM's null block, which is nobody's.
     pub block: u32,
 }
@@ -55,13 +55,13 @@ pub trait Evict: Debug + Clone {
     fn new(num_blocks: u32) -> Self;
 
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
-    fn idle(&mut self, block: Seen);
+    fn idle(&mut self, block: BlockView);
 
     /// A lookup hits an idle block, which stays idle; only where [`LOOKUP_IS_USE`](Self::LOOKUP_IS_USE).
-    fn accessed(&mut self, _block: Seen) {}
+    fn accessed(&mut self, _block: BlockView) {}
 
     /// A block is idle no more: it is in use again, or its content is gone. The order of the others stays.
-    fn taken(&mut self, block: Seen);
+    fn taken(&mut self, block: BlockView);
 
     /// Takes the block that is evicted next out of the order; `None` if none is idle.
     fn victim(&mut self) -> Option<u32>;
@@ -92,14 +92,14 @@ macro_rules! policies {
 
         /// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
         #[derive(Debug, Clone)]
-        pub(crate) enum Policy {
+        pub(crate) enum EvictionPolicy {
             $($policy($policy),)+
         }
 
-        impl Policy {
-            pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> Policy {
+        impl EvictionPolicy {
+            pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> EvictionPolicy {
                 match eviction {
-                    $(Eviction::$policy => Policy::$policy($policy::new(num_blocks)),)+
+                    $(Eviction::$policy => EvictionPolicy::$policy($policy::new(num_blocks)),)+
                 }
             }
         }
@@ -118,14 +118,14 @@ policies! {
 macro_rules! policy {
     ($which:expr, $policy:ident => $body:expr) => {
         match $which {
-            $crate::evict::Policy::Lru($policy) => $body,
-            $crate::evict::Policy::Radix($policy) => $body,
+            $crate::evict::EvictionPolicy::Lru($policy) => $body,
+            $crate::evict::EvictionPolicy::Radix($policy) => $body,
         }
     };
 }
 pub(crate) use policy;
 
-impl Policy {
+impl EvictionPolicy {
     /// See [`Evict::LOOKUP_IS_USE`].
     pub(crate) fn lookup_is_use(&self) -> bool {
         fn of<E: Evict>(_: &E) -> bool {

@@ -1,7 +1,7 @@
 //! SGLang's radix tree.
 
 use super::order::Order;
-use super::{Evict, Seen};
+use super::{BlockView, Evict};
 
 /// Of the idle blocks that no cached block continues, the one accessed least recently. An access is a lookup that hits the
 /// block, whether or not its request is then admitted, a touch, or a giving back; one call accesses its whole path at one
@@ -35,18 +35,18 @@ impl Evict for Radix {
     }
 
     #[inline]
-    fn idle(&mut self, block: Seen) {
+    fn idle(&mut self, block: BlockView) {
         self.0.push(block.block);
     }
 
     #[inline]
-    fn accessed(&mut self, block: Seen) {
+    fn accessed(&mut self, block: BlockView) {
         self.0.remove(block.block);
         self.0.push(block.block);
     }
 
     #[inline]
-    fn taken(&mut self, block: Seen) {
+    fn taken(&mut self, block: BlockView) {
         self.0.remove(block.block);
     }
 

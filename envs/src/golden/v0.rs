@@ -9,7 +9,7 @@ use crate::deploy::{DeadEnds, EngineConfig};
 use crate::kv::BlockId;
 use crate::sched::v0::EngineError;
 use crate::sched::{
-    Admittance, BlockCopy, Outcome, PreemptedAs, Pricing, Refusal, RequestId, Slo, Source, StepPlan, V0,
+    AllocStatus, BlockCopy, Outcome, PreemptedAs, PrefillSource, Pricing, Refusal, RequestId, Slo, StepPlan, V0,
 };
 use crate::tier::{Route, Tier};
 use crate::time::Micros;
@@ -18,7 +18,7 @@ use crate::time::Micros;
 #[derive(Debug, Deserialize)]
 pub(super) struct Log {
     params: Params,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<LoggedRequest>,
     pub(super) steps: Vec<Map<String, Value>>,
     pub(super) end: Map<String, Value>,
 }
@@ -46,7 +46,7 @@ enum Mode {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Request {
+pub(super) struct LoggedRequest {
     id: u32,
     arrival_step: usize,
     prompt_len: u32,
@@ -55,7 +55,7 @@ pub(super) struct Request {
 
 /// A step in the log's form. Ids of the log are our ids: requests are submitted in id order.
 #[derive(Debug, Default, Serialize)]
-struct Step {
+struct LoggedStep {
     #[serde(rename = "step")]
     index: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -101,7 +101,7 @@ const IDLE_LIMIT: u32 = 3;
 /// What is wrong with the log.
 pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
     let params = &log.params;
-    let mut order: Vec<&Request> = log.requests.iter().collect();
+    let mut order: Vec<&LoggedRequest> = log.requests.iter().collect();
     order.sort_by_key(|request| (request.arrival_step, request.id));
     if order.iter().enumerate().any(|(index, request)| request.id != index as u32) {
         return Err("requests are not numbered from 0 in order of arrival".to_owned());
@@ -126,7 +126,12 @@ pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
     drive(log, &order, &mut scheduler, &controls)
 }
 
-fn drive(log: &Log, order: &[&Request], scheduler: &mut V0, controls: &Controls) -> Result<Option<Divergence>, String> {
+fn drive(
+    log: &Log,
+    order: &[&LoggedRequest],
+    scheduler: &mut V0,
+    controls: &Controls,
+) -> Result<Option<Divergence>, String> {
     let mut plan = StepPlan::default();
     let mut outcome = Outcome::default();
     let (mut submitted, mut finished, mut idle) = (0, 0, 0);
@@ -187,14 +192,14 @@ fn config(params: &Params) -> EngineConfig {
     }
 }
 
-fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
+fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> LoggedStep {
     let source = |source| match source {
-        Source::Waiting => "W",
-        Source::Continued => "C",
-        Source::Swapped => "S",
+        PrefillSource::Waiting => "W",
+        PrefillSource::Continued => "C",
+        PrefillSource::Swapped => "S",
     };
     let refused = |refusals: &[Refusal]| {
-        let status = |refusal: &Refusal| if refusal.status == Admittance::Later { "LATER" } else { "NEVER" };
+        let status = |refusal: &Refusal| if refusal.status == AllocStatus::Later { "LATER" } else { "NEVER" };
         refusals.iter().map(|refusal| (refusal.id, refusal.need, refusal.free, status(refusal))).collect()
     };
     let waiting: Vec<RequestId> = scheduler.waiting().collect();
@@ -206,7 +211,7 @@ fn describe(index: usize, plan: &StepPlan, scheduler: &V0) -> Step {
     };
     let scheduled: Vec<RequestId> = scheduler.scheduled(plan).iter().map(|scheduled| scheduled.id).collect();
     let tables = scheduled.iter().flat_map(|&id| scheduler.table(id)).map(|block| block.0);
-    Step {
+    LoggedStep {
         index,
         prefill: plan.prefills.iter().map(|prefill| (prefill.id, prefill.tokens, source(prefill.source))).collect(),
         decode: scheduled[plan.prefills.len()..].to_vec(),

@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use super::{Divergence, crc, first_difference, object};
 use crate::deploy::{DeadEnds, EngineConfig, EngineKind};
 use crate::kv::{Content, Segment};
-use crate::sched::{Outcome, Refusal, RequestId, Slo, Source, StepPlan, Test, V1};
+use crate::sched::{Outcome, PrefillSource, Refusal, RequestId, Slo, StepPlan, Test, V1};
 use crate::time::Micros;
 
 /// A decision log.
 #[derive(Debug, Deserialize)]
 pub(super) struct Log {
     params: Params,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<LoggedRequest>,
     pub(super) steps: Vec<Map<String, Value>>,
     pub(super) end: Map<String, Value>,
 }
@@ -41,7 +41,7 @@ struct Params {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Request {
+pub(super) struct LoggedRequest {
     id: u32,
     arrival_step: usize,
     prompt_len: u32,
@@ -53,11 +53,11 @@ pub(super) struct Request {
 
 /// A step in the log's form, with the log's ids: they need not follow the order of arrival, as ours do.
 #[derive(Debug, Default, Serialize)]
-struct Step {
+struct LoggedStep {
     #[serde(rename = "step")]
     index: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    running: Vec<Running>,
+    running: Vec<LoggedRunning>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     new: Vec<(u32, u32, u32)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -85,7 +85,7 @@ struct Step {
 /// A scheduled request that ran before. One token goes without saying.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Running {
+enum LoggedRunning {
     Token(u32),
     Chunk(u32, u32),
 }
@@ -105,7 +105,7 @@ pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
         let (theirs, ours) = (params.watermark_blocks.into(), watermark_blocks.into());
         return Ok(Some(Divergence { step: None, field: "watermark_blocks".to_owned(), theirs, ours }));
     }
-    Driver::new(log)?.run()
+    LogDriver::new(log)?.run()
 }
 
 fn check_requests(log: &Log) -> Result<(), String> {
@@ -114,7 +114,7 @@ fn check_requests(log: &Log) -> Result<(), String> {
     if ids.iter().enumerate().any(|(index, &id)| id != index as u32) {
         return Err("requests are not numbered from 0".to_owned());
     }
-    for Request { id, prompt_len, output_len, prefix, .. } in &log.requests {
+    for LoggedRequest { id, prompt_len, output_len, prefix, .. } in &log.requests {
         if *prompt_len == 0 || *output_len == 0 {
             return Err(format!("request {id} has an empty prompt or answer"));
         }
@@ -131,10 +131,10 @@ fn check_requests(log: &Log) -> Result<(), String> {
 }
 
 /// Plays the engine's part.
-struct Driver<'a> {
+struct LogDriver<'a> {
     log: &'a Log,
     /// In order of arrival, which is the order of our ids.
-    arrivals: Vec<&'a Request>,
+    arrivals: Vec<&'a LoggedRequest>,
     scheduler: V1,
     controls: Controls,
     plan: StepPlan,
@@ -147,11 +147,11 @@ struct Driver<'a> {
     idle: u32,
 }
 
-impl<'a> Driver<'a> {
-    fn new(log: &'a Log) -> Result<Driver<'a>, String> {
-        let mut arrivals: Vec<&Request> = log.requests.iter().collect();
+impl<'a> LogDriver<'a> {
+    fn new(log: &'a Log) -> Result<LogDriver<'a>, String> {
+        let mut arrivals: Vec<&LoggedRequest> = log.requests.iter().collect();
         arrivals.sort_by_key(|request| (request.arrival_step, request.id));
-        Ok(Driver {
+        Ok(LogDriver {
             log,
             arrivals,
             scheduler: V1::new(config(&log.params)).map_err(|error| error.to_string())?,
@@ -209,7 +209,7 @@ impl<'a> Driver<'a> {
 
     /// Schedules a step, describes it, and counts the tokens that are known by then: its own, or if the engine plans
     /// ahead those of the step before.
-    fn step(&mut self, index: usize) -> Step {
+    fn step(&mut self, index: usize) -> LoggedStep {
         let now = Micros(index as u64);
         std::mem::swap(&mut self.plan, &mut self.before);
         self.scheduler.schedule(now, &self.controls, &mut self.plan);
@@ -239,10 +239,10 @@ impl<'a> Driver<'a> {
     }
 
     /// The step just planned.
-    fn describe(&self, index: usize) -> Step {
+    fn describe(&self, index: usize) -> LoggedStep {
         let (plan, pool, queues) = (&self.plan, self.scheduler.pool(), self.queues());
         let scheduled = self.scheduler.scheduled(plan);
-        let num_admitted = plan.prefills.iter().filter(|prefill| prefill.source == Source::Waiting).count();
+        let num_admitted = plan.prefills.iter().filter(|prefill| prefill.source == PrefillSource::Waiting).count();
         let (running, admitted) = scheduled.split_at(scheduled.len() - num_admitted);
         let admissions = |is_first: bool| {
             let admitted = admitted.iter().filter(|item| (self.scheduler.view(item.id).preemptions == 0) == is_first);
@@ -250,13 +250,13 @@ impl<'a> Driver<'a> {
         };
         let refusals = plan.growth_refused.iter().chain(&plan.admissions_refused);
         let tables = scheduled.iter().flat_map(|item| self.scheduler.table(item.id));
-        Step {
+        LoggedStep {
             index,
             running: running
                 .iter()
                 .map(|item| match item.tokens {
-                    1 => Running::Token(self.name(item.id)),
-                    tokens => Running::Chunk(self.name(item.id), tokens),
+                    1 => LoggedRunning::Token(self.name(item.id)),
+                    tokens => LoggedRunning::Chunk(self.name(item.id), tokens),
                 })
                 .collect(),
             new: admissions(true),
@@ -294,7 +294,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Counts steps in which nothing happens although all is there.
-    fn has_stalled(&mut self, step: &Step) -> bool {
+    fn has_stalled(&mut self, step: &LoggedStep) -> bool {
         let is_idle = step.tokens == 0 && step.preempted.is_empty();
         let is_stuck = is_idle && self.all_arrived() && !self.scheduler.is_empty();
         self.idle = if is_stuck { self.idle + 1 } else { 0 };

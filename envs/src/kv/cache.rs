@@ -3,7 +3,7 @@
 use super::BlockId;
 use super::block::Blocks;
 use super::registry::Registry;
-use crate::evict::{Evict, Seen};
+use crate::evict::{BlockView, Evict};
 
 /// Blocks, who holds them, and what they are found by.
 #[derive(Debug, Clone)]
@@ -41,8 +41,8 @@ impl Cache {
     }
 
     /// What a policy is told of a block.
-    fn seen(block: u32) -> Seen {
-        Seen { block }
+    fn seen(block: u32) -> BlockView {
+        BlockView { block }
     }
 
     /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.

@@ -2,7 +2,7 @@
 
 use super::BlockId;
 use super::cache::Cache;
-use crate::evict::{Eviction, Policy, policy};
+use crate::evict::{Eviction, EvictionPolicy, policy};
 
 /// A pool of blocks with a prefix cache: what vLLM's V1 scheduler takes blocks from.
 ///
@@ -31,7 +31,7 @@ use crate::evict::{Eviction, Policy, policy};
 /// [`BlockPool`]: super::BlockPool
 #[derive(Debug, Clone)]
 pub struct PrefixPool {
-    pub(super) policy: Policy,
+    pub(super) policy: EvictionPolicy,
     pub(super) cache: Cache,
 }
 
@@ -43,7 +43,7 @@ impl PrefixPool {
     /// If there is no null block: `num_blocks` is 0.
     pub fn new(num_blocks: u32, caching: bool, eviction: Eviction) -> PrefixPool {
         assert!(num_blocks > 0, "the pool holds at least the null block");
-        PrefixPool { policy: Policy::new(eviction, num_blocks), cache: Cache::new(num_blocks, caching) }
+        PrefixPool { policy: EvictionPolicy::new(eviction, num_blocks), cache: Cache::new(num_blocks, caching) }
     }
 
     /// Size of the pool, null block included.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, draw_row};
+use super::text::{TextSeeds, draw_row};
 use super::{Contents, Corruption, Filled, KvShape, MemoryBackend, MemoryError, Span, Work, checksum};
 use crate::kv::{BlockId, Content};
 use crate::sched::RequestId;
@@ -48,7 +48,7 @@ pub(super) struct Audit {
 /// What is known of one request that is not done.
 #[derive(Debug)]
 struct Held {
-    text: Text,
+    text: TextSeeds,
     /// Tokens whose keys and values exist or are being written.
     written: u32,
     /// Where contents are computed: checksums of its leading full blocks.
@@ -59,7 +59,7 @@ struct Held {
 
 /// Blocks of one request that are looked at: some of its table, from number `first` on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct TableSlice<'a> {
     pub(super) id: RequestId,
     pub(super) tier: Tier,
     pub(super) first: u32,
@@ -83,7 +83,7 @@ impl Audit {
     }
 
     pub(super) fn arrived(&mut self, id: RequestId, content: Content) {
-        self.requests.insert(id, Held { text: Text::new(content), written: 0, recorded: Vec::new(), tail: None });
+        self.requests.insert(id, Held { text: TextSeeds::new(content), written: 0, recorded: Vec::new(), tail: None });
     }
 
     pub(super) fn left(&mut self, id: RequestId) {
@@ -138,7 +138,7 @@ impl Audit {
             let (full, rest) = ((span.end() / block_size) as usize, span.end() % block_size);
             if let Some((tokens, expected)) = tail {
                 let blocks = &work.table(span)[known..=known];
-                let part = Part { id: span.id, tier: Tier::Gpu, first: known as u32, blocks, tokens };
+                let part = TableSlice { id: span.id, tier: Tier::Gpu, first: known as u32, blocks, tokens };
                 self.compare(part, (tokens, expected, next()))?;
             }
             let held = self.held_mut(span.id);
@@ -170,7 +170,7 @@ impl Audit {
     }
 
     /// One block: `(tokens, expected, found)`.
-    fn compare(&mut self, part: Part<'_>, (tokens, expected, found): (u32, u64, u64)) -> Result<(), MemoryError> {
+    fn compare(&mut self, part: TableSlice<'_>, (tokens, expected, found): (u32, u64, u64)) -> Result<(), MemoryError> {
         if found != expected {
             let (request, tier, index) = (part.id.0, part.tier, part.first);
             let block = part.blocks.first().map_or(u32::MAX, |block| block.0);
@@ -187,7 +187,7 @@ impl Audit {
     ///
     /// # Errors
     /// One differs, or the backend failed.
-    pub(super) fn check(&mut self, part: Part<'_>, backend: &mut dyn MemoryBackend) -> Result<(), MemoryError> {
+    pub(super) fn check(&mut self, part: TableSlice<'_>, backend: &mut dyn MemoryBackend) -> Result<(), MemoryError> {
         let block_size = self.shape.block_size;
         let tokens_in = |index: u32| part.tokens.saturating_sub(index * block_size).min(block_size);
         self.filled.clear();
@@ -199,7 +199,7 @@ impl Audit {
         for (index, (at, &found)) in (part.first..).zip(sums.iter().enumerate()) {
             let Filled { block, tokens } = self.filled[at];
             let Some(expected) = self.expected(part.id, index, tokens) else { continue };
-            let one = Part { first: index, blocks: &[block], ..part };
+            let one = TableSlice { first: index, blocks: &[block], ..part };
             self.compare(one, (tokens, expected, found))?;
         }
         self.sums = sums;
@@ -209,7 +209,7 @@ impl Audit {
     /// [`check`](Self::check) of blocks that have been to the host and back.
     pub(super) fn check_returned(
         &mut self,
-        part: Part<'_>,
+        part: TableSlice<'_>,
         backend: &mut dyn MemoryBackend,
     ) -> Result<(), MemoryError> {
         let before = self.report.blocks_checked;

@@ -1,6 +1,6 @@
 //! A node's memory: plans in, work for the backend out, and a look at what it left.
 
-use super::audit::{Audit, Part};
+use super::audit::{Audit, TableSlice};
 use super::{KvShape, MemoryBackend, MemoryError, MemoryReport, Span, Work};
 use crate::kv::{BlockId, Content, blocks_for};
 use crate::sched::{PreemptedAs, RequestId, Scheduler, StepPlan};
@@ -113,7 +113,7 @@ impl Memory {
 
     fn check(&mut self, id: RequestId, tier: Tier, blocks: &[BlockId]) -> Result<(), MemoryError> {
         let tokens = self.audit.written(id);
-        self.audit.check(Part { id, tier, first: 0, blocks, tokens }, self.backend.as_mut())
+        self.audit.check(TableSlice { id, tier, first: 0, blocks, tokens }, self.backend.as_mut())
     }
 
     /// Takes down what the plan computes, and where.
@@ -152,7 +152,7 @@ fn check_returned(
             Some((span.context, index as u32))
         });
         let (tokens, first) = place.ok_or(MemoryError::Astray { request: id.0, block: first.0 })?;
-        audit.check_returned(Part { id, tier: Tier::Gpu, first, blocks: &returned, tokens }, backend)?;
+        audit.check_returned(TableSlice { id, tier: Tier::Gpu, first, blocks: &returned, tokens }, backend)?;
     }
     Ok(())
 }

@@ -6,14 +6,14 @@ use crate::seed::{finalise, mix};
 /// Of each token of a request a seed that binds it and everything before it: in a decoder keys and values depend on
 /// exactly that. Requests that share a prefix share its seeds, and nobody else does (but for collisions of 64 bits).
 #[derive(Debug, Clone)]
-pub(super) struct Text {
+pub(super) struct TextSeeds {
     content: Content,
     seeds: Vec<u64>,
 }
 
-impl Text {
-    pub(super) fn new(content: Content) -> Text {
-        Text { content, seeds: Vec::new() }
+impl TextSeeds {
+    pub(super) fn new(content: Content) -> TextSeeds {
+        TextSeeds { content, seeds: Vec::new() }
     }
 
     /// Seeds of the first `tokens` tokens.
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
     use crate::kv::Segment;
 
-    fn text(scope: u64, own: u64, segments: &[(u64, u32)]) -> Text {
+    fn text(scope: u64, own: u64, segments: &[(u64, u32)]) -> TextSeeds {
         let segments: Arc<[Segment]> = segments.iter().map(|&(stream, end)| Segment { stream, end }).collect();
-        Text::new(Content::new(scope, own, segments))
+        TextSeeds::new(Content::new(scope, own, segments))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::time::Micros;
 
 /// Those who get one token a step.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cohort {
+pub(super) struct CohortRecord {
     num_members: u32,
     /// Steps so far.
     steps: u64,
@@ -31,14 +31,14 @@ pub(super) struct Cohort {
 
 /// One token for every member.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tick {
+pub(super) struct CohortTick {
     /// Time since the token before, of every member.
     pub(super) gap: Micros,
     /// Members whose token is on time.
     pub(super) on_time: u64,
 }
 
-impl Cohort {
+impl CohortRecord {
     pub(super) fn num_members(&self) -> u32 {
         self.num_members
     }
@@ -52,13 +52,13 @@ impl Cohort {
     }
 
     /// A step ended at `now`.
-    pub(super) fn advance(&mut self, now: Micros) -> Tick {
+    pub(super) fn advance(&mut self, now: Micros) -> CohortTick {
         let gap = now - self.last_step;
         self.steps += 1;
         self.last_step = now;
         self.peaks.advance(self.steps, gap);
         let on_time = self.lanes.iter().map(|lane| lane.on_time(now, self.steps)).sum();
-        Tick { gap, on_time }
+        CohortTick { gap, on_time }
     }
 
     /// `record`, whose last token appeared in the last step, is that of a member from now on. Returns the number of that
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_those_who_left() {
-        let mut cohort = Cohort::default();
+        let mut cohort = CohortRecord::default();
         for (index, stall) in [7, 9].into_iter().enumerate() {
             let slo = Slo { stall: Micros(stall), tpot: Micros(stall), ..Slo::default() };
             let mut record = Record { tokens: 1, ..Record::new(Micros::ZERO, slo, Group::default()) };

@@ -5,10 +5,10 @@ use std::collections::BinaryHeap;
 
 use hdrhistogram::Histogram;
 
-use super::cohort::{Cohort, Tick};
+use super::cohort::{CohortRecord, CohortTick};
 use super::group::Groups;
 use super::{Group, Record};
-use crate::sched::{Phase, PreemptedAs, RequestId, Slo, Source, StepPlan};
+use crate::sched::{Phase, PreemptedAs, PrefillSource, RequestId, Slo, StepPlan};
 use crate::tier::{Route, Routes};
 use crate::time::Micros;
 
@@ -23,8 +23,8 @@ const MAX_GAP_US: u64 = 3_600_000_000;
 /// those, who [`finished`](Self::finished) with either kind, and at last [`expire`](Self::expire).
 #[derive(Debug, Clone, Default)]
 pub struct Collector {
-    accounts: Vec<Account>,
-    pub(super) cohort: Cohort,
+    accounts: Vec<OpenRecord>,
+    pub(super) cohort: CohortRecord,
     pub(super) groups: Groups,
     /// Open requests outside the cohort, by a time not after the one at which they will have missed a target.
     expiring: BinaryHeap<Reverse<(Micros, RequestId)>>,
@@ -66,7 +66,7 @@ pub struct Collector {
 
 /// A request's record and where it stands.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct OpenRecord {
     /// Of a member of the cohort, as it was when it joined, but for `violated`.
     record: Record,
     /// The cohort's step in which it joined; `None` outside.
@@ -99,7 +99,7 @@ impl Collector {
     ) {
         debug_assert_eq!(id.index(), self.accounts.len());
         let record = Record::new(arrival, slo, group);
-        self.accounts.push(Account { record, joined: None, due: Micros::MAX });
+        self.accounts.push(OpenRecord { record, joined: None, due: Micros::MAX });
         self.prompt_tokens += u64::from(prompt_tokens);
         if phase == Phase::Rejected {
             self.dropped(id);
@@ -127,7 +127,7 @@ impl Collector {
         for prefill in &plan.prefills {
             self.prefilled_tokens += u64::from(prefill.tokens);
             // What was copied back from the host was not found in the cache.
-            let is_hit = prefill.source == Source::Waiting
+            let is_hit = prefill.source == PrefillSource::Waiting
                 && plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id);
             self.prefix_hit_tokens += if is_hit { u64::from(prefill.context) } else { 0 };
         }
@@ -154,7 +154,7 @@ impl Collector {
     /// stalls.
     pub fn advance(&mut self, now: Micros) {
         let members = u64::from(self.cohort.num_members());
-        let Tick { gap, on_time } = self.cohort.advance(now);
+        let CohortTick { gap, on_time } = self.cohort.advance(now);
         if members == 0 {
             return;
         }
@@ -186,7 +186,7 @@ impl Collector {
 
     /// A token appeared at `now`, of a request that is no member of the cohort.
     pub fn token(&mut self, id: RequestId, now: Micros) {
-        let Account { record, joined, .. } = &mut self.accounts[id.index()];
+        let OpenRecord { record, joined, .. } = &mut self.accounts[id.index()];
         debug_assert!(joined.is_none(), "tokens of {id:?} are those of the cohort");
         let deadline = record.slo.deadline(record.arrival, record.tokens);
         let is_first = record.first_token.is_none();
@@ -220,7 +220,7 @@ impl Collector {
     /// If one is already, is done, or has not just been given a [`token`](Self::token).
     pub fn joined(&mut self, ids: &[RequestId]) {
         for &id in ids {
-            let Account { record, joined, .. } = &mut self.accounts[id.index()];
+            let OpenRecord { record, joined, .. } = &mut self.accounts[id.index()];
             assert!(joined.is_none() && record.phase == Phase::Waiting, "{id:?} is a member, or done");
             let has_token = record.tokens > 0 && record.last_token == self.cohort.last_step();
             assert!(has_token, "{id:?} joins without a token in this step");
@@ -279,7 +279,7 @@ impl Collector {
 
     /// Takes a request out of the cohort if it is a member.
     fn settle(&mut self, id: RequestId) {
-        let Account { record, joined, .. } = &mut self.accounts[id.index()];
+        let OpenRecord { record, joined, .. } = &mut self.accounts[id.index()];
         if let Some(joined) = joined.take() {
             self.cohort.leave(id, joined, record);
         }
@@ -304,7 +304,7 @@ impl Collector {
         self.accounts.iter().map(|account| self.as_of_now(account))
     }
 
-    fn as_of_now(&self, account: &Account) -> Record {
+    fn as_of_now(&self, account: &OpenRecord) -> Record {
         match account.joined {
             Some(joined) => self.cohort.settled(joined, account.record),
             None => account.record,
@@ -322,7 +322,7 @@ impl Collector {
     }
 }
 
-impl Account {
+impl OpenRecord {
     /// Whether it may yet miss a target without anybody telling of it.
     fn is_watched(&self) -> bool {
         self.joined.is_none() && self.record.phase == Phase::Waiting && !self.record.violated

@@ -12,7 +12,7 @@ use super::RequestId;
 
 /// A running request's place in the order of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn {
+pub(super) struct StepPlace {
     /// Ascends with the position in running.
     pub(super) ticket: u32,
     /// Whose turn it is.

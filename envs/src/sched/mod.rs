@@ -13,7 +13,7 @@ pub mod v1;
 
 pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
-    Admittance, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, Refusal, Scheduled, Source, StepPlan, Test,
+    AllocStatus, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled, StepPlan, Test,
 };
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;

@@ -6,7 +6,7 @@ use crate::tier::{Route, Routes};
 
 /// Where a prefill came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum PrefillSource {
     /// Admitted from waiting this step.
     Waiting,
     /// Continued from running (chunked prefill).
@@ -25,7 +25,7 @@ pub struct Prefill {
     /// Tokens computed before.
     pub context: u32,
     /// Where it came from.
-    pub source: Source,
+    pub source: PrefillSource,
     /// Whether the prompt ends here, so that a token is sampled.
     pub samples: bool,
 }
@@ -52,7 +52,7 @@ pub struct Preempted {
 
 /// vLLM's `AllocStatus`, as far as it refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admittance {
+pub enum AllocStatus {
     /// Not now.
     Later,
     /// Not in this pool.
@@ -84,7 +84,7 @@ pub struct Refusal {
     /// Blocks free at that moment.
     pub free: u32,
     /// The answer.
-    pub status: Admittance,
+    pub status: AllocStatus,
 }
 
 /// One block copied from the pool of one tier to that of another.

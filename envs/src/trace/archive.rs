@@ -41,7 +41,7 @@ pub(super) fn recognise(start: &[u8]) -> bool {
 /// Reads the first `limit` sessions of a file, which have at least one request, each in the order of its own time.
 pub(super) fn read(opened: Opened, limit: usize) -> Result<Vec<Vec<Row>>, TraceError> {
     let Opened { path, compression, start, reader } = opened;
-    let mut reading = Reading {
+    let mut reading = SessionsRead {
         path: &path,
         compression,
         limit,
@@ -62,7 +62,7 @@ pub(super) fn read(opened: Opened, limit: usize) -> Result<Vec<Vec<Row>>, TraceE
 }
 
 /// Sessions read so far, and what they add up to.
-struct Reading<'a> {
+struct SessionsRead<'a> {
     path: &'a Path,
     compression: Compression,
     limit: usize,
@@ -72,7 +72,7 @@ struct Reading<'a> {
     hashes: usize,
 }
 
-impl Reading<'_> {
+impl SessionsRead<'_> {
     /// The whole file is one session.
     fn file(&mut self, reader: impl Read) -> Result<(), TraceError> {
         let bytes = self.limited(reader).map_err(|fault| self.error(fault))?;

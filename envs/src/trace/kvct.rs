@@ -66,14 +66,14 @@ pub(super) fn is_object(text: &str) -> bool {
 }
 
 /// What is wrong with a session, and in which of its requests: `request 3`, or `request 3: request 1` of a sub-agent.
-pub(super) struct Wrong {
+pub(super) struct SessionFault {
     pub(super) request: Option<String>,
     pub(super) fault: Fault,
 }
 
 /// Reads a session, the `number`th of its file.
-pub(super) fn parse(bytes: &[u8], number: u32) -> Result<Session, Wrong> {
-    let whole = |fault| Wrong { request: None, fault };
+pub(super) fn parse(bytes: &[u8], number: u32) -> Result<Session, SessionFault> {
+    let whole = |fault| SessionFault { request: None, fault };
     let text =
         std::str::from_utf8(bytes).map_err(|_| whole(Fault::NotText(excerpt(&String::from_utf8_lossy(bytes)))))?;
     let text = text.trim_start_matches('\u{feff}').trim();
@@ -131,10 +131,10 @@ fn flatten(
     block_tokens: u32,
     scope: &Scope,
     rows: &mut Vec<Row>,
-) -> Result<(), Wrong> {
+) -> Result<(), SessionFault> {
     let mut last_ns = start_ns;
     for (entry, number) in entries.0.into_iter().zip(1..) {
-        let wrong = |fault| Wrong { request: Some(format!("request {number}")), fault };
+        let wrong = |fault| SessionFault { request: Some(format!("request {number}")), fault };
         let time_ns = start_ns + time_ns(entry.t).map_err(wrong)?;
         if time_ns < last_ns {
             let earlier_by_ms = ((last_ns - time_ns) as f64 * 1e-6).to_string();
@@ -147,7 +147,7 @@ fn flatten(
         };
         flatten(requests, time_ns, block_tokens, scope, rows).map_err(|inner| {
             let within = inner.request.map_or_else(String::new, |request| format!(": {request}"));
-            Wrong { request: Some(format!("request {number}{within}")), fault: inner.fault }
+            SessionFault { request: Some(format!("request {number}{within}")), fault: inner.fault }
         })?;
     }
     Ok(())

@@ -14,7 +14,7 @@
 //!   also the last. (A CSV file cut inside its very last number cannot be told from a whole one.)
 //! - Blank lines, a byte-order mark and CRLF are accepted.
 //!
-//! [`Recording`] opens whatever is a workload: such a file, or statistics of clients to draw requests from ([`ServeGen`]), a
+//! [`Trace`] opens whatever is a workload: such a file, or statistics of clients to draw requests from ([`ServeGen`]), a
 //! folder or a tar archive.
 //!
 //! A file of sessions ([`Format::Sessions`]) is read to its end first, because sessions overlap; [`SessionArrivals`] says
@@ -60,7 +60,7 @@ pub use crate::files::{Compression, ZSTD_WINDOW_LOG_MAX};
 use crate::time::Micros;
 use error::excerpt;
 use sessions::Sessions;
-use source::{Opened, Source};
+use source::{LineSource, Opened};
 
 /// Longest prompt accepted, tokens.
 pub const MAX_PROMPT_TOKENS: u32 = 1 << 24;
@@ -109,29 +109,29 @@ impl fmt::Display for Format {
 }
 
 /// What a path holds.
-pub enum Recording {
+pub enum Trace {
     /// Requests, each with its time.
     Requests(Box<TraceReader>),
     /// Statistics of clients.
     Clients(ServeGen),
 }
 
-impl Recording {
+impl Trace {
     /// Opens a file or a folder and recognises it; statistics are read to their end. In a file of sessions, they start by
     /// `arrivals`.
     ///
     /// # Errors
     /// Those of [`TraceReader::open_with`] and [`ServeGen::read_folder`].
-    pub fn open(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<Recording, TraceError> {
+    pub fn open(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<Trace, TraceError> {
         let path = path.as_ref();
         if path.is_dir() {
-            return ServeGen::read_folder(path).map(Recording::Clients);
+            return ServeGen::read_folder(path).map(Trace::Clients);
         }
         let opened = Opened::open(path)?;
         if archive::recognise(&opened.start) && servegen::recognise(&opened.start) {
-            return ServeGen::read_archive(opened).map(Recording::Clients);
+            return ServeGen::read_archive(opened).map(Trace::Clients);
         }
-        TraceReader::of(opened, arrivals).map(Box::new).map(Recording::Requests)
+        TraceReader::of(opened, arrivals).map(Box::new).map(Trace::Requests)
     }
 }
 
@@ -155,7 +155,7 @@ enum Rows {
 
 /// A row a line.
 struct Lines {
-    source: Source,
+    source: LineSource,
     parser: Parser,
     line: String,
     /// `line` holds a row that has not been parsed.
@@ -191,9 +191,9 @@ impl TraceReader {
     /// # Errors
     /// Those of [`open`](TraceReader::open), if it holds statistics and no requests, and if no session can start at the rate of `arrivals`.
     pub fn open_with(path: impl AsRef<Path>, arrivals: &SessionArrivals) -> Result<TraceReader, TraceError> {
-        match Recording::open(path, arrivals)? {
-            Recording::Requests(reader) => Ok(*reader),
-            Recording::Clients(clients) => Err(TraceError::of_file(clients.path(), Fault::Statistics)),
+        match Trace::open(path, arrivals)? {
+            Trace::Requests(reader) => Ok(*reader),
+            Trace::Clients(clients) => Err(TraceError::of_file(clients.path(), Fault::Statistics)),
         }
     }
 
@@ -203,7 +203,7 @@ impl TraceReader {
         let rows = if archive::recognise(&opened.start) || kvct::recognise(&opened.start) {
             Rows::Sessions(Sessions::read(opened, arrivals)?)
         } else {
-            Rows::Lines(Lines::recognise(Source::new(opened))?)
+            Rows::Lines(Lines::recognise(LineSource::new(opened))?)
         };
         Ok(TraceReader {
             path,
@@ -307,7 +307,7 @@ impl Iterator for TraceReader {
 }
 
 impl Lines {
-    fn recognise(mut source: Source) -> Result<Lines, TraceError> {
+    fn recognise(mut source: LineSource) -> Result<Lines, TraceError> {
         let mut line = String::new();
         if !source.next_line(&mut line)? {
             return Err(source.file_error(Fault::Empty));

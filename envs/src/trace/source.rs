@@ -45,7 +45,7 @@ impl Opened {
 }
 
 /// The lines of a file that are not blank.
-pub(super) struct Source {
+pub(super) struct LineSource {
     path: PathBuf,
     compression: Compression,
     reader: Box<dyn BufRead + Send>,
@@ -53,11 +53,11 @@ pub(super) struct Source {
     raw: Vec<u8>,
 }
 
-impl Source {
+impl LineSource {
     /// The lines of a file from its first.
-    pub(super) fn new(opened: Opened) -> Source {
+    pub(super) fn new(opened: Opened) -> LineSource {
         let Opened { path, compression, reader, .. } = opened;
-        Source { path, compression, reader, line: 0, raw: Vec::new() }
+        LineSource { path, compression, reader, line: 0, raw: Vec::new() }
     }
 
     /// An error of the line read last.

@@ -47,9 +47,9 @@ pub struct TraceStats {
     /// The step the recording clock moved in, seconds; `None` if it is below 0.1 s.
     pub quantum_s: Option<f64>,
     /// Prompt lengths.
-    pub prompt_tokens: Lengths,
+    pub prompt_tokens: LengthSummary,
     /// Output lengths.
-    pub output_tokens: Lengths,
+    pub output_tokens: LengthSummary,
     /// Prompt and output tokens together.
     pub total_tokens: u64,
     /// Share of prompt tokens in full hash blocks that were seen before in the trace, under the same cache salt: what a
@@ -76,7 +76,7 @@ pub struct TraceStats {
 
 /// Distribution of a length in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Lengths {
+pub struct LengthSummary {
     /// Mean.
     pub mean: f64,
     /// Median.
@@ -107,7 +107,7 @@ impl TraceStats {
     /// # Errors
     /// Those of [`TraceReader`].
     pub fn of(mut reader: TraceReader) -> Result<TraceStats, TraceError> {
-        let mut seen = Seen::default();
+        let mut seen = Tally::default();
         for request in reader.by_ref() {
             seen.add(&request?);
         }
@@ -117,7 +117,7 @@ impl TraceStats {
 
 /// What is kept of each request: 16 bytes, and 16 more for each of its hashes that its session did not just have.
 #[derive(Default)]
-struct Seen {
+struct Tally {
     arrivals_us: Vec<u64>,
     prompts: Vec<u32>,
     outputs: Vec<u32>,
@@ -126,7 +126,7 @@ struct Seen {
     tenants: BTreeSet<String>,
 }
 
-impl Seen {
+impl Tally {
     fn add(&mut self, request: &Request) {
         self.arrivals_us.push(request.arrival.0);
         self.prompts.push(request.prompt_tokens);
@@ -145,7 +145,7 @@ impl Seen {
         let gaps_us: Vec<u64> = self.arrivals_us.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let quantum = quantum(&gaps_us);
         let arrivals_per_minute = per_minute(&self.arrivals_us);
-        let (prompt_tokens, output_tokens) = (Lengths::of(&self.prompts), Lengths::of(&self.outputs));
+        let (prompt_tokens, output_tokens) = (LengthSummary::of(&self.prompts), LengthSummary::of(&self.outputs));
         let cache_salts = self.prefixes.salts.keys().filter(|salt| salt.is_some()).count() as u64;
         let prefixes = self.prefixes.count();
         TraceStats {
@@ -181,7 +181,7 @@ struct Prefixes {
     /// Tokens of all blocks.
     tokens: u64,
     /// Blocks, each at least once. A block of another size, or under another salt, is another block.
-    blocks: Vec<Block>,
+    blocks: Vec<BlockKey>,
     /// Salts, numbered as they come.
     salts: BTreeMap<Option<String>, u32>,
     /// The prefix that each session had last.
@@ -189,7 +189,7 @@ struct Prefixes {
 }
 
 /// Salt, tokens, hash.
-type Block = (u32, u32, u64);
+type BlockKey = (u32, u32, u64);
 
 impl Prefixes {
     fn add(&mut self, request: &Request) {
@@ -217,13 +217,13 @@ impl Prefixes {
     }
 }
 
-impl Lengths {
-    fn of(tokens: &[u32]) -> Lengths {
+impl LengthSummary {
+    fn of(tokens: &[u32]) -> LengthSummary {
         let mut sorted: Vec<f64> = tokens.iter().map(|tokens| f64::from(*tokens)).collect();
         sorted.sort_by(f64::total_cmp);
         let total = tokens.iter().map(|tokens| u64::from(*tokens)).sum();
         let at = |p| percentile(&sorted, p);
-        Lengths {
+        LengthSummary {
             mean: total as f64 / tokens.len() as f64,
             p50: at(50.0),
             p90: at(90.0),
@@ -312,7 +312,7 @@ impl fmt::Display for TraceStats {
         writeln!(f, "inter-arrival  mean {mean}, CV {}", or_none(self.inter_arrival_cv, 2, ""))?;
         writeln!(f, "tokens         {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}", "mean", "p50", "p90", "p95", "p99", "max")?;
         for (name, lengths) in [("prompt", &self.prompt_tokens), ("output", &self.output_tokens)] {
-            let Lengths { mean, p50, p90, p95, p99, max, .. } = lengths;
+            let LengthSummary { mean, p50, p90, p95, p99, max, .. } = lengths;
             writeln!(f, "  {name:<12} {mean:>10.1} {p50:>8.0} {p90:>8.0} {p95:>8.0} {p99:>8.0} {max:>8}")?;
         }
         writeln!(f, "total tokens   {}", self.total_tokens)?;

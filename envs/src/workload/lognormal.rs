@@ -12,7 +12,7 @@ pub const MAX_P95_OVER_MEAN: f64 = 3.868;
 
 /// A log-normal distribution of lengths in tokens.
 ///
-/// It is given by its mean, not by its median, so that it offers as many tokens as [`super::Profile::Uniform`] of that mean
+/// It is given by its mean, not by its median, so that it offers as many tokens as [`super::TrafficProfile::Uniform`] of that mean
 /// does, and a comparison of the two is one of their tails. With `m = exp(mu + sigma² / 2)` and `p95 = exp(mu + z sigma)`,
 /// where `z = 1.645`, `ln(p95 / m) = z sigma - sigma² / 2`. That has two solutions while `p95 / m < exp(z² / 2)`; the one
 /// with the lighter tail is meant: `sigma = z - sqrt(z² - 2 ln(p95 / m))`, `mu = ln(m) - sigma² / 2`.

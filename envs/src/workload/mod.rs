@@ -27,7 +27,7 @@ pub use duration::Duration;
 pub use error::WorkloadError;
 pub use lengths::LengthScale;
 pub use lognormal::{LogNormal, MAX_P95_OVER_MEAN};
-pub use profile::Profile;
+pub use profile::TrafficProfile;
 pub use replay::{Replay, Scaling};
 pub use split::{Split, to_whole_second};
 pub use synthetic::{Extent, SyntheticSpec};

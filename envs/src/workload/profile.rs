@@ -9,7 +9,7 @@ use crate::seed::Stream;
 
 /// A kind of traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Profile {
+pub enum TrafficProfile {
     /// Conversation, after the Azure conversation trace of 2023.
     Chat,
     /// Code completion, after the Azure code trace of 2023.
@@ -40,7 +40,7 @@ pub enum Profile {
 
 /// Distribution of lengths and burstiness of one kind of traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
+pub struct TrafficShape {
     /// Its name; the tenant of its requests in a mix.
     pub name: &'static str,
     /// Prompt lengths, tokens.
@@ -61,7 +61,7 @@ pub struct Quantiles(&'static [(f64, f64)]);
 /// Conversation. p50, p95 and p99 are those of the whole Azure conversation trace of 2023 (CC-BY-4.0; Patel et al.,
 /// "Splitwise", ISCA'24, whose section III gives the medians 1,020 and 129 and calls outputs "almost bimodal"): prompt
 /// 1020/4083/4142, output 129/451/601, inter-arrival CV 1.09. The other points are rounded from its first 40 minutes.
-pub const CHAT: Shape = Shape {
+pub const CHAT: TrafficShape = TrafficShape {
     name: "chat",
     prompt: Quantiles(&[
         (0.0, 3.0),
@@ -93,7 +93,7 @@ pub const CHAT: Shape = Shape {
 /// code trace of 2023 (8,819 requests). The other points are chosen: its first minutes have no prompt above 7,437 and
 /// no output below 6 tokens, and the output's tail is set for a mean of 28. The trace comes in bursts with pauses of up
 /// to minutes between them; a CV of 4 is chosen, milder than that.
-pub const CODE: Shape = Shape {
+pub const CODE: TrafficShape = TrafficShape {
     name: "code",
     prompt: Quantiles(&[(0.0, 20.0), (0.5, 1_500.0), (0.95, 7_302.0), (1.0, 7_437.0)]),
     output: Quantiles(&[(0.0, 6.0), (0.5, 13.0), (0.9, 42.0), (0.99, 220.0), (1.0, 900.0)]),
@@ -104,7 +104,7 @@ pub const CODE: Shape = Shape {
 /// bimodal, short thought and long, but we know of no public trace with both arrivals and lengths. All points are
 /// chosen, for a mean output of 1,500 tokens spread over two orders of magnitude and a longest one of 16,384; so is the
 /// CV of 1.
-pub const REASONING: Shape = Shape {
+pub const REASONING: TrafficShape = TrafficShape {
     name: "reasoning",
     prompt: Quantiles(&[(0.0, 16.0), (0.5, 300.0), (0.9, 2_000.0), (0.99, 8_000.0), (1.0, 16_384.0)]),
     output: Quantiles(&[
@@ -120,7 +120,7 @@ pub const REASONING: Shape = Shape {
 };
 
 /// The kinds of traffic a mix is made of.
-pub const MIXED: [Shape; 3] = [CHAT, CODE, REASONING];
+pub const MIXED: [TrafficShape; 3] = [CHAT, CODE, REASONING];
 
 impl Quantiles {
     pub(super) const fn new(points: &'static [(f64, f64)]) -> Quantiles {
@@ -148,15 +148,18 @@ impl Quantiles {
     }
 }
 
-impl Profile {
+impl TrafficProfile {
     /// Lengths and burstiness of a profile of one kind; `None` for the mix, sessions and lengths that are
     /// given.
-    pub fn shape(self) -> Option<&'static Shape> {
+    pub fn shape(self) -> Option<&'static TrafficShape> {
         match self {
-            Profile::Chat => Some(&CHAT),
-            Profile::Code => Some(&CODE),
-            Profile::Reasoning => Some(&REASONING),
-            Profile::Mix | Profile::Agentic | Profile::Uniform { .. } | Profile::LogNormal { .. } => None,
+            TrafficProfile::Chat => Some(&CHAT),
+            TrafficProfile::Code => Some(&CODE),
+            TrafficProfile::Reasoning => Some(&REASONING),
+            TrafficProfile::Mix
+            | TrafficProfile::Agentic
+            | TrafficProfile::Uniform { .. }
+            | TrafficProfile::LogNormal { .. } => None,
         }
     }
 
@@ -167,16 +170,16 @@ impl Profile {
     }
 }
 
-impl fmt::Display for Profile {
+impl fmt::Display for TrafficProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Profile::Chat => CHAT.name,
-            Profile::Code => CODE.name,
-            Profile::Reasoning => REASONING.name,
-            Profile::Mix => "mix",
-            Profile::Agentic => agentic::NAME,
-            Profile::Uniform { .. } => "uniform",
-            Profile::LogNormal { .. } => "lognormal",
+            TrafficProfile::Chat => CHAT.name,
+            TrafficProfile::Code => CODE.name,
+            TrafficProfile::Reasoning => REASONING.name,
+            TrafficProfile::Mix => "mix",
+            TrafficProfile::Agentic => agentic::NAME,
+            TrafficProfile::Uniform { .. } => "uniform",
+            TrafficProfile::LogNormal { .. } => "lognormal",
         })
     }
 }

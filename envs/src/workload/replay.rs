@@ -144,7 +144,7 @@ impl Replay {
             requests.extend(self.copy(part, copy));
         }
         if kept_share > 0.0 {
-            let mut keeper = Keeper::new(self.seed, whole_copies, kept_share);
+            let mut keeper = Thinning::new(self.seed, whole_copies, kept_share);
             let kept: Vec<bool> = part.requests().iter().map(|request| keeper.keeps(request)).collect();
             let copy = self.copy(part, whole_copies);
             requests.extend(copy.into_iter().zip(kept).filter_map(|(request, kept)| kept.then_some(request)));
@@ -208,15 +208,15 @@ impl fmt::Display for Replay {
 }
 
 /// Decides what a thinned copy keeps: one draw for each session when it is first seen, one for each request without.
-struct Keeper {
+struct Thinning {
     stream: seed::Stream,
     share: f64,
     sessions: BTreeMap<String, bool>,
 }
 
-impl Keeper {
-    fn new(seed: u64, copy: u64, share: f64) -> Keeper {
-        Keeper { stream: seed::stream(seed, "replay.thin", copy), share, sessions: BTreeMap::new() }
+impl Thinning {
+    fn new(seed: u64, copy: u64, share: f64) -> Thinning {
+        Thinning { stream: seed::stream(seed, "replay.thin", copy), share, sessions: BTreeMap::new() }
     }
 
     fn keeps(&mut self, request: &Request) -> bool {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::synthetic::{Extent, SyntheticSpec};
-use super::{Duration, LengthScale, LogNormal, Profile, WorkloadError};
+use super::{Duration, LengthScale, LogNormal, TrafficProfile, WorkloadError};
 
 /// What every profile takes.
 const KEYS: &str = "rate, duration, n, cv, lengths, seed";
@@ -44,8 +44,8 @@ impl FromStr for SyntheticSpec {
         let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
         let profile = settings.profile(name)?;
         settings.finish(match profile {
-            Profile::Uniform { .. } => "in, out, spread, ",
-            Profile::LogNormal { .. } => "in, in_p95, out, out_p95, ",
+            TrafficProfile::Uniform { .. } => "in, out, spread, ",
+            TrafficProfile::LogNormal { .. } => "in, in_p95, out, out_p95, ",
             _ => "",
         })?;
 
@@ -75,10 +75,10 @@ impl fmt::Display for SyntheticSpec {
             Extent::Requests(count) => write!(f, ",n={count}")?,
             Extent::Duration(length) => write!(f, ",duration={}", Duration(length))?,
         }
-        if let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile {
+        if let TrafficProfile::Uniform { prompt_mean, output_mean, spread } = self.profile {
             write!(f, ",in={prompt_mean},out={output_mean},spread={spread}")?;
         }
-        if let Profile::LogNormal { prompt, output } = self.profile {
+        if let TrafficProfile::LogNormal { prompt, output } = self.profile {
             let (LogNormal { mean: prompt, p95: prompt_p95 }, LogNormal { mean: output, p95: output_p95 }) =
                 (prompt, output);
             write!(f, ",in={prompt},in_p95={prompt_p95},out={output},out_p95={output_p95}")?;
@@ -147,19 +147,19 @@ impl<'a> Settings<'a> {
     }
 
     /// The profile of that name, with the lengths it takes.
-    fn profile(&mut self, name: &str) -> Result<Profile, WorkloadError> {
+    fn profile(&mut self, name: &str) -> Result<TrafficProfile, WorkloadError> {
         Ok(match name {
-            "chat" => Profile::Chat,
-            "code" => Profile::Code,
-            "reasoning" => Profile::Reasoning,
-            "mix" => Profile::Mix,
-            "agentic" => Profile::Agentic,
-            "uniform" => Profile::Uniform {
+            "chat" => TrafficProfile::Chat,
+            "code" => TrafficProfile::Code,
+            "reasoning" => TrafficProfile::Reasoning,
+            "mix" => TrafficProfile::Mix,
+            "agentic" => TrafficProfile::Agentic,
+            "uniform" => TrafficProfile::Uniform {
                 prompt_mean: self.tokens("in")?,
                 output_mean: self.tokens("out")?,
                 spread: self.take("spread", "a number from 0 to 1")?.unwrap_or(0.0),
             },
-            "lognormal" => Profile::LogNormal {
+            "lognormal" => TrafficProfile::LogNormal {
                 prompt: LogNormal { mean: self.tokens("in")?, p95: self.tokens("in_p95")? },
                 output: LogNormal { mean: self.tokens("out")?, p95: self.tokens("out_p95")? },
             },

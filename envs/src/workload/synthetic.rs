@@ -1,4 +1,4 @@
-//! Synthetic workloads, drawn from a [`Profile`] by seed.
+//! Synthetic workloads, drawn from a [`TrafficProfile`] by seed.
 //!
 //! Arrivals are a renewal process whose gaps are gamma-distributed with the profile's coefficient of variation
 //! (`ServeGen` and `BurstGPT` fit the same family). Lengths are independent of arrivals and of each other, and come
@@ -17,7 +17,7 @@ use rand::RngExt;
 use rand_distr::{Distribution, Gamma, StandardNormal};
 use serde::{Deserialize, Serialize};
 
-use super::profile::{MIXED, Profile};
+use super::profile::{MIXED, TrafficProfile};
 use super::{LengthScale, LogNormal, MAX_P95_OVER_MEAN, Workload, WorkloadError, agentic};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
@@ -53,7 +53,7 @@ const MAIN_SHARE: f64 = 0.6;
 #[serde(try_from = "String", into = "String")]
 pub struct SyntheticSpec {
     /// The kind of traffic.
-    pub profile: Profile,
+    pub profile: TrafficProfile,
     /// Mean rate in requests per second, within [`RATE_RPS`]; or infinite: everything arrives at time 0. Of the agentic
     /// profile, sessions that start per second.
     pub rate_rps: f64,
@@ -85,7 +85,8 @@ impl SyntheticSpec {
     /// If a value is out of range, there would be too many requests, or the duration ends before the first.
     pub fn generate(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
-        let mut requests = if self.profile == Profile::Agentic { agentic::requests(self)? } else { self.requests()? };
+        let mut requests =
+            if self.profile == TrafficProfile::Agentic { agentic::requests(self)? } else { self.requests()? };
         self.lengths.apply(&mut requests);
         Workload::new(&self.profile.to_string(), requests, self.span())
     }
@@ -120,7 +121,7 @@ impl SyntheticSpec {
 
     /// Whether different seeds give different workloads: all do, but for constant gaps and constant lengths.
     pub fn depends_on_seed(&self) -> bool {
-        let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile else { return true };
+        let TrafficProfile::Uniform { prompt_mean, output_mean, spread } = self.profile else { return true };
         let lengths_vary =
             [prompt_mean, output_mean].map(|mean| bounds(mean, spread)).iter().any(|range| range.0 < range.1);
         let gaps_vary = self.rate_rps.is_finite() && self.cv != Some(0.0);
@@ -128,20 +129,20 @@ impl SyntheticSpec {
     }
 
     fn request(&self, arrival: Micros, kind: usize, lengths: &mut Stream) -> Request {
-        if let Profile::Uniform { prompt_mean, output_mean, spread } = self.profile {
+        if let TrafficProfile::Uniform { prompt_mean, output_mean, spread } = self.profile {
             let [prompt, output] = [prompt_mean, output_mean].map(|mean| {
                 let (shortest, longest) = bounds(mean, spread);
                 lengths.random_range(shortest..=longest)
             });
             return Request::new(arrival, prompt, output);
         }
-        if let Profile::LogNormal { prompt, output } = self.profile {
+        if let TrafficProfile::LogNormal { prompt, output } = self.profile {
             let prompt = prompt.draw(lengths, MAX_PROMPT_TOKENS);
             return Request::new(arrival, prompt, output.draw(lengths, MAX_OUTPUT_TOKENS));
         }
         let shape = self.profile.shape().unwrap_or(&MIXED[kind]);
         let mut request = Request::new(arrival, shape.prompt.draw(lengths), shape.output.draw(lengths));
-        if self.profile == Profile::Mix {
+        if self.profile == TrafficProfile::Mix {
             request.tenant = Some(shape.name.to_owned());
         }
         request
@@ -173,7 +174,8 @@ impl SyntheticSpec {
             }
             Extent::Duration(duration) => (duration.as_secs_f64() * self.rate_rps) as u64,
         };
-        let requests = if self.profile == Profile::Agentic { agentic::expected(self, requests) } else { requests };
+        let requests =
+            if self.profile == TrafficProfile::Agentic { agentic::expected(self, requests) } else { requests };
         if requests > MAX_REQUESTS {
             return Err(WorkloadError::TooManyRequests { requests });
         }
@@ -181,11 +183,13 @@ impl SyntheticSpec {
             return wrong("lasts more than ten years".to_owned());
         }
         match self.profile {
-            Profile::Uniform { spread, .. } if !(0.0..=1.0).contains(&spread) => {
+            TrafficProfile::Uniform { spread, .. } if !(0.0..=1.0).contains(&spread) => {
                 wrong("spread must be from 0 to 1".to_owned())
             }
-            Profile::Uniform { prompt_mean, output_mean, .. } => check_means(prompt_mean, output_mean).or_else(wrong),
-            Profile::LogNormal { prompt, output } => check_means(prompt.mean, output.mean)
+            TrafficProfile::Uniform { prompt_mean, output_mean, .. } => {
+                check_means(prompt_mean, output_mean).or_else(wrong)
+            }
+            TrafficProfile::LogNormal { prompt, output } => check_means(prompt.mean, output.mean)
                 .and_then(|()| check_tail("in", prompt))
                 .and_then(|()| check_tail("out", output))
                 .or_else(wrong),
@@ -257,7 +261,7 @@ impl Gaps {
 impl Arrivals {
     fn new(spec: &SyntheticSpec) -> Arrivals {
         let cv = spec.inter_arrival_cv();
-        let phases = (spec.profile == Profile::Mix && spec.rate_rps.is_finite()).then(|| Phases::new(spec.seed));
+        let phases = (spec.profile == TrafficProfile::Mix && spec.rate_rps.is_finite()).then(|| Phases::new(spec.seed));
         Arrivals {
             gaps: Gaps::new(spec.rate_rps, cv),
             stream: seed::stream(spec.seed, "synthetic.arrivals", 0),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use kvtide_envs::sched::{Admittance, Outcome, PreemptedAs, Refusal, RequestId, Source, StepPlan, V0};
+use kvtide_envs::sched::{AllocStatus, Outcome, PreemptedAs, PrefillSource, Refusal, RequestId, StepPlan, V0};
 use kvtide_envs::tier::{Route, Tier};
 
 /// Requests decoding one token each, in scheduled order.
@@ -38,12 +38,12 @@ impl Line {
         let ids = |list: &[RequestId]| list.iter().map(|id| id.0).collect::<Vec<u32>>();
         let pairs = |list: &[(RequestId, u32)]| list.iter().map(|&(id, blocks)| (id.0, blocks)).collect();
         let source = |source| match source {
-            Source::Waiting => 'W',
-            Source::Continued => 'C',
-            Source::Swapped => 'S',
+            PrefillSource::Waiting => 'W',
+            PrefillSource::Continued => 'C',
+            PrefillSource::Swapped => 'S',
         };
         let refused = |list: &[Refusal]| {
-            let status = |refusal: &Refusal| if refusal.status == Admittance::Later { "later" } else { "never" };
+            let status = |refusal: &Refusal| if refusal.status == AllocStatus::Later { "later" } else { "never" };
             list.iter().map(|refusal| (refusal.id.0, refusal.need, refusal.free, status(refusal))).collect()
         };
         let how = |how| if how == PreemptedAs::Swap { 'S' } else { 'R' };

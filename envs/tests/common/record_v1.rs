@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use kvtide_envs::sched::{Outcome, Refusal, RequestId, Source, StepPlan, Test, V1};
+use kvtide_envs::sched::{Outcome, PrefillSource, Refusal, RequestId, StepPlan, Test, V1};
 use serde_json::{Map, Value, json};
 
 /// One step. Field names are the log's.
@@ -50,7 +50,7 @@ impl Record {
     /// Of our scheduler, after `schedule`; what finishes is added later.
     pub fn of(plan: &StepPlan, scheduler: &V1) -> Record {
         let scheduled = scheduler.scheduled(plan);
-        let admitted = |id| plan.prefills.iter().any(|chunk| chunk.id == id && chunk.source == Source::Waiting);
+        let admitted = |id| plan.prefills.iter().any(|chunk| chunk.id == id && chunk.source == PrefillSource::Waiting);
         let again = |id| scheduler.view(id).preemptions > 0;
         let admissions = |wanted: bool| {
             let list = scheduled.iter().filter(|turn| admitted(turn.id) && again(turn.id) == wanted);

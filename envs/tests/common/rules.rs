@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kvtide_envs::kv::BlockId;
-use kvtide_envs::sched::{PreemptedAs, RequestId, Source, Stage, StepPlan, V0};
+use kvtide_envs::sched::{PreemptedAs, PrefillSource, RequestId, Stage, StepPlan, V0};
 use kvtide_envs::tier::{Route, Tier};
 use kvtide_runtime::{Admission, Controls, Preemption};
 
@@ -72,7 +72,7 @@ fn orders(before: &V0, plan: &StepPlan, after: &V0, controls: &Controls) -> Resu
     let recomputed: Vec<RequestId> = victims(PreemptedAs::Recompute).collect();
     let swapped_out: Vec<RequestId> = victims(PreemptedAs::Swap).collect();
     let swapped_in: Vec<RequestId> = plan.moved[Route::HostToGpu].iter().map(|swap| swap.0).collect();
-    let from_waiting = plan.prefills.iter().filter(|prefill| prefill.source == Source::Waiting);
+    let from_waiting = plan.prefills.iter().filter(|prefill| prefill.source == PrefillSource::Waiting);
     let admitted: Vec<RequestId> = from_waiting.map(|prefill| prefill.id).collect();
 
     let stayed = before.waiting().filter(|id| !admitted.contains(id));
@@ -105,7 +105,7 @@ fn watermark(plan: &StepPlan, after: &V0, controls: &Controls) -> Result<(), Str
     let pool = after.pool(Tier::Gpu).num_blocks();
     let reserve = (controls.watermark * f64::from(pool)).floor() as u32;
     let came = !plan.moved[Route::HostToGpu].is_empty()
-        || plan.prefills.iter().any(|prefill| prefill.source == Source::Waiting);
+        || plan.prefills.iter().any(|prefill| prefill.source == PrefillSource::Waiting);
     ensure(
         !came || after.running().len() == 1 || after.pool(Tier::Gpu).num_free() >= reserve,
         "admission leaves the watermark free",

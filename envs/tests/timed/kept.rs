@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 
-use kvtide_envs::calibrate::{Kept, Measured, Schedule, measure};
+use kvtide_envs::calibrate::{Measured, MeasurementPlan, TimingsFile, measure};
 use kvtide_envs::deploy::EngineKind;
 use tempfile::tempdir;
 
@@ -13,8 +13,8 @@ fn quiet() -> Synthetic {
     Synthetic { noise: 0.0, ..synthetic::all(1).remove(0) }
 }
 
-fn schedule() -> Schedule {
-    Schedule::new(&quiet().deployment.engine(EngineKind::V1), 60, 3)
+fn schedule() -> MeasurementPlan {
+    MeasurementPlan::new(&quiet().deployment.engine(EngineKind::V1), 60, 3)
 }
 
 #[test]
@@ -23,7 +23,8 @@ fn a_run_that_was_broken_off_goes_on_from_its_file() {
     let path = folder.path().join("timings.json");
     for most in [0, 26, usize::MAX] {
         let mut until = |done| if done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-        let (measured, ended) = Kept::open(Some(&path)).unwrap().complete(&schedule, &mut quiet(), &mut until).unwrap();
+        let (measured, ended) =
+            TimingsFile::open(Some(&path)).unwrap().complete(&schedule, &mut quiet(), &mut until).unwrap();
         assert_eq!((measured.len(), ended.is_break()), (most.clamp(1, schedule.len()), most < schedule.len()));
         assert_eq!(Measured::read(&path).unwrap(), measured);
     }
@@ -32,9 +33,11 @@ fn a_run_that_was_broken_off_goes_on_from_its_file() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     // Nothing is left to time, and without a file nothing is kept.
     let mut never = |done: usize| -> ControlFlow<()> { unreachable!("{done} are all") };
-    assert!(Kept::open(Some(&path)).unwrap().complete(&schedule, &mut quiet(), &mut never).unwrap().1.is_continue());
+    assert!(
+        TimingsFile::open(Some(&path)).unwrap().complete(&schedule, &mut quiet(), &mut never).unwrap().1.is_continue()
+    );
     let mut stop = |_| ControlFlow::Break(());
-    assert_eq!(Kept::open(None).unwrap().complete(&schedule, &mut quiet(), &mut stop).unwrap().0.len(), 1);
+    assert_eq!(TimingsFile::open(None).unwrap().complete(&schedule, &mut quiet(), &mut stop).unwrap().0.len(), 1);
 }
 
 #[test]
@@ -44,7 +47,7 @@ fn a_file_that_is_of_no_use_is_told() {
     let on = &mut |_| ControlFlow::Continue(());
     let open = |text: &str| {
         fs::write(&path, text).unwrap();
-        Kept::open(Some(&path))
+        TimingsFile::open(Some(&path))
     };
     let told = open("[]").unwrap_err().to_string();
     assert!(told.starts_with(&format!("{}: no timings of a device: ", path.display())), "{told}");
@@ -64,6 +67,6 @@ fn a_file_that_is_of_no_use_is_told() {
     // Found out before the first measurement, not after ten.
     let nowhere = folder.path().join("no/such/folder.json");
     let mut never = |done: usize| -> ControlFlow<()> { unreachable!("{done} are timed and cannot be kept") };
-    let told = Kept::open(Some(&nowhere)).unwrap().complete(&schedule, &mut quiet(), &mut never).unwrap_err();
+    let told = TimingsFile::open(Some(&nowhere)).unwrap().complete(&schedule, &mut quiet(), &mut never).unwrap_err();
     assert!(told.to_string().contains("folder.json: cannot write: "), "{told}");
 }

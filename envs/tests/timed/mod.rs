@@ -8,15 +8,15 @@ mod synthetic;
 use std::ops::ControlFlow;
 
 use kvtide_envs::calibrate::{
-    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, Overlap, Point, Role, Schedule, StepShape, Timed,
-    Timing, fit, measure, render,
+    DeviceAbout, Direction, FitError, Fitted, MeasureError, Measured, MeasurementPlan, Overlap, Role, StepPoint,
+    StepShape, TimedDevice, Timing, fit, measure, render,
 };
 use kvtide_envs::cost::{Chunk, CostModel};
-use kvtide_envs::deploy::{Deployment, EngineKind, Kernels};
+use kvtide_envs::deploy::{Deployment, EngineKind, KernelTimes};
 use synthetic::Synthetic;
 
 fn measured(device: &mut Synthetic, budget: u32) -> Measured {
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), budget, 20);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), budget, 20);
     measure(&schedule, device, &mut |_| {}).unwrap()
 }
 
@@ -30,7 +30,7 @@ fn tiles(seed: u64) -> Synthetic {
     synthetic::all(seed).into_iter().find(|device| device.name == "tiles").unwrap()
 }
 
-fn kernels(measured: &Measured, device: &Synthetic) -> Kernels {
+fn kernels(measured: &Measured, device: &Synthetic) -> KernelTimes {
     fit(measured, &device.deployment).unwrap().hardware.kernels.unwrap()
 }
 
@@ -73,7 +73,7 @@ fn what_a_card_reaches_holds_for_another_model() {
     let qwen: Deployment = "qwen2.5-7b@h200".parse().unwrap();
     let other = Synthetic { deployment: qwen.clone(), ..tiles(2) };
     let cost = CostModel::new(&Deployment { hardware: fitted.hardware, ..qwen.clone() }, 16);
-    let schedule = Schedule::new(&qwen.engine(EngineKind::V1), 1000, 1);
+    let schedule = MeasurementPlan::new(&qwen.engine(EngineKind::V1), 1000, 1);
     let off = |shape: &StepShape| (cost.device_seconds(&shape.load()) / other.truth(shape) - 1.0).abs();
     let mut errors: Vec<f64> = schedule.steps.iter().map(|(_, shape)| off(shape)).collect();
     errors.sort_by(f64::total_cmp);
@@ -137,7 +137,7 @@ fn the_report_tells_each_kind_and_what_was_missed() {
 /// A device that fails at its first copy.
 struct Failing(Synthetic);
 
-impl Timed for Failing {
+impl TimedDevice for Failing {
     fn about(&self) -> DeviceAbout {
         self.0.about()
     }
@@ -162,7 +162,7 @@ impl Timed for Failing {
 #[test]
 fn a_device_that_fails_is_told_with_what_was_asked_of_it() {
     let device = tiles(1);
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 1000, 20);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), 1000, 20);
     let mut watched = Vec::new();
     let error = measure(&schedule, &mut Failing(device), &mut |done| watched.push(done)).unwrap_err();
     assert_eq!(error.to_string(), "cannot time 1 blocks copied in: out of pinned memory");
@@ -214,7 +214,7 @@ fn however_many_sizes_are_timed_the_curve_stays_small() {
         // A curve that bends everywhere.
         let mut timing = point.timing;
         timing.seconds = 4e-3 + 1e-8 * f64::from(tokens).powi(3);
-        measured.steps.push(Point { role: Role::Fit, shape, timing });
+        measured.steps.push(StepPoint { role: Role::Fit, shape, timing });
     }
     let kernels = kernels(&measured, &device);
     assert_eq!((kernels.validate(), kernels.tokens.len() <= 64), (Ok(()), true));
@@ -260,7 +260,7 @@ fn points_that_cannot_be_are_refused() {
 fn measuring_goes_on_where_it_was_broken_off() {
     let quiet = || Synthetic { noise: 0.0, ..synthetic::all(1).remove(0) };
     let mut device = quiet();
-    let schedule = Schedule::new(&device.deployment.engine(EngineKind::V1), 60, 3);
+    let schedule = MeasurementPlan::new(&device.deployment.engine(EngineKind::V1), 60, 3);
     let whole = measure(&schedule, &mut quiet(), &mut |_| {}).unwrap();
     let mut measured = Measured::begin(&schedule, &mut device).unwrap();
     for most in [5, 30, usize::MAX] {

@@ -2,11 +2,11 @@
 
 use kvtide_envs::calibrate::StepShape;
 use kvtide_envs::cost::{Chunk, CostModel, StepLoad};
-use kvtide_envs::deploy::{Deployment, Kernels};
+use kvtide_envs::deploy::{Deployment, KernelTimes};
 use kvtide_envs::tier::Links;
 use proptest::prelude::*;
 
-fn kernels() -> impl Strategy<Value = Kernels> {
+fn kernels() -> impl Strategy<Value = KernelTimes> {
     let knots = prop::collection::btree_map(1..10_000_u32, 0.0..2.0_f64, 2..64);
     let attention = (0.05..1.0_f64, 0.0..1e-5_f64, 0.05..1.0_f64, 1..300_u32, 0.0..1e-4_f64);
     (knots, attention, 0.0..0.01_f64, 0.0..=1.0_f64).prop_map(|(knots, attention, launch, swap_overlap)| {
@@ -15,7 +15,7 @@ fn kernels() -> impl Strategy<Value = Kernels> {
             height += rise;
             height
         };
-        Kernels {
+        KernelTimes {
             tokens: knots.keys().copied().collect(),
             ps_per_weight: knots.values().map(climb).collect(),
             decode_bandwidth: attention.0,
@@ -37,7 +37,7 @@ fn shapes() -> impl Strategy<Value = StepShape> {
     })
 }
 
-fn cost(kernels: Kernels, devices: u32) -> CostModel {
+fn cost(kernels: KernelTimes, devices: u32) -> CostModel {
     let mut deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
     deployment.hardware.kernels = Some(kernels);
     assert_eq!(deployment.hardware.validate(), Ok(()));

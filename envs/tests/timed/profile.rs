@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use kvtide_envs::deploy::{Hardware, Profile, Provenance, Setting};
+use kvtide_envs::deploy::{FittedTo, Hardware, HardwareProfile, Setting};
 
 use super::{fitted, tiles};
 
-fn profile() -> Profile {
+fn profile() -> HardwareProfile {
     let fitted = fitted(&mut tiles(1));
-    let provenance = Some(Provenance::Timings(fitted.provenance("2026-11-22")));
-    Profile { hardware: Hardware { name: "h200-timed".to_owned(), ..fitted.hardware }, provenance }
+    let provenance = Some(FittedTo::Timings(fitted.provenance("2026-11-22")));
+    HardwareProfile { hardware: Hardware { name: "h200-timed".to_owned(), ..fitted.hardware }, provenance }
 }
 
 #[test]
@@ -19,13 +19,13 @@ fn a_fit_is_written_and_read_again() {
     let text = profile.to_toml();
     assert!(text.contains("\n[hardware.kernels]\ntokens = [1, "), "{text}");
     assert!(text.contains("\n[timings]\ndevice = \"tiles\"\n"), "{text}");
-    assert_eq!(Profile::parse(&text), Ok(profile.clone()));
+    assert_eq!(HardwareProfile::parse(&text), Ok(profile.clone()));
     let json = serde_json::to_string(&profile).unwrap();
-    assert_eq!(serde_json::from_str::<Profile>(&json).unwrap(), profile);
+    assert_eq!(serde_json::from_str::<HardwareProfile>(&json).unwrap(), profile);
     // What there was before reads as it did, and is written as it was.
     let committed = include_str!("../../src/deploy/profiles/rtx-4090-measured.toml");
-    let served = Profile::parse(committed).unwrap();
-    assert!(matches!(served.provenance, Some(Provenance::Run(_))) && served.hardware.kernels.is_none());
+    let served = HardwareProfile::parse(committed).unwrap();
+    assert!(matches!(served.provenance, Some(FittedTo::Run(_))) && served.hardware.kernels.is_none());
     let values = |text: &str| {
         text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -45,7 +45,7 @@ fn hostile_profiles_are_refused_with_line_and_value() {
     let with = |key: &str, value: &str| {
         let changed =
             good.lines().map(|line| if line.starts_with(key) { format!("{key} = {value}") } else { line.to_owned() });
-        let (line, reason) = Profile::parse(&changed.collect::<Vec<_>>().join("\n")).unwrap_err();
+        let (line, reason) = HardwareProfile::parse(&changed.collect::<Vec<_>>().join("\n")).unwrap_err();
         assert_eq!(line, Some(line_of(key)), "{key} = {value}: {reason}");
         reason
     };
@@ -66,7 +66,7 @@ fn hostile_profiles_are_refused_with_line_and_value() {
             _ => line.to_owned(),
         };
         let text: String = good.lines().map(|text| line(text) + "\n").collect();
-        let (line, reason) = Profile::parse(&text).unwrap_err();
+        let (line, reason) = HardwareProfile::parse(&text).unwrap_err();
         (line.unwrap() - line_of("tokens"), reason, text)
     };
     let told = |tokens, times| {
@@ -87,16 +87,16 @@ fn hostile_profiles_are_refused_with_line_and_value() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.toml");
     std::fs::write(&path, text).unwrap();
-    assert!(Profile::read(&path).unwrap_err().to_string().ends_with("many.toml: longer than 1048576 bytes"));
-    assert!(Profile::read(Path::new("nowhere.toml")).is_err());
+    assert!(HardwareProfile::read(&path).unwrap_err().to_string().ends_with("many.toml: longer than 1048576 bytes"));
+    assert!(HardwareProfile::read(Path::new("nowhere.toml")).is_err());
 
     let run = include_str!("../../src/deploy/profiles/rtx-4090-measured.toml");
     let both = format!("{good}\n{}", &run[run.find("[provenance]").unwrap()..]);
-    assert!(Profile::parse(&both).unwrap_err().1.starts_with("both [provenance] and [timings]"));
-    let (line, reason) = Profile::parse(&good.replace("driver = ", "drivers = ")).unwrap_err();
+    assert!(HardwareProfile::parse(&both).unwrap_err().1.starts_with("both [provenance] and [timings]"));
+    let (line, reason) = HardwareProfile::parse(&good.replace("driver = ", "drivers = ")).unwrap_err();
     assert_eq!(line, Some(line_of("driver")));
     assert!(reason.starts_with("unknown field `drivers`"), "{reason}");
-    let (line, reason) = Profile::parse(&good.replace("chunk_tile = ", "chunk_tiles = ")).unwrap_err();
+    let (line, reason) = HardwareProfile::parse(&good.replace("chunk_tile = ", "chunk_tiles = ")).unwrap_err();
     assert_eq!(line, Some(line_of("chunk_tile")));
     assert!(reason.starts_with("unknown field `chunk_tiles`"), "{reason}");
 }

@@ -1,6 +1,6 @@
 //! Devices whose truth is known: formulas with the ways in which real kernels leave a roofline, and noise.
 
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, StepShape, Timed, Timing};
+use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, StepShape, TimedDevice, Timing};
 use kvtide_envs::cost::Chunk;
 use kvtide_envs::deploy::{Deployment, Hardware, Model};
 use kvtide_envs::seed::{Stream, stream};
@@ -237,7 +237,7 @@ fn widths(model: &Model) -> [(f64, f64); 4] {
     [(hidden, heads + kv), (heads, hidden), (hidden, 2.0 * inner), (inner, hidden)]
 }
 
-impl Timed for Synthetic {
+impl TimedDevice for Synthetic {
     fn about(&self) -> DeviceAbout {
         DeviceAbout {
             name: self.name.to_owned(),

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::buffer::{Buffer, Plain, guarded, poisoned};
+use super::buffer::{AlignedBuffer, Plain, guarded, poisoned};
 use super::layer::{Want, compare, near};
 use super::random::Random;
-use super::{Arg, Check, Launcher};
+use super::{Check, CheckArg, Launcher};
 use crate::launch::{self, BLOCK_SIZE, DecodeItem, Geometry, MergeItem, NO_PARTIAL, PrefillChunk, PrefillItem};
 use crate::reference::{Attended, Element, KvLayer, KvSequence, attend};
 
@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Sequences in a pool: their lengths, block tables, and keys and values in one layer of it.
-struct Cache {
+struct PagedCache {
     element: Element,
     layer: KvLayer,
     group: usize,
@@ -31,7 +31,7 @@ struct Cache {
     noise: f64,
 }
 
-impl Cache {
+impl PagedCache {
     fn draw(random: &mut Random, lengths: Vec<u32>, most_heads: u32) -> Self {
         let element = random.element();
         let (layers, head_dim) = (random.range(1, 2) as usize, random.one_of(&[64, 128]));
@@ -106,8 +106,8 @@ impl Cache {
 }
 
 /// Bytes of items.
-fn words<const N: usize>(items: impl Iterator<Item = [u32; N]>) -> Buffer {
-    Buffer::of(&guarded(items.flatten().collect::<Vec<u32>>()))
+fn words<const N: usize>(items: impl Iterator<Item = [u32; N]>) -> AlignedBuffer {
+    AlignedBuffer::of(&guarded(items.flatten().collect::<Vec<u32>>()))
 }
 
 /// Accumulators and states: `f32` as bits.
@@ -120,7 +120,7 @@ impl Partials {
     /// Partial row `row` is attention of a row of queries over `tokens` of a sequence.
     fn compare(
         &self,
-        cache: &Cache,
+        cache: &PagedCache,
         row: u32,
         query: &[u16],
         sequence: usize,
@@ -162,26 +162,34 @@ impl Partials {
 }
 
 /// A batch of query rows, a stride apart, and what comes of them.
-struct Batch<'a> {
-    cache: &'a Cache,
+struct QueryBatch<'a> {
+    cache: &'a PagedCache,
     stride: usize,
     query: Vec<u16>,
     out_stride: usize,
-    out: Buffer,
-    values: Buffer,
-    states: Buffer,
+    out: AlignedBuffer,
+    values: AlignedBuffer,
+    states: AlignedBuffer,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> QueryBatch<'a> {
     /// Nothing is written so far: neither the results of `rows` rows nor `partials` partial results.
-    fn new(random: &mut Random, cache: &'a Cache, rows: usize, partials: usize) -> Self {
+    fn new(random: &mut Random, cache: &'a PagedCache, rows: usize, partials: usize) -> Self {
         let stride = cache.width() + 8 * random.range(0, 3) as usize;
         let query = random.normals(cache.element, rows * stride, 1.0);
         let out_stride = cache.width() + 4 * random.range(0, 3) as usize;
         // All bits set is a NaN; the guard's pattern stays what it is.
-        let values = Buffer::of(&guarded(vec![u32::MAX; partials * cache.width()]));
-        let states = Buffer::of(&guarded(vec![u32::MAX; partials * cache.heads() * 2]));
-        Self { cache, stride, query, out_stride, out: Buffer::of(&poisoned::<u16>(rows * out_stride)), values, states }
+        let values = AlignedBuffer::of(&guarded(vec![u32::MAX; partials * cache.width()]));
+        let states = AlignedBuffer::of(&guarded(vec![u32::MAX; partials * cache.heads() * 2]));
+        Self {
+            cache,
+            stride,
+            query,
+            out_stride,
+            out: AlignedBuffer::of(&poisoned::<u16>(rows * out_stride)),
+            values,
+            states,
+        }
     }
 
     fn query(&self, row: usize) -> &[u16] {
@@ -194,28 +202,28 @@ impl<'a> Batch<'a> {
         launcher: &mut dyn Launcher,
         kernel: &str,
         geometry: &Geometry,
-        items: &Buffer,
+        items: &AlignedBuffer,
     ) -> Result<Partials, String> {
         let cache = self.cache;
         launcher.launch(
             &cache.entry(kernel),
             geometry,
             &mut [
-                Arg::In(Buffer::of(&guarded(self.query.clone())).bytes()),
-                Arg::U64(self.stride as u64),
-                Arg::In(Buffer::of(&cache.pool).bytes()),
-                Arg::U64(cache.layer.block_stride as u64),
-                Arg::U64(cache.layer.key_offset as u64),
-                Arg::U64(cache.layer.value_offset as u64),
-                Arg::In(Buffer::of(&guarded(cache.tables.clone())).bytes()),
-                Arg::In(items.bytes()),
-                Arg::Out(self.values.bytes_mut()),
-                Arg::Out(self.states.bytes_mut()),
-                Arg::Out(self.out.bytes_mut()),
-                Arg::U64(self.out_stride as u64),
-                Arg::U32(cache.layer.kv_heads as u32),
-                Arg::U32(cache.group as u32),
-                Arg::F32(cache.scale),
+                CheckArg::In(AlignedBuffer::of(&guarded(self.query.clone())).bytes()),
+                CheckArg::U64(self.stride as u64),
+                CheckArg::In(AlignedBuffer::of(&cache.pool).bytes()),
+                CheckArg::U64(cache.layer.block_stride as u64),
+                CheckArg::U64(cache.layer.key_offset as u64),
+                CheckArg::U64(cache.layer.value_offset as u64),
+                CheckArg::In(AlignedBuffer::of(&guarded(cache.tables.clone())).bytes()),
+                CheckArg::In(items.bytes()),
+                CheckArg::Out(self.values.bytes_mut()),
+                CheckArg::Out(self.states.bytes_mut()),
+                CheckArg::Out(self.out.bytes_mut()),
+                CheckArg::U64(self.out_stride as u64),
+                CheckArg::U32(cache.layer.kv_heads as u32),
+                CheckArg::U32(cache.group as u32),
+                CheckArg::F32(cache.scale),
             ],
         )?;
         let partials = Partials { values: self.values.read(), states: self.states.read() };
@@ -232,13 +240,13 @@ impl<'a> Batch<'a> {
             &format!("kvtide_paged_merge_{}", self.cache.element.suffix()),
             &launch::paged_merge(merges.len(), heads, head_dim),
             &mut [
-                Arg::In(self.values.bytes()),
-                Arg::In(self.states.bytes()),
-                Arg::In(words(merges.iter().map(MergeItem::words)).bytes()),
-                Arg::Out(self.out.bytes_mut()),
-                Arg::U64(self.out_stride as u64),
-                Arg::U32(heads),
-                Arg::U32(head_dim),
+                CheckArg::In(self.values.bytes()),
+                CheckArg::In(self.states.bytes()),
+                CheckArg::In(words(merges.iter().map(MergeItem::words)).bytes()),
+                CheckArg::Out(self.out.bytes_mut()),
+                CheckArg::U64(self.out_stride as u64),
+                CheckArg::U32(heads),
+                CheckArg::U32(head_dim),
             ],
         )
     }
@@ -262,7 +270,7 @@ fn paged_decode(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let random = &mut Random::new(seed);
     let sequences = random.range(1, 3);
     let lengths = (0..sequences).map(|_| random.one_of(&[0, 1, 15, 16, 17, 63, 64, 130, 300])).collect();
-    let cache = Cache::draw(random, lengths, 8);
+    let cache = PagedCache::draw(random, lengths, 8);
     let (items, merges) = launch::decode_items(
         &cache.lengths,
         &cache.table_starts,
@@ -281,7 +289,7 @@ fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), Stri
     // Sometimes nothing at all.
     let tokens = random.one_of(&[0, 1, 1, 1]) * random.range(0, 16 * most_blocks);
     let lengths = vec![tokens, random.range(1, 100)];
-    let cache = Cache::draw(random, lengths, 10);
+    let cache = PagedCache::draw(random, lengths, 10);
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);
     for (row, (&length, &table)) in (0_u32..).zip(cache.lengths.iter().zip(&cache.table_starts)) {
         let first = partial;
@@ -299,12 +307,12 @@ fn paged_decode_split(launcher: &mut dyn Launcher, seed: u64) -> Result<(), Stri
 fn run_decode(
     launcher: &mut dyn Launcher,
     random: &mut Random,
-    cache: &Cache,
+    cache: &PagedCache,
     items: &[DecodeItem],
     merges: &[MergeItem],
 ) -> Result<(), String> {
     let partials = merges.iter().map(|merge| merge.count as usize).sum();
-    let mut batch = Batch::new(random, cache, cache.lengths.len(), partials);
+    let mut batch = QueryBatch::new(random, cache, cache.lengths.len(), partials);
     let geometry = launch::paged_decode(items.len(), cache.layer.kv_heads as u32, cache.group as u32);
     let item_words = words(items.iter().map(DecodeItem::words));
     let partials = batch.attend(launcher, "paged_decode", &geometry, &item_words)?;
@@ -318,13 +326,13 @@ fn run_decode(
 
 /// Chunks `[context, tokens]` of prompts of their own, one below the other.
 struct Chunks {
-    cache: Cache,
+    cache: PagedCache,
     chunks: Vec<PrefillChunk>,
 }
 
 impl Chunks {
     fn draw(random: &mut Random, sizes: &[[u32; 2]]) -> Self {
-        let cache = Cache::draw(random, sizes.iter().map(|[context, tokens]| context + tokens).collect(), 8);
+        let cache = PagedCache::draw(random, sizes.iter().map(|[context, tokens]| context + tokens).collect(), 8);
         let mut row = 0;
         let place = |(&[context, tokens], &table): (&[u32; 2], &u32)| {
             row += tokens;
@@ -352,7 +360,7 @@ impl Chunks {
         let seen = self.seen();
         let last = |item: &PrefillItem| item.partial as usize + (item.tokens * item.stride) as usize;
         let cut = || items.iter().filter(|item| item.partial != NO_PARTIAL);
-        let mut batch = Batch::new(random, &self.cache, seen.len(), cut().map(last).max().unwrap_or(0));
+        let mut batch = QueryBatch::new(random, &self.cache, seen.len(), cut().map(last).max().unwrap_or(0));
         let layer = &self.cache.layer;
         let geometry = launch::paged_prefill(items.len(), layer.kv_heads as u32, layer.head_dim as u32);
         let item_words = words(items.iter().map(PrefillItem::words));

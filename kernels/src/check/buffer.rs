@@ -27,12 +27,12 @@ plain!(u16: 0xA5A5, u32: 0xA5A5_A5A5, u64: 0xA5A5_A5A5_A5A5_A5A5);
 const GUARD: usize = 64;
 
 /// Bytes that start at a multiple of 16.
-pub(super) struct Buffer {
+pub(super) struct AlignedBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Buffer {
+impl AlignedBuffer {
     pub(super) fn of<T: Plain>(values: &[T]) -> Self {
         let mut raw = Vec::new();
         for &value in values {
@@ -70,7 +70,7 @@ pub(super) fn guarded<T: Plain>(mut values: Vec<T>) -> Vec<T> {
 }
 
 /// All of a buffer, guard and untouched parts too, is as expected.
-pub(super) fn same<T: Plain + std::fmt::LowerHex>(what: &str, got: &Buffer, want: &[T]) -> Result<(), String> {
+pub(super) fn same<T: Plain + std::fmt::LowerHex>(what: &str, got: &AlignedBuffer, want: &[T]) -> Result<(), String> {
     let got = got.read::<T>();
     match got.iter().zip(want).position(|(got, want)| got != want) {
         None if got.len() == want.len() => Ok(()),

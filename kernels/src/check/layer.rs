@@ -1,8 +1,8 @@
 //! The small kernels of a transformer layer: within what rounding explains.
 
-use super::buffer::{Buffer, guarded, poisoned, same};
+use super::buffer::{AlignedBuffer, guarded, poisoned, same};
 use super::random::Random;
-use super::{Arg, Check, Launcher};
+use super::{Check, CheckArg, Launcher};
 use crate::launch;
 use crate::reference::{self, Element};
 
@@ -27,7 +27,7 @@ pub(super) fn near(element: Element, value: f64, noise: f64) -> Want {
 }
 
 /// Every element of a guarded output is as wanted; a NaN is near nothing.
-pub(super) fn compare(what: &str, element: Element, got: &Buffer, want: &[Want]) -> Result<(), String> {
+pub(super) fn compare(what: &str, element: Element, got: &AlignedBuffer, want: &[Want]) -> Result<(), String> {
     let got = got.read::<u16>();
     for (i, &bits) in got.iter().enumerate() {
         match want.get(i).copied().unwrap_or(Want::Poison) {
@@ -63,21 +63,21 @@ fn rms_norm(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
         stored.extend(kept);
         want.extend(out.iter().map(|&value| near(element, value, value.abs() * F32_NOISE)));
     }
-    let mut residual = Buffer::of(&guarded(residual));
-    let mut out = Buffer::of(&poisoned::<u16>(tokens * width));
-    let delta = Buffer::of(&guarded(delta));
+    let mut residual = AlignedBuffer::of(&guarded(residual));
+    let mut out = AlignedBuffer::of(&poisoned::<u16>(tokens * width));
+    let delta = AlignedBuffer::of(&guarded(delta));
     let geometry = random.geometry(launch::rms_norm(tokens as u32, width as u32), false, 512);
     launcher.launch(
         &format!("kvtide_rms_norm_{}", element.suffix()),
         &geometry,
         &mut [
-            Arg::Out(residual.bytes_mut()),
-            if with_delta { Arg::In(delta.bytes()) } else { Arg::Null },
-            Arg::In(Buffer::of(&weight).bytes()),
-            Arg::Out(out.bytes_mut()),
-            Arg::U32(tokens as u32),
-            Arg::U32(width as u32),
-            Arg::F32(epsilon),
+            CheckArg::Out(residual.bytes_mut()),
+            if with_delta { CheckArg::In(delta.bytes()) } else { CheckArg::Null },
+            CheckArg::In(AlignedBuffer::of(&weight).bytes()),
+            CheckArg::Out(out.bytes_mut()),
+            CheckArg::U32(tokens as u32),
+            CheckArg::U32(width as u32),
+            CheckArg::F32(epsilon),
         ],
     )?;
     same("residual", &residual, &guarded(stored))?;
@@ -95,16 +95,16 @@ fn silu_mul(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
         .flat_map(|row| reference::silu_mul(element, row))
         .map(|value| near(element, value, value.abs() * F32_NOISE))
         .collect();
-    let mut out = Buffer::of(&poisoned::<u16>(tokens * width));
+    let mut out = AlignedBuffer::of(&poisoned::<u16>(tokens * width));
     let geometry = random.geometry(launch::silu_mul(tokens as u32, width as u32), true, 256);
     launcher.launch(
         &format!("kvtide_silu_mul_{}", element.suffix()),
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&guarded(gate_up)).bytes()),
-            Arg::Out(out.bytes_mut()),
-            Arg::U32(tokens as u32),
-            Arg::U32(width as u32),
+            CheckArg::In(AlignedBuffer::of(&guarded(gate_up)).bytes()),
+            CheckArg::Out(out.bytes_mut()),
+            CheckArg::U32(tokens as u32),
+            CheckArg::U32(width as u32),
         ],
     )?;
     compare("out", element, &out, &want)
@@ -134,19 +134,19 @@ fn rope(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
             }
         }
     }
-    let mut qk = Buffer::of(&guarded(rows));
+    let mut qk = AlignedBuffer::of(&guarded(rows));
     let geometry = random.geometry(launch::rope(tokens as u32, heads as u32, head_dim as u32), false, 256);
     launcher.launch(
         &format!("kvtide_rope_{}", element.suffix()),
         &geometry,
         &mut [
-            Arg::Out(qk.bytes_mut()),
-            Arg::U64(row_stride as u64),
-            Arg::In(Buffer::of(&guarded(positions)).bytes()),
-            Arg::U32(tokens as u32),
-            Arg::U32(heads as u32),
-            Arg::U32(head_dim as u32),
-            Arg::F32(theta),
+            CheckArg::Out(qk.bytes_mut()),
+            CheckArg::U64(row_stride as u64),
+            CheckArg::In(AlignedBuffer::of(&guarded(positions)).bytes()),
+            CheckArg::U32(tokens as u32),
+            CheckArg::U32(heads as u32),
+            CheckArg::U32(head_dim as u32),
+            CheckArg::F32(theta),
         ],
     )?;
     compare("qk", element, &qk, &want)
@@ -164,17 +164,17 @@ fn argmax(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
         _ => random.bits16(rows * row_stride),
     };
     let want = (0..rows).map(|row| reference::argmax(element, &logits[row * row_stride..][..width])).collect();
-    let mut ids = Buffer::of(&poisoned::<u32>(rows));
+    let mut ids = AlignedBuffer::of(&poisoned::<u32>(rows));
     let geometry = random.geometry(launch::argmax(rows as u32, width as u32), false, 1024);
     launcher.launch(
         &format!("kvtide_argmax_{}", element.suffix()),
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&guarded(logits)).bytes()),
-            Arg::U64(row_stride as u64),
-            Arg::Out(ids.bytes_mut()),
-            Arg::U32(rows as u32),
-            Arg::U32(width as u32),
+            CheckArg::In(AlignedBuffer::of(&guarded(logits)).bytes()),
+            CheckArg::U64(row_stride as u64),
+            CheckArg::Out(ids.bytes_mut()),
+            CheckArg::U32(rows as u32),
+            CheckArg::U32(width as u32),
         ],
     )?;
     same("ids", &ids, &guarded(want))

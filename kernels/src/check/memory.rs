@@ -1,8 +1,8 @@
 //! Kernels that move or hash bytes: bit for bit.
 
-use super::buffer::{Buffer, guarded, poisoned, same};
+use super::buffer::{AlignedBuffer, guarded, poisoned, same};
 use super::random::Random;
-use super::{Arg, Check, Launcher};
+use super::{Check, CheckArg, Launcher};
 use crate::launch;
 use crate::reference::{self, KvLayer};
 
@@ -25,7 +25,7 @@ fn block_copy(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let pairs: Vec<[u32; 2]> =
         targets.iter().map(|&target| [random.range(0, from_blocks as u32 - 1), target]).collect();
     let mut want = poisoned::<u32>(to_blocks * vectors * 4);
-    let mut out = Buffer::of(&want);
+    let mut out = AlignedBuffer::of(&want);
     for &[from, to] in &pairs {
         let (from, to) = (from as usize * vectors * 4, to as usize * vectors * 4);
         want[to..to + vectors * 4].copy_from_slice(&source[from..from + vectors * 4]);
@@ -36,11 +36,11 @@ fn block_copy(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
         "kvtide_block_copy",
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&source).bytes()),
-            Arg::Out(out.bytes_mut()),
-            Arg::In(Buffer::of(&guarded(pairs.concat())).bytes()),
-            Arg::U32(pair_count),
-            Arg::U64(vectors as u64),
+            CheckArg::In(AlignedBuffer::of(&source).bytes()),
+            CheckArg::Out(out.bytes_mut()),
+            CheckArg::In(AlignedBuffer::of(&guarded(pairs.concat())).bytes()),
+            CheckArg::U32(pair_count),
+            CheckArg::U64(vectors as u64),
         ],
     )?;
     same("destination", &out, &want)
@@ -64,20 +64,20 @@ fn block_checksum(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> 
         reference::block_checksum(words, valid, vectors_per_row, block_size)
     };
     let want = guarded(blocks.iter().map(sum).collect());
-    let mut sums = Buffer::of(&guarded(vec![0_u64; count as usize]));
+    let mut sums = AlignedBuffer::of(&guarded(vec![0_u64; count as usize]));
     let usual = launch::block_checksum(count, vectors, launcher.multiprocessors());
     let geometry = random.geometry(usual, true, 256);
     launcher.launch(
         "kvtide_block_checksum",
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&pool).bytes()),
-            Arg::In(Buffer::of(&guarded(blocks.concat())).bytes()),
-            Arg::U32(count),
-            Arg::U32(vectors),
-            Arg::U32(vectors_per_row),
-            Arg::U32(block_size),
-            Arg::Out(sums.bytes_mut()),
+            CheckArg::In(AlignedBuffer::of(&pool).bytes()),
+            CheckArg::In(AlignedBuffer::of(&guarded(blocks.concat())).bytes()),
+            CheckArg::U32(count),
+            CheckArg::U32(vectors),
+            CheckArg::U32(vectors_per_row),
+            CheckArg::U32(block_size),
+            CheckArg::Out(sums.bytes_mut()),
         ],
     )?;
     same("sums", &sums, &want)
@@ -93,20 +93,20 @@ fn kv_fill(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let slots = random.distinct(tokens as usize, all_slots as usize);
     let seeds: Vec<u64> = (0..tokens).map(|_| random.next()).collect();
     let mut want = poisoned::<u32>((all_slots * planes * words_per_row) as usize);
-    let mut pool = Buffer::of(&want);
+    let mut pool = AlignedBuffer::of(&want);
     reference::kv_fill(&mut want, &seeds, &slots, planes as usize, block_size as usize, words_per_row as usize);
     let geometry = random.geometry(launch::kv_fill(tokens, planes, words_per_row), true, 256);
     launcher.launch(
         "kvtide_kv_fill",
         &geometry,
         &mut [
-            Arg::Out(pool.bytes_mut()),
-            Arg::In(Buffer::of(&guarded(seeds)).bytes()),
-            Arg::In(Buffer::of(&guarded(slots)).bytes()),
-            Arg::U32(tokens),
-            Arg::U32(planes),
-            Arg::U32(block_size),
-            Arg::U32(words_per_row),
+            CheckArg::Out(pool.bytes_mut()),
+            CheckArg::In(AlignedBuffer::of(&guarded(seeds)).bytes()),
+            CheckArg::In(AlignedBuffer::of(&guarded(slots)).bytes()),
+            CheckArg::U32(tokens),
+            CheckArg::U32(planes),
+            CheckArg::U32(block_size),
+            CheckArg::U32(words_per_row),
         ],
     )?;
     same("pool", &pool, &want)
@@ -123,7 +123,7 @@ fn kv_scatter(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let row_stride = kv_heads * head_dim + 8 * random.range(0, 3) as usize;
     let (key, value) = (random.bits16(tokens * row_stride), random.bits16(tokens * row_stride));
     let mut want = poisoned::<u16>(blocks * layer.block_stride);
-    let mut pool = Buffer::of(&want);
+    let mut pool = AlignedBuffer::of(&want);
     reference::kv_scatter(&mut want, &layer, &key, &value, row_stride, &slots);
     let usual = launch::kv_scatter(tokens as u32, kv_heads as u32, head_dim as u32);
     let geometry = random.geometry(usual, false, 256);
@@ -131,18 +131,18 @@ fn kv_scatter(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
         "kvtide_kv_scatter",
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&guarded(key)).bytes()),
-            Arg::In(Buffer::of(&guarded(value)).bytes()),
-            Arg::U64(row_stride as u64),
-            Arg::Out(pool.bytes_mut()),
-            Arg::In(Buffer::of(&guarded(slots)).bytes()),
-            Arg::U32(tokens as u32),
-            Arg::U32(kv_heads as u32),
-            Arg::U32(head_dim as u32),
-            Arg::U32(block_size as u32),
-            Arg::U64(layer.block_stride as u64),
-            Arg::U64(layer.key_offset as u64),
-            Arg::U64(layer.value_offset as u64),
+            CheckArg::In(AlignedBuffer::of(&guarded(key)).bytes()),
+            CheckArg::In(AlignedBuffer::of(&guarded(value)).bytes()),
+            CheckArg::U64(row_stride as u64),
+            CheckArg::Out(pool.bytes_mut()),
+            CheckArg::In(AlignedBuffer::of(&guarded(slots)).bytes()),
+            CheckArg::U32(tokens as u32),
+            CheckArg::U32(kv_heads as u32),
+            CheckArg::U32(head_dim as u32),
+            CheckArg::U32(block_size as u32),
+            CheckArg::U64(layer.block_stride as u64),
+            CheckArg::U64(layer.key_offset as u64),
+            CheckArg::U64(layer.value_offset as u64),
         ],
     )?;
     same("pool", &pool, &want)
@@ -154,18 +154,18 @@ fn embed(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     let tokens = random.range(0, 9);
     let table = random.bits16(rows as usize * width);
     let ids: Vec<u32> = (0..tokens).map(|_| random.range(0, rows - 1)).collect();
-    let mut out = Buffer::of(&poisoned::<u16>(tokens as usize * width));
+    let mut out = AlignedBuffer::of(&poisoned::<u16>(tokens as usize * width));
     let want: Vec<u16> = ids.iter().flat_map(|&id| reference::embed(&table, id, width).to_vec()).collect();
     let geometry = random.geometry(launch::embed(tokens, width as u32), false, 256);
     launcher.launch(
         "kvtide_embed",
         &geometry,
         &mut [
-            Arg::In(Buffer::of(&table).bytes()),
-            Arg::In(Buffer::of(&guarded(ids)).bytes()),
-            Arg::Out(out.bytes_mut()),
-            Arg::U32(tokens),
-            Arg::U32(width as u32),
+            CheckArg::In(AlignedBuffer::of(&table).bytes()),
+            CheckArg::In(AlignedBuffer::of(&guarded(ids)).bytes()),
+            CheckArg::Out(out.bytes_mut()),
+            CheckArg::U32(tokens),
+            CheckArg::U32(width as u32),
         ],
     )?;
     same("out", &out, &guarded(want))

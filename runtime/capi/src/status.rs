@@ -112,16 +112,16 @@ impl From<LoadError> for Failure {
 const TEXT_BYTES: usize = 512;
 
 /// A C string of bounded length; what does not fit is cut.
-struct Text {
+struct CText {
     bytes: [u8; TEXT_BYTES],
     len: usize,
 }
 
-impl Text {
-    const EMPTY: Text = Text { bytes: [0; TEXT_BYTES], len: 0 };
+impl CText {
+    const EMPTY: CText = CText { bytes: [0; TEXT_BYTES], len: 0 };
 }
 
-impl Write for Text {
+impl Write for CText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = TEXT_BYTES - 1 - self.len;
         let mut end = text.len().min(room);
@@ -138,7 +138,7 @@ impl Write for Text {
 }
 
 thread_local! {
-    static LAST_ERROR: RefCell<Text> = const { RefCell::new(Text::EMPTY) };
+    static LAST_ERROR: RefCell<CText> = const { RefCell::new(CText::EMPTY) };
 }
 
 /// The text of this thread's last failure.
@@ -150,7 +150,7 @@ fn remember(failure: &dyn fmt::Display) {
     // At the end of a thread there may be no place left to remember anything.
     let _ = LAST_ERROR.try_with(|text| {
         if let Ok(mut text) = text.try_borrow_mut() {
-            *text = Text::EMPTY;
+            *text = CText::EMPTY;
             let _ = write!(text, "{failure}");
         }
     });

@@ -52,9 +52,9 @@ fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
         ranges: &ranges,
         nodes: &[
             // By the first feature, to the same end on either side.
-            rt::Node::Split { feature: 0, left: 1, threshold: 0.5 },
-            rt::Node::Leaf { choices: [level, 4, 0, 2] },
-            rt::Node::Leaf { choices: [level, 4, 0, 2] },
+            rt::TreeNode::Split { feature: 0, left: 1, threshold: 0.5 },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2] },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2] },
         ],
         metadata: &[],
         extensions: &[],

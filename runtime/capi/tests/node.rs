@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, Feature, Node, SCHEMA_HASH};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, Feature, SCHEMA_HASH, TreeNode};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -22,9 +22,9 @@ fn table(threshold: f32, profile: ActionProfile) -> Vec<u8> {
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,
         nodes: &[
-            Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold },
-            Node::Leaf { choices: [8, 1, 1, 0] },
-            Node::Leaf { choices: [1, 0, 1, 0] },
+            TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold },
+            TreeNode::Leaf { choices: [8, 1, 1, 0] },
+            TreeNode::Leaf { choices: [1, 0, 1, 0] },
         ],
         metadata: &[],
         extensions: &[],

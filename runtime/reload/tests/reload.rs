@@ -8,8 +8,8 @@ use std::thread;
 use kvtide_reload::{LoadCounters, LoadError, SharedPolicy};
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::{
-    ACTION_SET_HASH, ActionMask, ActionProfile, FEATURES, Fallback, Feature, GuardConfig, GuardCounters, Node,
-    Observation, SCHEMA_HASH,
+    ACTION_SET_HASH, ActionMask, ActionProfile, FEATURES, Fallback, Feature, GuardConfig, GuardCounters, Observation,
+    SCHEMA_HASH, TreeNode,
 };
 
 /// Watermark levels 6 and 8.
@@ -27,9 +27,9 @@ fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
         ranges: &ranges,
         nodes: &[
             // By the free fraction, to the same end on either side.
-            Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.1 },
-            Node::Leaf { choices: [level, 0, 1, 0] },
-            Node::Leaf { choices: [level, 0, 1, 0] },
+            TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.1 },
+            TreeNode::Leaf { choices: [level, 0, 1, 0] },
+            TreeNode::Leaf { choices: [level, 0, 1, 0] },
         ],
         metadata: &[],
         extensions: &[],
@@ -150,7 +150,7 @@ fn another_table_brings_its_own_fallback() {
     let knows = |fallback: &str| {
         let file = full(FIRST.0);
         let table = kvtide_runtime::Table::parse(&file).unwrap();
-        let (ranges, nodes): (Vec<FeatureRange>, Vec<Node>) = (table.ranges().collect(), table.nodes().collect());
+        let (ranges, nodes): (Vec<FeatureRange>, Vec<TreeNode>) = (table.ranges().collect(), table.nodes().collect());
         let spec = TableSpec {
             profile: table.profile(),
             schema_hash: SCHEMA_HASH,

@@ -1,10 +1,10 @@
 //! What [`heads!`] makes of the declaration in `heads.rs`: [`Head`](super::Head), [`HEADS`](super::HEADS),
 //! [`Controls`](super::Controls), the engines' defaults, and an enum or a list of levels for each head.
 
-use super::{ActionMask, Head, Setting};
+use super::{ActionMask, Head, HeadSetting};
 
 /// What a control is set to: a number, for a head with levels, or one of a set of rules.
-pub(super) trait Value: Copy + PartialEq + 'static {
+pub(super) trait HeadValue: Copy + PartialEq + 'static {
     /// The index in `all` that comes nearest; the lower of equals.
     fn nearest(self, all: &[Self]) -> u8;
 
@@ -12,7 +12,7 @@ pub(super) trait Value: Copy + PartialEq + 'static {
     fn read(text: &str, all: &[Self]) -> Option<Self>;
 
     /// The value, whichever head's it is.
-    fn setting(self) -> Setting;
+    fn setting(self) -> HeadSetting;
 
     /// The value, or the nearest that a scheduler can obey.
     fn sound(self, all: &[Self]) -> Self;
@@ -21,7 +21,7 @@ pub(super) trait Value: Copy + PartialEq + 'static {
     fn allowed(self, head: Head, mask: ActionMask, all: &[Self]) -> Self;
 }
 
-impl Value for f64 {
+impl HeadValue for f64 {
     /// NaN is the first level.
     fn nearest(self, all: &[f64]) -> u8 {
         let distance = |level: usize| all.get(level).map_or(f64::INFINITY, |at| (at - self).abs());
@@ -33,8 +33,8 @@ impl Value for f64 {
         text.parse().ok().filter(|value| (*first..=*last).contains(value))
     }
 
-    fn setting(self) -> Setting {
-        Setting::Level(self)
+    fn setting(self) -> HeadSetting {
+        HeadSetting::Level(self)
     }
 
     /// Between the first level and the last; NaN is the first.
@@ -110,7 +110,7 @@ macro_rules! head {
             }
         }
 
-        impl $crate::action::declare::Value for $values {
+        impl $crate::action::declare::HeadValue for $values {
             fn nearest(self, _: &[$values]) -> u8 {
                 self as u8
             }
@@ -119,8 +119,8 @@ macro_rules! head {
                 $values::from_name(text)
             }
 
-            fn setting(self) -> $crate::action::Setting {
-                $crate::action::Setting::Choice(self.name())
+            fn setting(self) -> $crate::action::HeadSetting {
+                $crate::action::HeadSetting::Choice(self.name())
             }
 
             fn sound(self, _: &[$values]) -> $values {
@@ -234,7 +234,7 @@ macro_rules! heads {
             }
 
             /// What `head` is set to.
-            pub fn get(&self, head: Head) -> $crate::action::Setting {
+            pub fn get(&self, head: Head) -> $crate::action::HeadSetting {
                 match head {
                     $(Head::$head => self.$control.setting(),)+
                 }
@@ -245,7 +245,7 @@ macro_rules! heads {
             pub fn read(self, head: Head, text: &str) -> Option<Controls> {
                 match head {
                     $(Head::$head => {
-                        let value = Value::read(text, $crate::action::declare::head!(all $kind $values))?;
+                        let value = HeadValue::read(text, $crate::action::declare::head!(all $kind $values))?;
                         Some(Controls { $control: value, ..self })
                     })+
                 }

@@ -5,7 +5,7 @@
 //! `choices`, a set of rules. [`heads!`](super::declare) makes everything else of it. Entries are only ever appended, and so
 //! are choices: their numbers are in tables.
 
-use super::declare::{Value, heads};
+use super::declare::{HeadValue, heads};
 use super::profile::ActionProfile;
 
 heads! {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{
     CRC_BYTES, Extension, FORMAT_VERSION, FeatureRange, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES,
-    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, Node, RANGE_BYTES, TableFile, crc32,
+    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, TableFile, TreeNode, crc32,
 };
 use crate::action::{ACTION_SET_HASH, ActionProfile, NUM_HEADS};
 use crate::observation::SCHEMA_HASH;
@@ -22,7 +22,7 @@ pub struct TableSpec<'a> {
     /// What the teacher saw of each feature, in index order.
     pub ranges: &'a [FeatureRange],
     /// The nodes in breadth-first order.
-    pub nodes: &'a [Node],
+    pub nodes: &'a [TreeNode],
     /// Pairs of key and value in increasing order of key; a key has at most 255 bytes, a value at most 65,535.
     pub metadata: &'a [(&'a str, &'a str)],
     /// Extensions in increasing order of id.
@@ -101,7 +101,7 @@ pub fn encode(spec: &TableSpec<'_>, out: &mut [u8]) -> Result<usize, EncodeError
     }
     let found = out.len();
     let out = out.get_mut(..needed).ok_or(EncodeError::Space { needed, found })?;
-    write(spec, &mut Writer { out: &mut *out, len: 0 })?;
+    write(spec, &mut ByteWriter { out: &mut *out, len: 0 })?;
 
     let file = TableFile::parse(out)?;
     if file.schema_hash() == SCHEMA_HASH && file.action_set_hash() == ACTION_SET_HASH {
@@ -136,7 +136,7 @@ fn metadata_len(spec: &TableSpec<'_>) -> usize {
 }
 
 /// Writes the sections in order. `check_counts` has made every narrowing exact.
-fn write(spec: &TableSpec<'_>, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+fn write(spec: &TableSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), EncodeError> {
     writer.put(&MAGIC)?;
     writer.put(&FORMAT_VERSION.to_le_bytes())?;
     writer.put(&[spec.profile as u8, spec.ranges.len() as u8, NUM_HEADS as u8, 0, 0, 0])?;
@@ -167,12 +167,12 @@ fn write(spec: &TableSpec<'_>, writer: &mut Writer<'_>) -> Result<(), EncodeErro
     writer.put(&crc.to_le_bytes())
 }
 
-struct Writer<'a> {
+struct ByteWriter<'a> {
     out: &'a mut [u8],
     len: usize,
 }
 
-impl Writer<'_> {
+impl ByteWriter<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         let (needed, found) = (self.len + bytes.len(), self.out.len());
         let slot = self.out.get_mut(self.len..needed).ok_or(EncodeError::Space { needed, found })?;

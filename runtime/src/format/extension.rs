@@ -1,7 +1,7 @@
 //! Extensions: room for what later writers add without a new format version.
 
 use super::FormatError;
-use super::read::{Reader, ok};
+use super::read::{ByteReader, ok};
 
 /// An extension this version knows nothing about, skipped because it is not critical.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl<'a> Iterator for Extensions<'a> {
     type Item = Extension<'a>;
 
     fn next(&mut self) -> Option<Extension<'a>> {
-        let mut reader = Reader::new(self.rest);
+        let mut reader = ByteReader::new(self.rest);
         let extension = read(&mut reader).ok()?;
         self.rest = reader.rest();
         Some(extension)
@@ -46,7 +46,7 @@ impl<'a> Iterator for Extensions<'a> {
 }
 
 /// Reads one extension.
-pub(super) const fn read<'a>(reader: &mut Reader<'a>) -> Result<Extension<'a>, FormatError> {
+pub(super) const fn read<'a>(reader: &mut ByteReader<'a>) -> Result<Extension<'a>, FormatError> {
     let id = ok!(reader.u16());
     let flags = ok!(reader.u16());
     let len = ok!(reader.u32());
@@ -56,7 +56,7 @@ pub(super) const fn read<'a>(reader: &mut Reader<'a>) -> Result<Extension<'a>, F
 
 /// Checks the extensions `bytes`, which begin at `start` in the file and whose lengths are known to add up.
 pub(super) const fn check(bytes: &[u8], start: usize) -> Result<(), FormatError> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let mut smallest_id = 0;
     while !reader.rest().is_empty() {
         let offset = start + reader.offset();

@@ -2,8 +2,8 @@
 
 use super::extension::{self, Extensions};
 use super::metadata::{self, Metadata};
-use super::node::{self, Leaf, Node, Path};
-use super::read::{Reader, ok};
+use super::node::{self, Leaf, Path, TreeNode};
+use super::read::{ByteReader, ok};
 use super::{
     CRC_BYTES, FORMAT_VERSION, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES,
     MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, crc32,
@@ -30,7 +30,7 @@ impl<'a> TableFile<'a> {
         if bytes.len() > MAX_FILE_BYTES {
             return Err(FormatError::TooLarge { found: bytes.len() });
         }
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let header = ok!(Header::read(&mut reader));
         let ranges_bytes = ok!(reader.bytes(header.features as usize * RANGE_BYTES));
         let nodes_bytes = ok!(reader.bytes(header.nodes as usize * NODE_BYTES));
@@ -99,8 +99,8 @@ impl<'a> TableFile<'a> {
     }
 
     /// The nodes in breadth-first order.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node> + Clone + use<'a> {
-        self.nodes.iter().copied().map(Node::from_bytes)
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = TreeNode> + Clone + use<'a> {
+        self.nodes.iter().copied().map(TreeNode::from_bytes)
     }
 
     /// What the table says about itself.
@@ -235,7 +235,7 @@ struct Header {
 }
 
 impl Header {
-    const fn read(reader: &mut Reader<'_>) -> Result<Header, FormatError> {
+    const fn read(reader: &mut ByteReader<'_>) -> Result<Header, FormatError> {
         ok!(check_magic(ok!(reader.array())));
         let version = ok!(reader.u16());
         if version != FORMAT_VERSION {
@@ -290,7 +290,7 @@ const fn check_magic(found: [u8; 8]) -> Result<(), FormatError> {
 }
 
 /// The bytes of `count` extensions.
-const fn take_extensions<'a>(reader: &mut Reader<'a>, count: u16) -> Result<&'a [u8], FormatError> {
+const fn take_extensions<'a>(reader: &mut ByteReader<'a>, count: u16) -> Result<&'a [u8], FormatError> {
     let (start, all) = (reader.offset(), reader.rest());
     let mut taken = 0;
     while taken < count {
@@ -305,7 +305,7 @@ const fn take_extensions<'a>(reader: &mut Reader<'a>, count: u16) -> Result<&'a 
 
 /// Checks that the CRC of the first `end` bytes follows them, and nothing follows it.
 const fn check_crc(bytes: &[u8], end: usize) -> Result<(), FormatError> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let computed = crc32(ok!(reader.bytes(end)));
     let stored = ok!(reader.u32());
     if !reader.rest().is_empty() {

@@ -3,7 +3,7 @@
 use core::str::from_utf8;
 
 use super::FormatError;
-use super::read::{Reader, ok};
+use super::read::{ByteReader, ok};
 
 /// Pairs of key and value, in increasing order of key.
 #[derive(Debug, Clone)]
@@ -27,29 +27,29 @@ impl<'a> Iterator for Metadata<'a> {
     type Item = (&'a str, &'a str);
 
     fn next(&mut self) -> Option<(&'a str, &'a str)> {
-        let mut reader = Reader::new(self.rest);
+        let mut reader = ByteReader::new(self.rest);
         let pair = read_pair(&mut reader).ok()?;
         self.rest = reader.rest();
         Some((from_utf8(pair.key).ok()?, from_utf8(pair.value).ok()?))
     }
 }
 
-struct Pair<'a> {
+struct MetadataPair<'a> {
     key: &'a [u8],
     value: &'a [u8],
 }
 
-const fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<Pair<'a>, FormatError> {
+const fn read_pair<'a>(reader: &mut ByteReader<'a>) -> Result<MetadataPair<'a>, FormatError> {
     let key_len = ok!(reader.u8());
     let value_len = ok!(reader.u16());
     let key = ok!(reader.bytes(key_len as usize));
     let value = ok!(reader.bytes(value_len as usize));
-    Ok(Pair { key, value })
+    Ok(MetadataPair { key, value })
 }
 
 /// Checks the metadata section `bytes`, which begins at `start` in the file.
 pub(super) const fn check(bytes: &[u8], start: usize) -> Result<(), FormatError> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let mut previous: &[u8] = &[];
     while !reader.rest().is_empty() {
         let offset = start + reader.offset();

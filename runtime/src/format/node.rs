@@ -13,7 +13,7 @@ const _: () = assert!(NUM_HEADS <= CHOICE_AT.len(), "a leaf has a byte for each 
 
 /// One node of a decision tree, decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Node {
+pub enum TreeNode {
     /// Compares one feature: right if its value is greater than the threshold, else left. NaN goes left.
     Split {
         /// Feature index.
@@ -30,16 +30,16 @@ pub enum Node {
     },
 }
 
-impl Node {
+impl TreeNode {
     /// The node as stored.
     pub const fn to_bytes(self) -> [u8; NODE_BYTES] {
         match self {
-            Node::Split { feature, left, threshold } => {
+            TreeNode::Split { feature, left, threshold } => {
                 let [left_low, left_high] = left.to_le_bytes();
                 let [a, b, c, d] = threshold.to_le_bytes();
                 [feature, SPLIT, left_low, left_high, a, b, c, d]
             }
-            Node::Leaf { choices } => {
+            TreeNode::Leaf { choices } => {
                 let mut bytes = [0, LEAF, 0, 0, 0, 0, 0, 0];
                 let mut head = 0;
                 while head < NUM_HEADS {
@@ -52,13 +52,13 @@ impl Node {
     }
 
     /// The node in `bytes`. Any kind but leaf is taken for a split; only a parsed file's nodes mean anything.
-    pub const fn from_bytes(bytes: [u8; NODE_BYTES]) -> Node {
+    pub const fn from_bytes(bytes: [u8; NODE_BYTES]) -> TreeNode {
         let [feature, kind, left_low, left_high, a, b, c, d] = bytes;
         if kind == LEAF {
-            Node::Leaf { choices: leaf_choices(bytes) }
+            TreeNode::Leaf { choices: leaf_choices(bytes) }
         } else {
             let left = u16::from_le_bytes([left_low, left_high]);
-            Node::Split { feature, left, threshold: f32::from_le_bytes([a, b, c, d]) }
+            TreeNode::Split { feature, left, threshold: f32::from_le_bytes([a, b, c, d]) }
         }
     }
 }
@@ -82,7 +82,7 @@ const fn leaf_is_clean(bytes: [u8; NODE_BYTES]) -> bool {
 }
 
 /// Depth and leaves of a tree.
-pub(super) struct Shape {
+pub(super) struct TreeShape {
     pub(super) depth: u8,
     pub(super) leaves: u16,
 }
@@ -91,12 +91,12 @@ pub(super) struct Shape {
 ///
 /// In that order the children of the nth split are at 2n + 1 and 2n + 2. A counter therefore shows at once that every
 /// node but the root has exactly one parent, that it comes after it, and where each level of the tree ends.
-pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Result<Shape, FormatError> {
+pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Result<TreeShape, FormatError> {
     let mut rest = nodes;
     let mut node: u16 = 0;
     let mut next_child: u16 = 1;
     let mut level_end: u16 = 1;
-    let mut shape = Shape { depth: 0, leaves: 0 };
+    let mut shape = TreeShape { depth: 0, leaves: 0 };
     while let Some((bytes, tail)) = rest.split_first() {
         if node == next_child {
             return Err(FormatError::Orphan { node });
@@ -109,8 +109,8 @@ pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Resu
             level_end = next_child;
         }
         let [feature, kind, ..] = *bytes;
-        match (kind, Node::from_bytes(*bytes)) {
-            (SPLIT, Node::Split { left, threshold, .. }) => {
+        match (kind, TreeNode::from_bytes(*bytes)) {
+            (SPLIT, TreeNode::Split { left, threshold, .. }) => {
                 if feature >= features {
                     return Err(FormatError::NodeFeature { node, feature });
                 }
@@ -128,7 +128,7 @@ pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8) -> Resu
                 }
                 next_child += 2;
             }
-            (LEAF, Node::Leaf { .. }) => {
+            (LEAF, TreeNode::Leaf { .. }) => {
                 if !leaf_is_clean(*bytes) {
                     return Err(FormatError::LeafFields { node });
                 }
@@ -153,7 +153,7 @@ pub struct Leaf {
 
 /// One comparison on the way to a leaf.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Comparison {
+pub struct PathStep {
     /// Which node compared.
     pub node: u16,
     /// Feature index.
@@ -199,21 +199,21 @@ impl<'a, 'v> Path<'a, 'v> {
         Leaf { node: 0, choices: [0; NUM_HEADS] }
     }
 
-    fn here(&self) -> Option<Node> {
-        self.nodes.get(usize::from(self.node)).copied().map(Node::from_bytes)
+    fn here(&self) -> Option<TreeNode> {
+        self.nodes.get(usize::from(self.node)).copied().map(TreeNode::from_bytes)
     }
 }
 
 impl Iterator for Path<'_, '_> {
-    type Item = Comparison;
+    type Item = PathStep;
 
-    fn next(&mut self) -> Option<Comparison> {
-        let Some(Node::Split { feature, left, threshold }) = self.here() else { return None };
+    fn next(&mut self) -> Option<PathStep> {
+        let Some(TreeNode::Split { feature, left, threshold }) = self.here() else { return None };
         self.steps_left = self.steps_left.checked_sub(1)?;
         let node = self.node;
         let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
         let went_right = value > threshold;
         self.node = left.saturating_add(u16::from(went_right));
-        Some(Comparison { node, feature, value, threshold, went_right })
+        Some(PathStep { node, feature, value, threshold, went_right })
     }
 }

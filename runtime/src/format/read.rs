@@ -3,14 +3,14 @@
 use super::FormatError;
 
 /// What is left of a file, and how far in it begins.
-pub(super) struct Reader<'a> {
+pub(super) struct ByteReader<'a> {
     rest: &'a [u8],
     offset: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes, offset: 0 }
+impl<'a> ByteReader<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> ByteReader<'a> {
+        ByteReader { rest: bytes, offset: 0 }
     }
 
     /// Offset of the next byte.

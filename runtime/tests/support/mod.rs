@@ -2,16 +2,16 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use kvtide_runtime::format::{FeatureRange, TableSpec, crc32, encode, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, Node, SCHEMA_HASH};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, SCHEMA_HASH, TreeNode};
 
 /// An inner node.
-pub fn split(feature: u8, left: u16, threshold: f32) -> Node {
-    Node::Split { feature, left, threshold }
+pub fn split(feature: u8, left: u16, threshold: f32) -> TreeNode {
+    TreeNode::Split { feature, left, threshold }
 }
 
 /// A leaf.
-pub fn leaf(choices: [u8; 4]) -> Node {
-    Node::Leaf { choices }
+pub fn leaf(choices: [u8; 4]) -> TreeNode {
+    TreeNode::Leaf { choices }
 }
 
 /// Every feature's whole range.
@@ -20,7 +20,7 @@ pub fn ranges() -> Vec<FeatureRange> {
 }
 
 /// A table for this build with no metadata.
-pub fn spec<'a>(ranges: &'a [FeatureRange], nodes: &'a [Node]) -> TableSpec<'a> {
+pub fn spec<'a>(ranges: &'a [FeatureRange], nodes: &'a [TreeNode]) -> TableSpec<'a> {
     TableSpec {
         profile: ActionProfile::Full,
         schema_hash: SCHEMA_HASH,
@@ -41,7 +41,7 @@ pub fn bytes_of(spec: &TableSpec<'_>) -> Vec<u8> {
 }
 
 /// The bytes of a table of `nodes` over the whole range of every feature.
-pub fn table_of(nodes: &[Node]) -> Vec<u8> {
+pub fn table_of(nodes: &[TreeNode]) -> Vec<u8> {
     bytes_of(&spec(&ranges(), nodes))
 }
 

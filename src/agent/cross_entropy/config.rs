@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::config::{ConfigError, require};
+use crate::agent::config::{HyperparameterError, require};
 
 /// Most episodes of a generation.
 const MAX_EPISODES: usize = 1 << 20;
@@ -63,7 +63,7 @@ impl CrossEntropyConfig {
     ///
     /// # Errors
     /// The first setting outside its range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), HyperparameterError> {
         let whole = |field, value: usize, least, most, range| {
             require((least..=most).contains(&value), "cross_entropy", field, &value, range)
         };

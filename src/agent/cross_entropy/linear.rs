@@ -16,7 +16,7 @@ const NEVER: f32 = -1e3;
 /// From points to weights.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Linear {
-    rows: Vec<Row>,
+    rows: Vec<RowTarget>,
     start: Vec<f64>,
     /// What no row decides.
     base: Weights,
@@ -24,7 +24,7 @@ pub(super) struct Linear {
 
 /// What one row of a point fills in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Row {
+enum RowTarget {
     /// The logit of that number.
     Choice(usize),
     /// So many logits from the first on.
@@ -46,13 +46,13 @@ impl Linear {
                 start.extend(std::iter::repeat_n(0.0, NUM_FEATURES).chain([bias]));
             };
             if word.count_ones() > 1 && head.choices().are_levels() {
-                row(Row::Levels(first, head.size()), f64::from(prior.choices[head as usize]));
+                row(RowTarget::Levels(first, head.size()), f64::from(prior.choices[head as usize]));
             }
             for choice in 0..head.size() {
                 if word >> choice & 1 == 0 {
                     bias[first + choice] = NEVER;
                 } else if word.count_ones() > 1 && !head.choices().are_levels() {
-                    row(Row::Choice(first + choice), f64::from(bias[first + choice]));
+                    row(RowTarget::Choice(first + choice), f64::from(bias[first + choice]));
                 }
             }
             first += head.size();
@@ -78,8 +78,8 @@ impl Linear {
         let (weight, bias) = (&mut weight[0], &mut rest[0]);
         for (row, point) in self.rows.iter().zip(point.chunks_exact(NUM_FEATURES + 1)) {
             match *row {
-                Row::Choice(logit) => fill(weight, bias, logit, point, 1.0, 0.0),
-                Row::Levels(first, levels) => (0..levels).for_each(|level| {
+                RowTarget::Choice(logit) => fill(weight, bias, logit, point, 1.0, 0.0),
+                RowTarget::Levels(first, levels) => (0..levels).for_each(|level| {
                     let k = level as f64;
                     // Levels that no episode allowed stay out.
                     if bias[first + level] != NEVER {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kvtide_envs::calibrate::{FitError, Fitted, Measured, fit, render};
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Profile, Setting, SettingError};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, HardwareProfile, Setting, SettingError};
 
 use super::Account;
 use crate::plot::Figure;
@@ -59,7 +59,7 @@ impl Account for DeviceAccount {
         &[]
     }
 
-    fn profile(&self, path: &Path) -> Profile {
+    fn profile(&self, path: &Path) -> HardwareProfile {
         self.fitted.profile(path, &self.date)
     }
 

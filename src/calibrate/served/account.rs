@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use kvtide_envs::deploy::Profile;
+use kvtide_envs::deploy::HardwareProfile;
 
-use super::{Calibration, MeasuredRun, Report, picture, text};
+use super::{Calibration, CalibrationReport, MeasuredRun, picture, text};
 use crate::calibrate::Account;
 use crate::plot::Figure;
 
@@ -13,7 +13,7 @@ use crate::plot::Figure;
 pub struct RunAccount {
     run: MeasuredRun,
     calibration: Calibration,
-    report: Report,
+    report: CalibrationReport,
     command: String,
 }
 
@@ -27,9 +27,9 @@ impl RunAccount {
 
 impl Account for RunAccount {
     const KIND: &'static str = "calibration";
-    type Data = Report;
+    type Data = CalibrationReport;
 
-    fn data(&self) -> &Report {
+    fn data(&self) -> &CalibrationReport {
         &self.report
     }
 
@@ -45,7 +45,7 @@ impl Account for RunAccount {
         &self.report.warnings
     }
 
-    fn profile(&self, path: &Path) -> Profile {
+    fn profile(&self, path: &Path) -> HardwareProfile {
         self.calibration.profile(&self.run, path, &self.command)
     }
 

@@ -4,8 +4,8 @@ use kvtide_envs::percentile::percentile;
 use kvtide_envs::trace::Request;
 use serde::Serialize;
 
-use super::seen::{Seen, Stamps, Tick};
-use super::serve::Served;
+use super::seen::{ObservedRun, Stamps, Tick};
+use super::serve::SimulatedRun;
 
 /// A measured number and the simulated one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -26,7 +26,7 @@ impl Pair {
 
 /// Percentiles of a latency over requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Percentiles {
+pub struct PairedPercentiles {
     /// Requests it is of.
     pub requests: usize,
     /// Median.
@@ -78,17 +78,17 @@ pub struct Stalls {
 /// All of it. A latency is of the part in which its request's token appeared: the first token for TTFT, the last for
 /// TPOT and E2E. `None` where the part has none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Errors {
+pub struct RunErrors {
     /// Generated tokens per second.
     pub output_tok_s: Option<Pair>,
     /// First arrival to last token of all, where the part ends with the run.
     pub makespan_s: Option<Pair>,
     /// Time to first token.
-    pub ttft_ms: Option<Percentiles>,
+    pub ttft_ms: Option<PairedPercentiles>,
     /// Mean time per token after the first.
-    pub tpot_ms: Option<Percentiles>,
+    pub tpot_ms: Option<PairedPercentiles>,
     /// Arrival to last token.
-    pub e2e_ms: Option<Percentiles>,
+    pub e2e_ms: Option<PairedPercentiles>,
     /// Curves over time.
     pub curves: Option<Curves>,
     /// Stalls.
@@ -97,18 +97,18 @@ pub struct Errors {
 
 /// A part of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Part {
+pub enum RunPart {
     /// All up to a moment, seconds.
     Until(f64),
     /// All after it.
     After(f64),
 }
 
-impl Part {
+impl RunPart {
     fn holds(self, at_s: f64) -> bool {
         match self {
-            Part::Until(cut_s) => at_s <= cut_s,
-            Part::After(cut_s) => at_s > cut_s,
+            RunPart::Until(cut_s) => at_s <= cut_s,
+            RunPart::After(cut_s) => at_s > cut_s,
         }
     }
 }
@@ -116,13 +116,13 @@ impl Part {
 /// A request in the run and in the simulation.
 struct Twice {
     request: usize,
-    measured: Times,
-    simulated: Times,
+    measured: RequestTimes,
+    simulated: RequestTimes,
 }
 
 /// The times of a request, seconds.
 #[derive(Clone, Copy)]
-struct Times {
+struct RequestTimes {
     arrival: f64,
     first: f64,
     last: f64,
@@ -130,7 +130,7 @@ struct Times {
     gaps: u32,
 }
 
-impl Times {
+impl RequestTimes {
     fn ttft_ms(self) -> f64 {
         (self.first - self.arrival) * 1e3
     }
@@ -145,12 +145,12 @@ impl Times {
     }
 }
 
-impl Errors {
+impl RunErrors {
     /// Of `served` on a part of the whole run.
     ///
     /// # Panics
     /// If `whole` is not a whole run, or `served` is not that run served to its end.
-    pub fn of(whole: &Seen, served: &Served, part: Part) -> Errors {
+    pub fn of(whole: &ObservedRun, served: &SimulatedRun, part: RunPart) -> RunErrors {
         let twice = twice(whole, served);
         let started: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.first)).collect();
         let finished: Vec<&Twice> = twice.iter().filter(|twice| part.holds(twice.measured.last)).collect();
@@ -161,23 +161,23 @@ impl Errors {
         let ticks = whole.ticks.iter().zip(&served.ticks).filter(|(tick, _)| part.holds(tick.at_s) && is_busy(tick));
         let ticks: Vec<(&Tick, &Tick)> = ticks.collect();
         let all_tokens: f64 = whole.requests.iter().map(|request| f64::from(request.output_tokens)).sum();
-        Errors {
+        RunErrors {
             output_tok_s: throughput(whole, served, part, (end_s, all_tokens)),
-            makespan_s: matches!(part, Part::After(_)).then(|| Pair::new(end_s, served.end_s)),
-            ttft_ms: percentiles(&started, Times::ttft_ms),
-            tpot_ms: percentiles(&spoken, Times::tpot_ms),
-            e2e_ms: percentiles(&finished, Times::e2e_ms),
+            makespan_s: matches!(part, RunPart::After(_)).then(|| Pair::new(end_s, served.end_s)),
+            ttft_ms: percentiles(&started, RequestTimes::ttft_ms),
+            tpot_ms: percentiles(&spoken, RequestTimes::tpot_ms),
+            e2e_ms: percentiles(&finished, RequestTimes::e2e_ms),
             curves: curves(&ticks, all_tokens),
             stalls: stalls(spoken, served),
         }
     }
 }
 
-fn twice(whole: &Seen, served: &Served) -> Vec<Twice> {
+fn twice(whole: &ObservedRun, served: &SimulatedRun) -> Vec<Twice> {
     let pairs = whole.requests.iter().zip(whole.stamps.iter().zip(&served.stamps)).enumerate();
     let both = |(request, (row, (measured, simulated)))| {
         let row: &Request = row;
-        let times = |stamps: &Stamps| Times {
+        let times = |stamps: &Stamps| RequestTimes {
             arrival: row.arrival.as_secs_f64(),
             first: stamps.first_s.expect("everybody is served"),
             last: stamps.last_s.expect("everybody is served to the end"),
@@ -188,11 +188,11 @@ fn twice(whole: &Seen, served: &Served) -> Vec<Twice> {
     pairs.map(both).collect()
 }
 
-fn percentiles(requests: &[&Twice], latency: fn(Times) -> f64) -> Option<Percentiles> {
+fn percentiles(requests: &[&Twice], latency: fn(RequestTimes) -> f64) -> Option<PairedPercentiles> {
     if requests.is_empty() {
         return None;
     }
-    let sorted = |times: fn(&Twice) -> Times| {
+    let sorted = |times: fn(&Twice) -> RequestTimes| {
         let mut values: Vec<f64> = requests.iter().map(|twice| latency(times(twice))).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -201,20 +201,25 @@ fn percentiles(requests: &[&Twice], latency: fn(Times) -> f64) -> Option<Percent
     let at = |p| Pair::new(percentile(&measured, p), percentile(&simulated, p));
     let off = |twice: &&Twice| Pair::new(latency(twice.measured), latency(twice.simulated)).error.abs();
     let mean_abs_error = requests.iter().map(off).sum::<f64>() / requests.len() as f64;
-    Some(Percentiles { requests: requests.len(), p50: at(50.0), p90: at(90.0), p99: at(99.0), mean_abs_error })
+    Some(PairedPercentiles { requests: requests.len(), p50: at(50.0), p90: at(90.0), p99: at(99.0), mean_abs_error })
 }
 
 /// Tokens over time, from the start to the last tick of the first part, and from there to each one's own end.
-fn throughput(whole: &Seen, served: &Served, part: Part, (end_s, all_tokens): (f64, f64)) -> Option<Pair> {
-    let (Part::Until(cut_s) | Part::After(cut_s)) = part;
+fn throughput(
+    whole: &ObservedRun,
+    served: &SimulatedRun,
+    part: RunPart,
+    (end_s, all_tokens): (f64, f64),
+) -> Option<Pair> {
+    let (RunPart::Until(cut_s) | RunPart::After(cut_s)) = part;
     let last = whole.ticks.iter().zip(&served.ticks).rev().find(|(tick, _)| tick.at_s <= cut_s);
     let (measured, simulated) = last.map_or_else(Default::default, |(measured, simulated)| (*measured, *simulated));
     let cut_s = measured.at_s;
     match part {
-        Part::Until(_) => {
+        RunPart::Until(_) => {
             (cut_s > 0.0).then(|| Pair::new(measured.output_tokens / cut_s, simulated.output_tokens / cut_s))
         }
-        Part::After(_) => (end_s > cut_s && served.end_s > cut_s).then(|| {
+        RunPart::After(_) => (end_s > cut_s && served.end_s > cut_s).then(|| {
             let rate = |before: f64, end_s: f64| (all_tokens - before) / (end_s - cut_s);
             Pair::new(rate(measured.output_tokens, end_s), rate(simulated.output_tokens, served.end_s))
         }),
@@ -245,14 +250,14 @@ fn curves(ticks: &[(&Tick, &Tick)], all_tokens: f64) -> Option<Curves> {
 /// Share of requests that count as stalled.
 const STALLED: f64 = 0.05;
 
-fn stalls(mut requests: Vec<&Twice>, served: &Served) -> Option<Stalls> {
+fn stalls(mut requests: Vec<&Twice>, served: &SimulatedRun) -> Option<Stalls> {
     let measured = |twice: &Twice| twice.measured.tpot_ms();
-    let median = percentiles(&requests, Times::tpot_ms)?.p50;
+    let median = percentiles(&requests, RequestTimes::tpot_ms)?.p50;
     let correlation = correlation(&requests);
     let worst = ((requests.len() as f64 * STALLED).ceil() as usize).max(1);
     requests.sort_by(|a, b| measured(b).total_cmp(&measured(a)));
     requests.truncate(worst);
-    let stalled = percentiles(&requests, Times::tpot_ms)?.p50;
+    let stalled = percentiles(&requests, RequestTimes::tpot_ms)?.p50;
     let off = |twice: &&Twice| Pair::new(twice.measured.tpot_ms(), twice.simulated.tpot_ms()).error.abs();
     Some(Stalls {
         requests: worst,

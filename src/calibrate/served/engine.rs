@@ -3,7 +3,7 @@
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use serde_json::Value;
 
-use super::error::{Fault, MeasuredError};
+use super::error::{MeasuredError, MeasuredFault};
 use super::files::TextFile;
 
 /// A measured engine, under vLLM's names.
@@ -54,9 +54,13 @@ const PLACES: [&[&str]; 6] = [
 impl MeasuredEngine {
     pub(super) fn parse(file: &TextFile) -> Result<MeasuredEngine, MeasuredError> {
         let meta: Value = serde_json::from_str(&file.text).map_err(|error| {
-            MeasuredError::line(&file.name, error.line(), Fault::Json(super::measured::without_position(&error)))
+            MeasuredError::line(
+                &file.name,
+                error.line(),
+                MeasuredFault::Json(super::measured::without_position(&error)),
+            )
         })?;
-        Settings { meta: &meta }.engine().map_err(|fault| MeasuredError::file(&file.name, fault))
+        MetaSettings { meta: &meta }.engine().map_err(|fault| MeasuredError::file(&file.name, fault))
     }
 
     /// What `--env` would call it, if it is among the built-in profiles.
@@ -103,12 +107,12 @@ impl MeasuredEngine {
 }
 
 /// Settings of `meta.json` by name.
-struct Settings<'a> {
+struct MetaSettings<'a> {
     meta: &'a Value,
 }
 
-impl Settings<'_> {
-    fn engine(&self) -> Result<MeasuredEngine, Fault> {
+impl MetaSettings<'_> {
+    fn engine(&self) -> Result<MeasuredEngine, MeasuredFault> {
         let text = |path: &[&str]| path.iter().fold(self.meta, |value, key| &value[*key]).as_str().map(str::to_owned);
         let unknown = || "unknown".to_owned();
         self.refuse_what_is_not_simulated()?;
@@ -132,18 +136,20 @@ impl Settings<'_> {
         })
     }
 
-    fn refuse_what_is_not_simulated(&self) -> Result<(), Fault> {
+    fn refuse_what_is_not_simulated(&self) -> Result<(), MeasuredFault> {
         for name in ["pipeline_parallel_size", "data_parallel_size"] {
             if let Some(size) = self.count(name)?.filter(|size| *size > 1) {
-                return Err(Fault::Unsupported(name, size.to_string()));
+                return Err(MeasuredFault::Unsupported(name, size.to_string()));
             }
         }
         if let Some(policy) = self.find("policy").filter(|policy| *policy != "fcfs") {
-            return Err(Fault::Unsupported("policy", policy.to_string()));
+            return Err(MeasuredFault::Unsupported("policy", policy.to_string()));
         }
         match &self.meta["resolved_config"]["speculative_config"] {
             Value::Null => Ok(()),
-            other => Err(Fault::Unsupported("speculative_config", other.to_string().chars().take(80).collect())),
+            other => {
+                Err(MeasuredFault::Unsupported("speculative_config", other.to_string().chars().take(80).collect()))
+            }
         }
     }
 
@@ -152,16 +158,18 @@ impl Settings<'_> {
         places.map(|place| &place[name]).find(|value| !value.is_null())
     }
 
-    fn needed(&self, name: &'static str) -> Result<u32, Fault> {
-        let wrong = || Fault::Value { field: name, value: "0".to_owned(), expected: "at least 1" };
-        self.count(name)?.ok_or(Fault::Key(name)).and_then(|count| (count > 0).then_some(count).ok_or_else(wrong))
+    fn needed(&self, name: &'static str) -> Result<u32, MeasuredFault> {
+        let wrong = || MeasuredFault::Value { field: name, value: "0".to_owned(), expected: "at least 1" };
+        self.count(name)?
+            .ok_or(MeasuredFault::Key(name))
+            .and_then(|count| (count > 0).then_some(count).ok_or_else(wrong))
     }
 
-    fn count(&self, name: &'static str) -> Result<Option<u32>, Fault> {
+    fn count(&self, name: &'static str) -> Result<Option<u32>, MeasuredFault> {
         self.read(name, "a whole number", |value| value.as_u64().and_then(|count| u32::try_from(count).ok()))
     }
 
-    fn flag(&self, name: &'static str) -> Result<Option<bool>, Fault> {
+    fn flag(&self, name: &'static str) -> Result<Option<bool>, MeasuredFault> {
         self.read(name, "true or false", Value::as_bool)
     }
 
@@ -170,9 +178,9 @@ impl Settings<'_> {
         field: &'static str,
         expected: &'static str,
         read: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>, Fault> {
+    ) -> Result<Option<T>, MeasuredFault> {
         let Some(value) = self.find(field) else { return Ok(None) };
-        let wrong = || Fault::Value { field, value: value.to_string().chars().take(80).collect(), expected };
+        let wrong = || MeasuredFault::Value { field, value: value.to_string().chars().take(80).collect(), expected };
         read(value).map(Some).ok_or_else(wrong)
     }
 }

@@ -13,15 +13,15 @@ pub struct MeasuredError {
     /// The line, counted from 1; `None` where the whole file is meant.
     pub line: Option<usize>,
     /// The reason.
-    pub fault: Fault,
+    pub fault: MeasuredFault,
 }
 
 impl MeasuredError {
-    pub(super) fn file(file: impl fmt::Display, fault: Fault) -> MeasuredError {
+    pub(super) fn file(file: impl fmt::Display, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: None, fault }
     }
 
-    pub(super) fn line(file: impl fmt::Display, line: usize, fault: Fault) -> MeasuredError {
+    pub(super) fn line(file: impl fmt::Display, line: usize, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: Some(line), fault }
     }
 }
@@ -40,7 +40,7 @@ impl std::error::Error for MeasuredError {}
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum Fault {
+pub enum MeasuredFault {
     /// The file cannot be opened.
     #[error("cannot open: {0}")]
     Open(String),

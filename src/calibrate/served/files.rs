@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kvtide_envs::files::Unpacked;
 use tar::Archive;
 
-use super::error::{Fault, MeasuredError};
+use super::error::{MeasuredError, MeasuredFault};
 
 /// Largest file read, bytes: two million requests.
 const MAX_FILE_BYTES: u64 = 1 << 29;
@@ -27,7 +27,7 @@ pub(super) struct TextFile {
 impl TextFile {
     /// Reads a file, plain, gzip or zstd.
     pub(super) fn read(path: &Path) -> Result<TextFile, MeasuredError> {
-        let wrong = |error: io::Error| MeasuredError::file(path.display(), Fault::Open(error.to_string()));
+        let wrong = |error: io::Error| MeasuredError::file(path.display(), MeasuredFault::Open(error.to_string()));
         text(path.display().to_string(), Unpacked::open(path).map_err(wrong)?.reader)
     }
 }
@@ -47,53 +47,53 @@ impl Files {
     /// folder, plain, gzip or zstd.
     pub(super) fn read(path: &Path) -> Result<Files, MeasuredError> {
         let wrong = |fault| MeasuredError::file(path.display(), fault);
-        let metadata = path.metadata().map_err(|error| wrong(Fault::Open(error.to_string())))?;
+        let metadata = path.metadata().map_err(|error| wrong(MeasuredFault::Open(error.to_string())))?;
         let found = if metadata.is_dir() { folder(path)? } else { archive(path)? };
         let mut files =
-            found.into_iter().zip(NAMES).map(|(file, name)| file.ok_or_else(|| wrong(Fault::Missing(name))));
+            found.into_iter().zip(NAMES).map(|(file, name)| file.ok_or_else(|| wrong(MeasuredFault::Missing(name))));
         let mut next = || files.next().expect("there are three");
         Ok(Files { requests: next()?, series: next()?, meta: next()? })
     }
 }
 
-type Found = [Option<TextFile>; 3];
+type FoundFiles = [Option<TextFile>; 3];
 
-fn folder(path: &Path) -> Result<Found, MeasuredError> {
+fn folder(path: &Path) -> Result<FoundFiles, MeasuredError> {
     let holds = |folder: &Path| NAMES.iter().any(|name| folder.join(name).is_file());
     let home = if holds(path) {
         path.to_owned()
     } else {
-        let read = |error: io::Error| MeasuredError::file(path.display(), Fault::Read(error.to_string()));
+        let read = |error: io::Error| MeasuredError::file(path.display(), MeasuredFault::Read(error.to_string()));
         let entries = path.read_dir().map_err(read)?.take(MAX_FOLDERS);
         let entries: Vec<PathBuf> = entries.map(|entry| Ok(entry.map_err(read)?.path())).collect::<Result<_, _>>()?;
         let mut homes = entries.into_iter().filter(|entry| holds(entry));
-        let home = homes.next().ok_or_else(|| MeasuredError::file(path.display(), Fault::Missing(NAMES[0])))?;
+        let home = homes.next().ok_or_else(|| MeasuredError::file(path.display(), MeasuredFault::Missing(NAMES[0])))?;
         if homes.next().is_some() {
-            return Err(MeasuredError::file(path.display(), Fault::SeveralRuns));
+            return Err(MeasuredError::file(path.display(), MeasuredFault::SeveralRuns));
         }
         home
     };
-    let mut found = Found::default();
+    let mut found = FoundFiles::default();
     for (file, name) in found.iter_mut().zip(NAMES) {
         let path = home.join(name);
         if path.is_file() {
-            let open = |error: io::Error| MeasuredError::file(path.display(), Fault::Open(error.to_string()));
+            let open = |error: io::Error| MeasuredError::file(path.display(), MeasuredFault::Open(error.to_string()));
             *file = Some(text(path.display().to_string(), File::open(&path).map_err(open)?)?);
         }
     }
     Ok(found)
 }
 
-fn archive(path: &Path) -> Result<Found, MeasuredError> {
+fn archive(path: &Path) -> Result<FoundFiles, MeasuredError> {
     let wrong = |fault| MeasuredError::file(path.display(), fault);
     let broken = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => wrong(Fault::EndsEarly),
+        io::ErrorKind::UnexpectedEof => wrong(MeasuredFault::EndsEarly),
         // It quotes what it took for a header.
-        _ => wrong(Fault::Archive(error.to_string().chars().take(80).flat_map(char::escape_debug).collect())),
+        _ => wrong(MeasuredFault::Archive(error.to_string().chars().take(80).flat_map(char::escape_debug).collect())),
     };
-    let unpacked = Unpacked::open(path).map_err(|error| wrong(Fault::Open(error.to_string())))?;
+    let unpacked = Unpacked::open(path).map_err(|error| wrong(MeasuredFault::Open(error.to_string())))?;
     let mut archive = Archive::new(unpacked.reader);
-    let mut found = Found::default();
+    let mut found = FoundFiles::default();
     for entry in archive.entries().map_err(broken)?.take(MAX_ENTRIES) {
         let entry = entry.map_err(broken)?;
         if !entry.header().entry_type().is_file() {
@@ -104,12 +104,12 @@ fn archive(path: &Path) -> Result<Found, MeasuredError> {
             continue;
         };
         if found[index].is_some() {
-            return Err(wrong(Fault::SeveralRuns));
+            return Err(wrong(MeasuredFault::SeveralRuns));
         }
         let size = entry.size();
         let file = text(format!("{}: {}", path.display(), inner.display()), entry)?;
         if (file.text.len() as u64) < size {
-            return Err(wrong(Fault::CutOff(NAMES[index])));
+            return Err(wrong(MeasuredFault::CutOff(NAMES[index])));
         }
         found[index] = Some(file);
     }
@@ -120,18 +120,18 @@ fn text(name: String, reader: impl Read) -> Result<TextFile, MeasuredError> {
     let mut bytes = Vec::new();
     let read = reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => MeasuredError::file(&name, Fault::EndsEarly),
-        _ => MeasuredError::file(&name, Fault::Read(error.to_string())),
+        io::ErrorKind::UnexpectedEof => MeasuredError::file(&name, MeasuredFault::EndsEarly),
+        _ => MeasuredError::file(&name, MeasuredFault::Read(error.to_string())),
     })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(MeasuredError::file(&name, Fault::TooLong(MAX_FILE_BYTES)));
+        return Err(MeasuredError::file(&name, MeasuredFault::TooLong(MAX_FILE_BYTES)));
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(TextFile { name, text }),
         Err(error) => {
             let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
             let line = valid.matches('\n').count() + 1;
-            Err(MeasuredError::line(&name, line, Fault::NotText))
+            Err(MeasuredError::line(&name, line, MeasuredFault::NotText))
         }
     }
 }

@@ -13,9 +13,9 @@
 //! the two overheads carry a weak **prior**: they stay where the profile has them unless the run says otherwise.
 
 use super::error::CalibrateError;
-use super::nelder_mead::{Limits, minimise};
-use super::seen::Seen;
-use super::serve::{Constants, Served, Setup};
+use super::nelder_mead::{StoppingRule, minimise};
+use super::seen::ObservedRun;
+use super::serve::{FittedConstants, Setup, SimulatedRun};
 
 /// A constant that is fitted.
 pub struct Parameter {
@@ -29,7 +29,7 @@ pub struct Parameter {
     bounds: (f64, f64),
     /// Whether it stays near the profile's value unless the run says otherwise.
     has_prior: bool,
-    of: fn(&mut Constants) -> &mut f64,
+    of: fn(&mut FittedConstants) -> &mut f64,
 }
 
 /// What is fitted: two efficiencies, two overheads, and the run's cold start.
@@ -81,12 +81,12 @@ const EFFICIENCIES: [usize; 2] = [0, 1];
 
 impl Parameter {
     /// Its value.
-    pub fn get(&self, constants: &Constants) -> f64 {
+    pub fn get(&self, constants: &FittedConstants) -> f64 {
         *(self.of)(&mut constants.clone())
     }
 
     /// Whether the search would have gone on but for its bounds: it is within a hundredth of one.
-    pub fn is_at_bound(&self, constants: &Constants) -> bool {
+    pub fn is_at_bound(&self, constants: &FittedConstants) -> bool {
         let (low, high) = self.bounds;
         let value = self.get(constants);
         value < low * 1.01 || value > high * 0.99
@@ -94,9 +94,9 @@ impl Parameter {
 }
 
 /// The efficiencies alone, roughly.
-const COARSE: Limits = Limits { edge: 0.25, iterations: 30, size: 3e-3 };
+const COARSE: StoppingRule = StoppingRule { edge: 0.25, iterations: 30, size: 3e-3 };
 /// Everything, to a tenth of a per cent.
-const FINE: Limits = Limits { edge: 0.1, iterations: 120, size: 1e-3 };
+const FINE: StoppingRule = StoppingRule { edge: 0.1, iterations: 120, size: 1e-3 };
 /// Cold starts tried, from none to all of the first request's time to first token.
 const COLD_STARTS: u32 = 12;
 /// Weight of a prior, and the factor (as a logarithm) by which a constant must be off to feel all of it.
@@ -114,7 +114,7 @@ const LEAST: (usize, usize) = (10, 5);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
     /// The constants found.
-    pub constants: Constants,
+    pub constants: FittedConstants,
     /// The objective there, prior included.
     pub objective: f64,
     /// Simulations it took.
@@ -125,7 +125,7 @@ pub struct Fit {
 ///
 /// # Errors
 /// Too little was seen, or the engine cannot work with its settings.
-pub fn fit(setup: &Setup, seen: &Seen, watch: &mut dyn FnMut()) -> Result<Fit, CalibrateError> {
+pub fn fit(setup: &Setup, seen: &ObservedRun, watch: &mut dyn FnMut()) -> Result<Fit, CalibrateError> {
     let (started, ticks) = (seen.num_started(), seen.ticks.len());
     if started < LEAST.0 || ticks < LEAST.1 {
         let until_s = seen.until_s;
@@ -137,8 +137,8 @@ pub fn fit(setup: &Setup, seen: &Seen, watch: &mut dyn FnMut()) -> Result<Fit, C
             least_ticks: LEAST.1,
         });
     }
-    let start = Constants::of(&setup.deployment.hardware);
-    let mut search = Search { setup, seen, prior: start, simulations: 0, watch };
+    let start = FittedConstants::of(&setup.deployment.hardware);
+    let mut search = FitSearch { setup, seen, prior: start, simulations: 0, watch };
     let coarse = search.descend(start, &EFFICIENCIES, COARSE)?;
     let scanned = search.scan_cold_start(coarse)?;
     // One that is zero has no logarithm and stays.
@@ -148,17 +148,22 @@ pub fn fit(setup: &Setup, seen: &Seen, watch: &mut dyn FnMut()) -> Result<Fit, C
     Ok(Fit { constants, objective, simulations: search.simulations })
 }
 
-struct Search<'a> {
+struct FitSearch<'a> {
     setup: &'a Setup,
-    seen: &'a Seen,
-    prior: Constants,
+    seen: &'a ObservedRun,
+    prior: FittedConstants,
     simulations: u32,
     watch: &'a mut dyn FnMut(),
 }
 
-impl Search<'_> {
+impl FitSearch<'_> {
     /// Varies the parameters `free` downhill from `start`.
-    fn descend(&mut self, start: Constants, free: &[usize], limits: Limits) -> Result<Constants, CalibrateError> {
+    fn descend(
+        &mut self,
+        start: FittedConstants,
+        free: &[usize],
+        limits: StoppingRule,
+    ) -> Result<FittedConstants, CalibrateError> {
         let place = |at: &[f64]| {
             let mut constants = start;
             for (&index, log) in free.iter().zip(at) {
@@ -176,12 +181,12 @@ impl Search<'_> {
     }
 
     /// The best of some cold starts, none included.
-    fn scan_cold_start(&mut self, constants: Constants) -> Result<Constants, CalibrateError> {
+    fn scan_cold_start(&mut self, constants: FittedConstants) -> Result<FittedConstants, CalibrateError> {
         let longest = self.seen.stamps[0].first_s.map_or(0.0, |first| first - self.seen.arrival_s(0));
         let mut best = (f64::INFINITY, constants);
         for number in 0..=COLD_STARTS {
             let cold_start = longest * f64::from(number) / f64::from(COLD_STARTS);
-            let constants = Constants { cold_start, ..constants };
+            let constants = FittedConstants { cold_start, ..constants };
             let objective = self.objective(&constants)?;
             if objective < best.0 {
                 best = (objective, constants);
@@ -190,14 +195,14 @@ impl Search<'_> {
         Ok(best.1)
     }
 
-    fn objective(&mut self, constants: &Constants) -> Result<f64, CalibrateError> {
+    fn objective(&mut self, constants: &FittedConstants) -> Result<f64, CalibrateError> {
         self.simulations += 1;
         (self.watch)();
         let served = self.setup.serve(constants, self.seen)?;
         Ok(distance(self.seen, &served) + self.prior(constants))
     }
 
-    fn prior(&self, constants: &Constants) -> f64 {
+    fn prior(&self, constants: &FittedConstants) -> f64 {
         let (weight, factor) = PRIOR;
         let surprise = |parameter: &Parameter| {
             let ratio = parameter.get(constants) / parameter.get(&self.prior);
@@ -213,7 +218,7 @@ fn outside((low, high): (f64, f64), log: f64) -> f64 {
 }
 
 /// How far the simulation is off; see the [module](self). What it has not reached counts as reached when it stopped.
-fn distance(seen: &Seen, served: &Served) -> f64 {
+fn distance(seen: &ObservedRun, served: &SimulatedRun) -> f64 {
     let stopped_s = served.stopped_s;
     let off = |index: usize, seen_s: Option<f64>, served_s: Option<f64>| {
         let arrival_s = seen.arrival_s(index);

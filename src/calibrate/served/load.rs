@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::error::{Fault, MeasuredError};
+use super::error::{MeasuredError, MeasuredFault};
 use super::files::TextFile;
 use super::measured::{MeasuredRequest, without_position};
 
@@ -25,15 +25,16 @@ pub(super) fn identify(requests: &mut [MeasuredRequest], path: &Path, block_size
     let mut rows = file.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     for (number, request) in requests.iter_mut().enumerate() {
         let Some((index, line)) = rows.next() else {
-            let fault = Fault::OtherLoad(format!("{number} rows; the run has more requests"));
+            let fault = MeasuredFault::OtherLoad(format!("{number} rows; the run has more requests"));
             return Err(MeasuredError::file(&file.name, fault));
         };
         let wrong = |fault| MeasuredError::line(&file.name, index + 1, fault);
-        let row: Row = serde_json::from_str(line).map_err(|error| wrong(Fault::Json(without_position(&error))))?;
+        let row: Row =
+            serde_json::from_str(line).map_err(|error| wrong(MeasuredFault::Json(without_position(&error))))?;
         let lengths = [row.input_toks as usize, row.input_tok_ids.len()];
         if lengths != [request.prompt_tokens as usize; 2] {
             let [said, given] = lengths;
-            return Err(wrong(Fault::OtherLoad(format!(
+            return Err(wrong(MeasuredFault::OtherLoad(format!(
                 "input_toks {said} and {given} input_tok_ids; the run's request {number} has a prompt of {} tokens",
                 request.prompt_tokens
             ))));
@@ -43,7 +44,7 @@ pub(super) fn identify(requests: &mut [MeasuredRequest], path: &Path, block_size
     match rows.next() {
         None => Ok(()),
         Some((index, _)) => {
-            let fault = Fault::OtherLoad(format!("the run has only {} requests", requests.len()));
+            let fault = MeasuredFault::OtherLoad(format!("the run has only {} requests", requests.len()));
             Err(MeasuredError::line(&file.name, index + 1, fault))
         }
     }

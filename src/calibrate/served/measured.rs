@@ -12,7 +12,7 @@ use kvtide_envs::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS};
 use serde::Deserialize;
 
 use super::engine::MeasuredEngine;
-use super::error::{Fault, MeasuredError};
+use super::error::{MeasuredError, MeasuredFault};
 use super::files::{Files, TextFile};
 use super::load;
 
@@ -126,22 +126,27 @@ fn parse_requests(file: &TextFile) -> Result<Vec<MeasuredRequest>, MeasuredError
     let mut requests = Vec::new();
     for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |fault| MeasuredError::line(&file.name, index + 1, fault);
-        let row: Row = serde_json::from_str(line).map_err(|error| wrong(Fault::Json(without_position(&error))))?;
+        let row: Row =
+            serde_json::from_str(line).map_err(|error| wrong(MeasuredFault::Json(without_position(&error))))?;
         requests.push(request(&row).map_err(wrong)?);
         if requests.len() > MAX_ROWS {
-            return Err(wrong(Fault::TooMany(MAX_ROWS)));
+            return Err(wrong(MeasuredFault::TooMany(MAX_ROWS)));
         }
     }
-    if requests.is_empty() { Err(MeasuredError::file(&file.name, Fault::Empty("requests"))) } else { Ok(requests) }
+    if requests.is_empty() {
+        Err(MeasuredError::file(&file.name, MeasuredFault::Empty("requests")))
+    } else {
+        Ok(requests)
+    }
 }
 
-fn request(row: &Row) -> Result<MeasuredRequest, Fault> {
+fn request(row: &Row) -> Result<MeasuredRequest, MeasuredFault> {
     for (field, tokens, limit, expected) in [
         ("input_toks", row.input_toks, MAX_PROMPT_TOKENS, "1 to 16777216"),
         ("output_toks", row.output_toks, MAX_OUTPUT_TOKENS, "1 to 1048576"),
     ] {
         if !(1..=limit).contains(&tokens) {
-            return Err(Fault::Value { field, value: tokens.to_string(), expected });
+            return Err(MeasuredFault::Value { field, value: tokens.to_string(), expected });
         }
     }
     let stamps = [
@@ -171,13 +176,13 @@ fn request(row: &Row) -> Result<MeasuredRequest, Fault> {
 const COLUMNS: [&str; 6] = ["t", "prompt_throughput", "gen_throughput", "running", "waiting", "kv_cache_pct"];
 
 fn parse_ticks(file: &TextFile) -> Result<Vec<MeasuredTick>, MeasuredError> {
-    let empty = || MeasuredError::file(&file.name, Fault::Empty("ticks"));
+    let empty = || MeasuredError::file(&file.name, MeasuredFault::Empty("ticks"));
     let mut rows = file.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let (index, header) = rows.next().ok_or_else(empty)?;
     let header: Vec<&str> = header.trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
     let position = |name: &'static str| {
         let found = header.iter().position(|column| *column == name);
-        found.ok_or_else(|| MeasuredError::line(&file.name, index + 1, Fault::Column(name)))
+        found.ok_or_else(|| MeasuredError::line(&file.name, index + 1, MeasuredFault::Column(name)))
     };
     let mut positions = [0; COLUMNS.len()];
     for (place, name) in positions.iter_mut().zip(COLUMNS) {
@@ -188,29 +193,29 @@ fn parse_ticks(file: &TextFile) -> Result<Vec<MeasuredTick>, MeasuredError> {
         let wrong = |fault| MeasuredError::line(&file.name, index + 1, fault);
         let values: Vec<&str> = line.split(',').map(str::trim).collect();
         if values.len() != header.len() {
-            return Err(wrong(Fault::Columns { expected: header.len(), got: values.len() }));
+            return Err(wrong(MeasuredFault::Columns { expected: header.len(), got: values.len() }));
         }
         let before = ticks.last().map_or(0.0, |tick| tick.t);
         ticks.push(tick(positions.map(|place| values[place]), before).map_err(wrong)?);
         if ticks.len() > MAX_ROWS {
-            return Err(wrong(Fault::TooMany(MAX_ROWS)));
+            return Err(wrong(MeasuredFault::TooMany(MAX_ROWS)));
         }
     }
     if ticks.is_empty() { Err(empty()) } else { Ok(ticks) }
 }
 
 /// The tick of a row, the one before it having been taken at `before`.
-fn tick(values: [&str; COLUMNS.len()], before: f64) -> Result<MeasuredTick, Fault> {
+fn tick(values: [&str; COLUMNS.len()], before: f64) -> Result<MeasuredTick, MeasuredFault> {
     let mut numbers = [0.0; COLUMNS.len()];
     for ((number, text), field) in numbers.iter_mut().zip(values).zip(COLUMNS) {
         let limit = if field == "kv_cache_pct" { 100.0 } else { MAX_SECONDS };
         let expected = if field == "kv_cache_pct" { "per cent" } else { "a number, not negative" };
-        *number = text.parse().map_err(|_| Fault::Value { field, value: format!("`{text}`"), expected })?;
+        *number = text.parse().map_err(|_| MeasuredFault::Value { field, value: format!("`{text}`"), expected })?;
         in_range(field, *number, limit, expected)?;
     }
     let [t, prompt_throughput, gen_throughput, running, waiting, kv_cache_pct] = numbers;
     if t <= before {
-        return Err(Fault::Backwards { field: "t", value: t, before: "t of the row above", earlier: before });
+        return Err(MeasuredFault::Backwards { field: "t", value: t, before: "t of the row above", earlier: before });
     }
     let length = t - before;
     Ok(MeasuredTick {
@@ -223,15 +228,15 @@ fn tick(values: [&str; COLUMNS.len()], before: f64) -> Result<MeasuredTick, Faul
     })
 }
 
-fn in_range(field: &'static str, value: f64, limit: f64, expected: &'static str) -> Result<(), Fault> {
+fn in_range(field: &'static str, value: f64, limit: f64, expected: &'static str) -> Result<(), MeasuredFault> {
     if (0.0..=limit).contains(&value) {
         return Ok(());
     }
-    Err(Fault::Value { field, value: value.to_string(), expected })
+    Err(MeasuredFault::Value { field, value: value.to_string(), expected })
 }
 
-fn follows((field, value): (&'static str, f64), (before, earlier): (&'static str, f64)) -> Result<(), Fault> {
-    if value >= earlier { Ok(()) } else { Err(Fault::Backwards { field, value, before, earlier }) }
+fn follows((field, value): (&'static str, f64), (before, earlier): (&'static str, f64)) -> Result<(), MeasuredFault> {
+    if value >= earlier { Ok(()) } else { Err(MeasuredFault::Backwards { field, value, before, earlier }) }
 }
 
 /// What serde says, without its own count of lines, which is always 1.

@@ -1,8 +1,8 @@
 //! Fits the cost model to a measured run of a real server, and says how well it then forecasts the rest of the run.
 //!
-//! [`MeasuredRun`] is what the server recorded. [`Seen`] is what it had recorded by a moment; [`fit`](fit::fit) is given
+//! [`MeasuredRun`] is what the server recorded. [`ObservedRun`] is what it had recorded by a moment; [`fit`](fit::fit) is given
 //! no more than that. [`Setup::serve`] serves the same requests with the simulator's own node, scheduler and prefix
-//! cache; only the constants of the cost model, and the time of the first step, are free. [`Errors`] compare.
+//! cache; only the constants of the cost model, and the time of the first step, are free. [`RunErrors`] compare.
 
 mod account;
 mod compare;
@@ -22,15 +22,15 @@ mod text;
 use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Setting};
 
 pub use account::RunAccount;
-pub use compare::{Curves, Errors, Pair, Part, Percentiles, Stalls};
+pub use compare::{Curves, Pair, PairedPercentiles, RunErrors, RunPart, Stalls};
 pub use engine::MeasuredEngine;
-pub use error::{CalibrateError, Fault, MeasuredError};
+pub use error::{CalibrateError, MeasuredError, MeasuredFault};
 pub use fit::{Fit, PARAMETERS, Parameter, fit};
 pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 pub use picture::picture;
-pub use report::{Constant, FitRange, Report, Verdict};
-pub use seen::{Clock, Seen, Stamps, Tick};
-pub use serve::{Constants, Served, Setup};
+pub use report::{CalibrationReport, FitRange, FittedConstant, Verdict};
+pub use seen::{ClockOffsets, ObservedRun, Stamps, Tick};
+pub use serve::{FittedConstants, Setup, SimulatedRun};
 
 /// A fit and what came of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,11 +44,11 @@ pub struct Calibration {
     /// The fit.
     pub fit: Fit,
     /// The whole run, on the clock of the part that was fitted.
-    pub whole: Seen,
+    pub whole: ObservedRun,
     /// The whole run as the fitted simulator serves it.
-    pub fitted: Served,
+    pub fitted: SimulatedRun,
     /// The whole run as the simulator serves it without a fit.
-    pub unfitted: Served,
+    pub unfitted: SimulatedRun,
 }
 
 impl Setup {
@@ -94,14 +94,14 @@ pub fn calibrate(
         return Err(CalibrateError::Prompt { index, prompt_tokens, max_model_len });
     }
     let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
-    let seen = Seen::until(run, until);
+    let seen = ObservedRun::until(run, until);
     let fit = fit(setup, &seen, watch)?;
-    let whole = Seen::whole(run, seen.clock);
+    let whole = ObservedRun::whole(run, seen.clock);
     Ok(Calibration {
         fraction,
         until_s: seen.until_s,
         fitted: setup.serve(&fit.constants, &whole)?,
-        unfitted: setup.serve(&Constants::of(&setup.deployment.hardware), &whole)?,
+        unfitted: setup.serve(&FittedConstants::of(&setup.deployment.hardware), &whole)?,
         setup: setup.clone(),
         fit,
         whole,

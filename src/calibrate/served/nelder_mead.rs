@@ -4,7 +4,7 @@
 
 /// When to stop.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Limits {
+pub(super) struct StoppingRule {
     /// Edge of the first simplex.
     pub(super) edge: f64,
     /// Most iterations.
@@ -25,7 +25,7 @@ struct Vertex {
 /// If `start` has no coordinates.
 pub(super) fn minimise<E>(
     start: &[f64],
-    limits: Limits,
+    limits: StoppingRule,
     mut function: impl FnMut(&[f64]) -> Result<f64, E>,
 ) -> Result<Vec<f64>, E> {
     assert!(!start.is_empty(), "nothing to vary");
@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    const FINE: Limits = Limits { edge: 0.5, iterations: 1000, size: 1e-9 };
+    const FINE: StoppingRule = StoppingRule { edge: 0.5, iterations: 1000, size: 1e-9 };
 
-    fn found(start: &[f64], limits: Limits, function: impl Fn(&[f64]) -> f64) -> (Vec<f64>, u32) {
+    fn found(start: &[f64], limits: StoppingRule, function: impl Fn(&[f64]) -> f64) -> (Vec<f64>, u32) {
         let mut calls = 0;
         let counted = |at: &[f64]| {
             calls += 1;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn stops_when_told() {
-        let limits = Limits { iterations: 3, ..FINE };
+        let limits = StoppingRule { iterations: 3, ..FINE };
         // Three vertices, then at most four calls an iteration.
         assert!(found(&[0.0, 0.0], limits, |x| x[0] + x[1]).1 <= 15);
         assert_eq!(found(&[4.0], FINE, |_| 0.0).0, [4.0]);

@@ -1,7 +1,7 @@
 //! A calibration as a picture: measured and simulated curves over time, and distributions of latencies.
 
-use super::{Calibration, Report, Seen, Served, Stamps, Tick};
-use crate::plot::{Axis, Band, Figure, Look, Panel, Series, distribution};
+use super::{Calibration, CalibrationReport, ObservedRun, SimulatedRun, Stamps, Tick};
+use crate::plot::{Axis, Band, Figure, LineStyle, Panel, Series, distribution};
 
 /// Ticks a throughput is averaged over, to either side.
 const SMOOTHED: usize = 2;
@@ -12,7 +12,7 @@ type Curve = fn(&[Tick]) -> Vec<(f64, f64)>;
 
 /// The figure: throughput, running, waiting and KV usage over time with the cut marked, and TTFT, TPOT and E2E of what
 /// was not fitted (of all, if all was).
-pub fn picture(calibration: &Calibration, report: &Report) -> Figure {
+pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure {
     let over_time: [(&str, &str, Curve); 4] = [
         (THROUGHPUT, "tokens/s", throughput),
         ("Running requests", "requests", |ticks| points(ticks, |tick| tick.running)),
@@ -51,12 +51,12 @@ pub fn picture(calibration: &Calibration, report: &Report) -> Figure {
 /// The same curve three times.
 fn thrice(curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>, calibration: &Calibration) -> Vec<Series> {
     let Calibration { whole, fitted, unfitted, .. } = calibration;
-    let of_served = |served: &Served| curve(&served.ticks, &served.stamps);
-    let of_run = |run: &Seen| curve(&run.ticks, &run.stamps);
+    let of_served = |served: &SimulatedRun| curve(&served.ticks, &served.stamps);
+    let of_run = |run: &ObservedRun| curve(&run.ticks, &run.stamps);
     vec![
-        Series { name: "measured", look: Look::Reference, points: of_run(whole) },
-        Series { name: "simulated, not calibrated", look: Look::Second, points: of_served(unfitted) },
-        Series { name: "simulated, calibrated", look: Look::First, points: of_served(fitted) },
+        Series { name: "measured", look: LineStyle::Reference, points: of_run(whole) },
+        Series { name: "simulated, not calibrated", look: LineStyle::Second, points: of_served(unfitted) },
+        Series { name: "simulated, calibrated", look: LineStyle::First, points: of_served(fitted) },
     ]
 }
 

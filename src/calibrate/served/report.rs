@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use kvtide_envs::deploy::{Profile, Provenance, ServedRun};
+use kvtide_envs::deploy::{FittedTo, HardwareProfile, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
 use super::fit::PARAMETERS;
 use super::seen::Tick;
-use super::{Calibration, Constants, Errors, MeasuredRun, Pair, Part};
+use super::{Calibration, FittedConstants, MeasuredRun, Pair, RunErrors, RunPart};
 
 /// A calibration in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct CalibrationReport {
     /// File or folder of the run.
     pub run: String,
     /// Engine that was measured.
@@ -32,17 +32,17 @@ pub struct Report {
     /// First arrival to last token, seconds.
     pub makespan_s: f64,
     /// What was fitted.
-    pub constants: Vec<Constant>,
+    pub constants: Vec<FittedConstant>,
     /// To what.
     pub fit: FitRange,
     /// Ticks after the part that was fitted in which the server was fuller or emptier than the fit has seen.
     pub ticks_outside: usize,
     /// On what was not fitted; `None` if all was.
-    pub held_out: Option<Errors>,
+    pub held_out: Option<RunErrors>,
     /// On what was fitted.
-    pub fitted: Errors,
+    pub fitted: RunErrors,
     /// On what was not fitted (on all, if all was), without a fit.
-    pub uncalibrated: Errors,
+    pub uncalibrated: RunErrors,
     /// Preemptions in the simulated run.
     pub preemptions: u64,
     /// Tokens they dropped; some of them were found again.
@@ -57,7 +57,7 @@ pub struct Report {
 
 /// A constant that was fitted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Constant {
+pub struct FittedConstant {
     /// Its name.
     pub name: &'static str,
     /// Its value.
@@ -115,13 +115,14 @@ const TAIL: f64 = 5.0;
 
 impl Calibration {
     /// It in numbers.
-    pub fn report(&self, run: &MeasuredRun) -> Report {
-        let held_out = (self.fraction < 1.0).then(|| Errors::of(&self.whole, &self.fitted, Part::After(self.until_s)));
-        let rest = if held_out.is_some() { Part::After(self.until_s) } else { Part::After(0.0) };
+    pub fn report(&self, run: &MeasuredRun) -> CalibrationReport {
+        let held_out =
+            (self.fraction < 1.0).then(|| RunErrors::of(&self.whole, &self.fitted, RunPart::After(self.until_s)));
+        let rest = if held_out.is_some() { RunPart::After(self.until_s) } else { RunPart::After(0.0) };
         let fit = self.fit_range();
         let ticks_outside = self.later_ticks().filter(|tick| fit.is_outside(tick)).count();
         let verdicts = held_out.as_ref().map_or_else(Vec::new, verdicts);
-        let mut report = Report {
+        let mut report = CalibrationReport {
             run: run.name.clone(),
             engine: run.engine.version.clone(),
             model: run.engine.model.clone(),
@@ -135,8 +136,8 @@ impl Calibration {
             fit,
             ticks_outside,
             held_out,
-            fitted: Errors::of(&self.whole, &self.fitted, Part::Until(self.until_s)),
-            uncalibrated: Errors::of(&self.whole, &self.unfitted, rest),
+            fitted: RunErrors::of(&self.whole, &self.fitted, RunPart::Until(self.until_s)),
+            uncalibrated: RunErrors::of(&self.whole, &self.unfitted, rest),
             preemptions: self.fitted.preempted.iter().map(|times| u64::from(*times)).sum(),
             recomputed_tokens: self.fitted.recomputed_tokens,
             prefix_hit_tokens: self.fitted.prefix_hit_tokens,
@@ -148,7 +149,7 @@ impl Calibration {
     }
 
     /// The fitted accelerator as the profile in the file `path`, written by `command`.
-    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> Profile {
+    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> HardwareProfile {
         let range = self.fit_range();
         let hardware = self.fit.constants.apply(&self.setup.deployment.hardware);
         let provenance = ServedRun {
@@ -165,12 +166,12 @@ impl Calibration {
             kv_usage: range.kv_usage,
             cold_start_s: self.fit.constants.cold_start,
         };
-        Profile::fitted(path, hardware, Provenance::Run(provenance))
+        HardwareProfile::fitted(path, hardware, FittedTo::Run(provenance))
     }
 
-    fn constants(&self) -> Vec<Constant> {
-        let before = Constants::of(&self.setup.deployment.hardware);
-        let constant = |parameter: &super::Parameter| Constant {
+    fn constants(&self) -> Vec<FittedConstant> {
+        let before = FittedConstants::of(&self.setup.deployment.hardware);
+        let constant = |parameter: &super::Parameter| FittedConstant {
             name: parameter.name,
             value: parameter.get(&self.fit.constants),
             default: parameter.get(&before),
@@ -210,7 +211,7 @@ impl Calibration {
         self.whole.ticks.iter().filter(move |tick| tick.at_s > self.until_s && tick.at_s <= end_s)
     }
 
-    fn warnings(&self, report: &Report) -> Vec<String> {
+    fn warnings(&self, report: &CalibrationReport) -> Vec<String> {
         let mut warnings = Vec::new();
         for verdict in report.verdicts.iter().filter(|verdict| !verdict.met) {
             warnings.push(format!(
@@ -266,9 +267,10 @@ impl FitRange {
     }
 }
 
-fn verdicts(errors: &Errors) -> Vec<Verdict> {
+fn verdicts(errors: &RunErrors) -> Vec<Verdict> {
     let [throughput, median, tail] = TARGETS;
-    let of = |percentiles: Option<super::Percentiles>, of: fn(super::Percentiles) -> Pair| percentiles.map(of);
+    let of =
+        |percentiles: Option<super::PairedPercentiles>, of: fn(super::PairedPercentiles) -> Pair| percentiles.map(of);
     [
         ("output_tok_s", errors.output_tok_s, throughput),
         ("ttft_ms.p50", of(errors.ttft_ms, |ttft| ttft.p50), median),

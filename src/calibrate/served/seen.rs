@@ -13,11 +13,11 @@ use super::measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 /// A measured run up to a moment. Nothing that was recorded later is in it, nor does anything in it depend on that:
 /// no stamp and no tick, no request that had not been queued, and no length of an answer that was not finished.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct ObservedRun {
     /// The moment.
     pub until_s: f64,
     /// How the clocks relate.
-    pub clock: Clock,
+    pub clock: ClockOffsets,
     /// In order of arrival. An answer that was not finished is as long as the engine allows.
     pub requests: Arc<[Request]>,
     /// What came of each request by then.
@@ -52,7 +52,7 @@ pub struct Tick {
 
 /// How the clocks of a run relate: what each of them shows, in seconds, at the first arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Clock {
+pub struct ClockOffsets {
     /// The client's wall clock.
     client: f64,
     /// The engine's monotonic clock. A request is queued as soon as it arrives if the engine has nothing to do,
@@ -62,16 +62,16 @@ pub struct Clock {
     recorder: f64,
 }
 
-impl Clock {
+impl ClockOffsets {
     /// Of what `run` had recorded by `until` on the engine's clock.
-    fn of(run: &MeasuredRun, until: f64) -> Clock {
+    fn of(run: &MeasuredRun, until: f64) -> ClockOffsets {
         let queued = || run.requests.iter().filter(|request| request.queued <= until);
         let client = queued().map(|request| request.arrival).fold(f64::INFINITY, f64::min);
         let offset = queued().map(|request| request.queued - request.arrival).fold(f64::INFINITY, f64::min);
         let engine = client + offset;
         let start = run.start();
         let recorder = (engine - start) + recorder_lead(run, start, until);
-        Clock { client, engine, recorder }
+        ClockOffsets { client, engine, recorder }
     }
 
     fn arrival_s(&self, request: &MeasuredRequest) -> f64 {
@@ -119,19 +119,19 @@ fn recorder_lead(run: &MeasuredRun, start: f64, until: f64) -> f64 {
     if low <= high { f64::midpoint(low, high) } else { 0.0 }
 }
 
-impl Seen {
+impl ObservedRun {
     /// What `run` had recorded by `until` on the engine's clock.
-    pub fn until(run: &MeasuredRun, until: f64) -> Seen {
-        let clock = Clock::of(run, until);
-        Seen::with(run, clock, until)
+    pub fn until(run: &MeasuredRun, until: f64) -> ObservedRun {
+        let clock = ClockOffsets::of(run, until);
+        ObservedRun::with(run, clock, until)
     }
 
     /// The whole run on the clock of a part of it.
-    pub fn whole(run: &MeasuredRun, clock: Clock) -> Seen {
-        Seen::with(run, clock, f64::INFINITY)
+    pub fn whole(run: &MeasuredRun, clock: ClockOffsets) -> ObservedRun {
+        ObservedRun::with(run, clock, f64::INFINITY)
     }
 
-    fn with(run: &MeasuredRun, clock: Clock, until: f64) -> Seen {
+    fn with(run: &MeasuredRun, clock: ClockOffsets, until: f64) -> ObservedRun {
         let until_s = clock.engine_s(until);
         let seen = |stamp: f64| (stamp <= until).then(|| clock.engine_s(stamp));
         let queued = || run.requests.iter().filter(|request| request.queued <= until);
@@ -151,7 +151,7 @@ impl Seen {
             let &MeasuredTick { running, waiting, kv_usage, .. } = tick;
             Tick { at_s: clock.tick_s(tick), output_tokens, running, waiting, kv_usage }
         });
-        Seen {
+        ObservedRun {
             until_s,
             clock,
             requests: requests.collect(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
-use kvtide_envs::env::{Node, NodeConfig, Progress};
+use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
 use kvtide_envs::tier::Tier;
@@ -14,7 +14,7 @@ use kvtide_runtime::Host;
 use serde::Serialize;
 
 use super::error::CalibrateError;
-use super::seen::{Seen, Stamps, Tick};
+use super::seen::{ObservedRun, Stamps, Tick};
 
 /// What is simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub struct Setup {
 
 /// What is fitted. Times are seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Constants {
+pub struct FittedConstants {
     /// See [`Hardware::compute_efficiency`].
     pub compute_efficiency: f64,
     /// See [`Hardware::bandwidth_efficiency`].
@@ -40,10 +40,10 @@ pub struct Constants {
     pub cold_start: f64,
 }
 
-impl Constants {
+impl FittedConstants {
     /// Those of `hardware`, and no cold start.
-    pub fn of(hardware: &Hardware) -> Constants {
-        Constants {
+    pub fn of(hardware: &Hardware) -> FittedConstants {
+        FittedConstants {
             compute_efficiency: hardware.compute_efficiency,
             bandwidth_efficiency: hardware.bandwidth_efficiency,
             step_overhead: hardware.step_overhead,
@@ -67,12 +67,12 @@ impl Constants {
 
 /// What came of the requests in the simulation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Served {
-    /// As in [`Seen`]; `None` for what was not awaited.
+pub struct SimulatedRun {
+    /// As in [`ObservedRun`]; `None` for what was not awaited.
     pub stamps: Vec<Stamps>,
     /// How often each request was preempted.
     pub preempted: Vec<u32>,
-    /// At the moments of [`Seen::ticks`].
+    /// At the moments of [`ObservedRun::ticks`].
     pub ticks: Vec<Tick>,
     /// Last token of all, seconds.
     pub end_s: f64,
@@ -93,10 +93,10 @@ impl Setup {
     ///
     /// # Errors
     /// The engine cannot work with its settings.
-    pub fn serve(&self, constants: &Constants, seen: &Seen) -> Result<Served, CalibrateError> {
+    pub fn serve(&self, constants: &FittedConstants, seen: &ObservedRun) -> Result<SimulatedRun, CalibrateError> {
         let mut node = self.node(constants, &seen.requests)?;
         let mut awaited = Awaited::new(seen);
-        let mut recorder = Recorder::new(&seen.ticks);
+        let mut recorder = TickRecorder::new(&seen.ticks);
         let limit = Micros::from_secs_f64(seen.until_s * PATIENCE);
         let controls = node.scheduler().default_controls();
         let mut is_first = true;
@@ -108,7 +108,7 @@ impl Setup {
                 node.set_cost(self.cost(hardware));
             }
             recorder.watch(&node);
-            if progress != Progress::Stepped || node.now() >= limit {
+            if progress != NodeStatus::Stepped || node.now() >= limit {
                 break;
             }
             if node.now().as_secs_f64() >= seen.until_s && awaited.is_over(&node) {
@@ -118,7 +118,7 @@ impl Setup {
         Ok(served(&node, seen.requests.len(), recorder))
     }
 
-    fn node(&self, constants: &Constants, requests: &Arc<[Request]>) -> Result<Node, CalibrateError> {
+    fn node(&self, constants: &FittedConstants, requests: &Arc<[Request]>) -> Result<Node, CalibrateError> {
         let mut cold = constants.apply(&self.deployment.hardware);
         cold.step_overhead += constants.cold_start;
         let cost = self.cost(cold);
@@ -133,7 +133,7 @@ impl Setup {
     }
 }
 
-fn served(node: &Node, requests: usize, recorder: Recorder<'_>) -> Served {
+fn served(node: &Node, requests: usize, recorder: TickRecorder<'_>) -> SimulatedRun {
     let collector = node.collector();
     let records: Vec<_> = collector.records().collect();
     let seconds = |time: Micros| time.as_secs_f64();
@@ -148,7 +148,7 @@ fn served(node: &Node, requests: usize, recorder: Recorder<'_>) -> Served {
     let mut preempted: Vec<u32> = (0..records.len()).map(|id| view(id).preemptions).collect();
     stamps.resize(requests, Stamps::default());
     preempted.resize(requests, 0);
-    Served {
+    SimulatedRun {
         preempted,
         end_s: stamps.iter().filter_map(|stamps| stamps.last_s).fold(0.0, f64::max),
         stopped_s: seconds(node.now()),
@@ -166,7 +166,7 @@ struct Awaited {
 }
 
 impl Awaited {
-    fn new(seen: &Seen) -> Awaited {
+    fn new(seen: &ObservedRun) -> Awaited {
         let ids = (0..).map(RequestId).zip(&seen.stamps);
         let left = ids.filter(|(_, stamps)| stamps.first_s.is_some()).map(|(id, stamps)| (id, stamps.last_s.is_some()));
         Awaited { left: left.collect() }
@@ -186,15 +186,15 @@ impl Awaited {
 
 /// Looks at a node as the recorder of the measured run looked at its server: at the same moments, each time at what
 /// came of the last step that had been computed.
-struct Recorder<'a> {
+struct TickRecorder<'a> {
     moments: std::iter::Peekable<std::slice::Iter<'a, Tick>>,
     state: Tick,
     ticks: Vec<Tick>,
 }
 
-impl<'a> Recorder<'a> {
-    fn new(moments: &'a [Tick]) -> Recorder<'a> {
-        Recorder {
+impl<'a> TickRecorder<'a> {
+    fn new(moments: &'a [Tick]) -> TickRecorder<'a> {
+        TickRecorder {
             moments: moments.iter().peekable(),
             state: Tick::default(),
             ticks: Vec::with_capacity(moments.len()),

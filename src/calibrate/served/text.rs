@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use super::{Constant, Curves, Errors, Pair, Percentiles, Report};
+use super::{CalibrationReport, Curves, FittedConstant, Pair, PairedPercentiles, RunErrors};
 
-type Latency = fn(&Errors) -> Option<Percentiles>;
+type LatencyErrors = fn(&RunErrors) -> Option<PairedPercentiles>;
 
 /// A calibration for people.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &CalibrationReport) -> String {
     let mut text = String::new();
-    let Report { run, engine, model, device, env, fit, .. } = report;
+    let CalibrationReport { run, engine, model, device, env, fit, .. } = report;
     let _ = writeln!(text, "{run}: {} requests in {:.1} s", report.requests, report.makespan_s);
     let _ = writeln!(text, "  {engine}, {model} on {device}, simulated as {env}");
     let percent = |[low, high]: [f64; 2]| format!("{:.0} to {:.0} %", low * 100.0, high * 100.0);
@@ -41,8 +41,8 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
-fn render_constant(constant: &Constant) -> String {
-    let Constant { name, value, default, unit, meaning } = constant;
+fn render_constant(constant: &FittedConstant) -> String {
+    let FittedConstant { name, value, default, unit, meaning } = constant;
     let show = |value: f64| match *unit {
         "s" if value > 0.0 && value < 1e-3 => format!("{:.1} us", value * 1e6),
         "s" => format!("{:.2} ms", value * 1e3),
@@ -51,12 +51,12 @@ fn render_constant(constant: &Constant) -> String {
     format!("{name:22}{:>10}{:>10}  {meaning}\n", show(*value), show(*default))
 }
 
-fn render_errors(text: &mut String, report: &Report) {
+fn render_errors(text: &mut String, report: &CalibrationReport) {
     let main = report.held_out.as_ref().unwrap_or(&report.fitted);
-    let mut row = |name: &str, of: &dyn Fn(&Errors) -> Option<Pair>| {
+    let mut row = |name: &str, of: &dyn Fn(&RunErrors) -> Option<Pair>| {
         let Some(Pair { measured, simulated, error }) = of(main) else { return };
         let other =
-            |errors: &Errors| of(errors).map_or_else(String::new, |pair| format!("{:+.2} %", pair.error * 100.0));
+            |errors: &RunErrors| of(errors).map_or_else(String::new, |pair| format!("{:+.2} %", pair.error * 100.0));
         let _ = writeln!(
             text,
             "{name:16}{measured:>12.1}{simulated:>12.1}{:>10}{:>14}{:>16}",
@@ -67,7 +67,7 @@ fn render_errors(text: &mut String, report: &Report) {
     };
     row("output tokens/s", &|errors| errors.output_tok_s);
     row("makespan s", &|errors| errors.makespan_s);
-    let latencies: [(&str, Latency); 3] =
+    let latencies: [(&str, LatencyErrors); 3] =
         [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
     for (name, of) in latencies {
         row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));

@@ -4,16 +4,11 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 
+use crate::record::Envelope;
+
 /// Buffered stdout. Every write can fail, and the caller is told.
 pub(in crate::cli) struct Output {
     stdout: BufWriter<StdoutLock<'static>>,
-}
-
-/// The envelope of every line under `--json`.
-#[derive(Serialize)]
-struct Line<'a, T> {
-    r#type: &'a str,
-    data: &'a T,
 }
 
 impl Output {
@@ -23,7 +18,7 @@ impl Output {
 
     /// `{"type": kind, "data": data}` and a flush: lines are seen as they come.
     pub(in crate::cli) fn json<T: Serialize>(&mut self, kind: &str, data: &T) -> anyhow::Result<()> {
-        serde_json::to_writer(&mut self.stdout, &Line { r#type: kind, data }).map_err(io::Error::from)?;
+        serde_json::to_writer(&mut self.stdout, &Envelope { r#type: kind, data }).map_err(io::Error::from)?;
         self.stdout.write_all(b"\n")?;
         Ok(self.stdout.flush()?)
     }

@@ -3,7 +3,7 @@
 use super::progress::Runs;
 use crate::evaluate::Watch;
 use crate::policy::PolicySpec;
-use crate::train::{Found, Listener};
+use crate::train::{BestConstant, Listener};
 
 /// Tells stderr.
 pub(in crate::cli) struct Talk;
@@ -13,13 +13,13 @@ impl Listener for Talk {
         Box::new(Runs::new())
     }
 
-    fn found(&self, found: Found) {
+    fn found(&self, found: BestConstant) {
         match found {
-            Found::Prior(controls) => {
+            BestConstant::Prior(controls) => {
                 let prior = PolicySpec::Fixed(controls);
                 eprintln!("   learning starts from the best constant choice on that traffic: {prior}");
             }
-            Found::Fallback(watermark) => {
+            BestConstant::Fallback(watermark) => {
                 eprintln!(
                     "   a table that cannot be trusted falls back to the best constant watermark there: {watermark}"
                 );

@@ -1,12 +1,12 @@
 //! Trees from samples made by hand.
 
 use kvtide_envs::seed;
-use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Node, Observation, Policy};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Observation, Policy, TreeNode};
 use rand::RngExt;
 
 use super::{Rules, samples};
 use crate::distil::dataset::{self, Sample, Visit};
-use crate::distil::{DistilConfig, PerHead, Tree};
+use crate::distil::{DistilConfig, PerHeadTrees, Tree};
 
 fn config(max_leaves: u32) -> DistilConfig {
     DistilConfig { max_leaves, min_leaf_samples: 1, ..DistilConfig::default() }
@@ -20,21 +20,21 @@ fn random_values(count: usize, features: usize, seed: u64) -> Vec<Vec<f32>> {
 #[test]
 fn no_samples_and_a_single_class_are_one_leaf() {
     let default = Action::ENGINE_DEFAULT.indices();
-    assert_eq!(Tree::grow(&[], &config(8)).nodes, [Node::Leaf { choices: default }]);
+    assert_eq!(Tree::grow(&[], &config(8)).nodes, [TreeNode::Leaf { choices: default }]);
     let ranges = dataset::ranges(&[]);
     assert!(ranges.iter().all(|range| (range.min, range.max) == (0.0, 0.0)));
     let constant = samples(&Rules(|_| [3, 1, 2, 0]), &random_values(100, 5, 1));
-    assert_eq!(Tree::grow(&constant, &config(8)).nodes, [Node::Leaf { choices: [3, 1, 2, 0] }]);
+    assert_eq!(Tree::grow(&constant, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 1, 2, 0] }]);
 }
 
 #[test]
 fn identical_observations_are_one_leaf_with_the_weightier_choices() {
     let mut all = samples(&Rules(|_| [3, 1, 2, 0]), &vec![vec![0.5]; 2]);
     all.extend(samples(&Rules(|_| [4, 2, 2, 0]), &vec![vec![0.5]; 3]));
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [Node::Leaf { choices: [4, 2, 2, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [4, 2, 2, 0] }]);
     // The two that say 3 mind ten times as much; of the victims, the three that say 2 still do.
     all[..2].iter_mut().for_each(|sample| sample.regrets[0] *= 10);
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [Node::Leaf { choices: [3, 2, 2, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 2, 2, 0] }]);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn where_the_teacher_does_not_mind_the_frequent_choice_wins_and_nothing_is_split
     for sample in &mut all {
         sample.regrets = [0; 4];
     }
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [Node::Leaf { choices: [5, 0, 0, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [5, 0, 0, 0] }]);
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn one_rule_is_one_split_halfway_between_its_neighbours() {
     let teacher = Rules(|observation| [if observation.values[1] > 2.0 { 5 } else { 2 }, 0, 0, 0]);
     let all = samples(&teacher, &[1.0, 2.0, 3.0, 4.0].map(|value| vec![0.0, value]));
     let expected = [
-        Node::Split { feature: 1, left: 1, threshold: 2.5 },
-        Node::Leaf { choices: [2, 0, 0, 0] },
-        Node::Leaf { choices: [5, 0, 0, 0] },
+        TreeNode::Split { feature: 1, left: 1, threshold: 2.5 },
+        TreeNode::Leaf { choices: [2, 0, 0, 0] },
+        TreeNode::Leaf { choices: [5, 0, 0, 0] },
     ];
     assert_eq!(Tree::grow(&all, &config(8)).nodes, expected);
 }
@@ -64,13 +64,13 @@ fn of_equal_splits_the_lowest_feature_and_then_the_lowest_threshold_is_taken() {
     // Features 2 and 3 tell the same, in opposite order.
     let teacher = Rules(|observation| [if observation.values[2] > 1.5 { 5 } else { 2 }, 0, 0, 0]);
     let all = samples(&teacher, &[1.0, 2.0].map(|value| vec![0.0, 0.0, value, -value]));
-    assert_eq!(Tree::grow(&all, &config(8)).nodes[0], Node::Split { feature: 2, left: 1, threshold: 1.5 });
+    assert_eq!(Tree::grow(&all, &config(8)).nodes[0], TreeNode::Split { feature: 2, left: 1, threshold: 1.5 });
     // A B A: both ends can be cut off for the same gain.
     let teacher = Rules(|observation| [if observation.values[0] == 2.0 { 5 } else { 2 }, 0, 0, 0]);
     let all = samples(&teacher, &[1.0, 2.0, 3.0].map(|value| vec![value]));
-    assert_eq!(Tree::grow(&all, &config(3)).nodes[0], Node::Split { feature: 0, left: 1, threshold: 1.5 });
+    assert_eq!(Tree::grow(&all, &config(3)).nodes[0], TreeNode::Split { feature: 0, left: 1, threshold: 1.5 });
     // With two leaves nothing is gained: either half still says 2.
-    assert_eq!(Tree::grow(&all, &config(2)).nodes, [Node::Leaf { choices: [2, 0, 0, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(2)).nodes, [TreeNode::Leaf { choices: [2, 0, 0, 0] }]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn splits_that_decide_nothing_are_merged_and_cost_no_budget() {
     let leaves: Vec<u8> = tree
         .nodes
         .iter()
-        .filter_map(|node| if let Node::Leaf { choices } = node { Some(choices[0]) } else { None })
+        .filter_map(|node| if let TreeNode::Leaf { choices } = node { Some(choices[0]) } else { None })
         .collect();
     assert_eq!(leaves.len(), 3, "{:?}", tree.nodes);
     assert!([2, 8, 9].iter().all(|choice| leaves.contains(choice)), "{leaves:?}");
@@ -107,9 +107,9 @@ fn the_budget_goes_where_most_is_to_be_gained() {
     };
     let all = [said(3, 0.125, 10), said(2, 0.25, 90), said(8, 0.75, 60), said(9, 1.0, 40)].concat();
     let tree = Tree::grow(&all, &config(3));
-    assert_eq!(tree.nodes[0], Node::Split { feature: 0, left: 1, threshold: 0.5 });
-    assert_eq!(tree.nodes[1], Node::Leaf { choices: [2, 0, 0, 0] });
-    assert!(matches!(tree.nodes[2], Node::Split { threshold: 0.875, .. }), "{:?}", tree.nodes);
+    assert_eq!(tree.nodes[0], TreeNode::Split { feature: 0, left: 1, threshold: 0.5 });
+    assert_eq!(tree.nodes[1], TreeNode::Leaf { choices: [2, 0, 0, 0] });
+    assert!(matches!(tree.nodes[2], TreeNode::Split { threshold: 0.875, .. }), "{:?}", tree.nodes);
 }
 
 #[test]
@@ -151,9 +151,9 @@ fn smaller_trees_are_cut_from_larger_ones_where_least_is_lost() {
     let all = samples(&teacher, &random_values(3000, 4, 9));
     let trees = Tree::nested(&all, &config(64), &[64, 32, 16, 8, 4, 2, 1]);
     let splits = |tree: &Tree| -> Vec<(u8, u32)> {
-        let split = |node: &Node| match *node {
-            Node::Split { feature, threshold, .. } => Some((feature, threshold.to_bits())),
-            Node::Leaf { .. } => None,
+        let split = |node: &TreeNode| match *node {
+            TreeNode::Split { feature, threshold, .. } => Some((feature, threshold.to_bits())),
+            TreeNode::Leaf { .. } => None,
         };
         tree.nodes.iter().filter_map(split).collect()
     };
@@ -190,7 +190,7 @@ fn a_tree_for_each_head_decides_that_head_alone() {
     });
     let values = random_values(250, 4, 3);
     let all = samples(&teacher, &values);
-    let forest = PerHead::grow(&all, &config(8), ActionProfile::Full);
+    let forest = PerHeadTrees::grow(&all, &config(8), ActionProfile::Full);
     assert_eq!(forest.leaves(), 2 + 2 + 1 + 2);
     for sample in &all {
         assert_eq!(forest.decide(&sample.visit.observation, ActionMask::ALL), sample.action);
@@ -200,7 +200,7 @@ fn a_tree_for_each_head_decides_that_head_alone() {
         |tree: &Tree| all.iter().filter(|sample| tree.action(&sample.visit.observation) != sample.action).count();
     assert!(wrong(&Tree::grow(&all, &config(7))) > 0 && wrong(&Tree::grow(&all, &config(8))) == 0);
     // Heads outside the profile stay as they are.
-    let watermark = PerHead::grow(&all, &config(8), ActionProfile::Watermark);
+    let watermark = PerHeadTrees::grow(&all, &config(8), ActionProfile::Watermark);
     let said = watermark.decide(&all[0].visit.observation, ActionMask::ALL);
     assert_eq!(said, all[0].action);
     assert_eq!(watermark.leaves(), 2);
@@ -208,7 +208,7 @@ fn a_tree_for_each_head_decides_that_head_alone() {
 
 fn leaf(tree: &Tree, observation: &Observation) -> usize {
     let mut node = 0;
-    while let Node::Split { feature, left, threshold } = tree.nodes[node] {
+    while let TreeNode::Split { feature, left, threshold } = tree.nodes[node] {
         node = usize::from(left) + usize::from(observation.values[usize::from(feature)] > threshold);
     }
     node

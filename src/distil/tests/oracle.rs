@@ -1,12 +1,12 @@
 //! The split search against a slow one that knows nothing of bins, sums of squares or running totals.
 
 use kvtide_runtime::action::NUM_HEADS;
-use kvtide_runtime::{Action, ActionMask, Head, Node, Observation};
+use kvtide_runtime::{Action, ActionMask, Head, Observation, TreeNode};
 use proptest::prelude::*;
 
 use crate::distil::bins;
 use crate::distil::dataset::{Sample, Visit};
-use crate::distil::split::{Row, Search};
+use crate::distil::split::{PackedSample, SplitSearch};
 use crate::distil::{DistilConfig, Tree};
 
 fn sample() -> impl Strategy<Value = Sample> {
@@ -64,15 +64,15 @@ proptest! {
     #[test]
     fn the_split_found_is_the_best_there_is(samples in prop::collection::vec(sample(), 1..24), min_samples in 1..4_u32) {
         let columns = bins::columns(&samples, 256);
-        let rows: Vec<Row> = samples.iter().map(Row::new).collect();
+        let rows: Vec<PackedSample> = samples.iter().map(PackedSample::new).collect();
         let members: Vec<u32> = (0..samples.len() as u32).collect();
-        let found = Search::new(256, min_samples).best(&columns, &rows, &members);
+        let found = SplitSearch::new(256, min_samples).best(&columns, &rows, &members);
         let expected = best_gain(&samples, min_samples as usize);
         prop_assert!((found.map_or(0.0, |split| split.gain) - expected).abs() < 1e-6, "{found:?}, oracle {expected}");
 
         // The tree carries out what was found: its threshold gains as much.
         let config = DistilConfig { max_leaves: 2, min_leaf_samples: min_samples, ..DistilConfig::default() };
-        if let Node::Split { feature, threshold, .. } = Tree::grow(&samples, &config).nodes[0] {
+        if let TreeNode::Split { feature, threshold, .. } = Tree::grow(&samples, &config).nodes[0] {
             prop_assert!((gain(&samples, feature.into(), threshold) - expected).abs() < 1e-6);
         }
     }
@@ -85,13 +85,13 @@ proptest! {
         let mut leaves = vec![Vec::new(); tree.nodes.len()];
         for sample in &samples {
             let mut node = 0;
-            while let Node::Split { feature, left, threshold } = tree.nodes[node] {
+            while let TreeNode::Split { feature, left, threshold } = tree.nodes[node] {
                 node = usize::from(left) + usize::from(sample.visit.observation.values[usize::from(feature)] > threshold);
             }
             leaves[node].push(*sample);
         }
         for (members, node) in leaves.iter().zip(&tree.nodes) {
-            let Node::Leaf { choices } = node else { continue };
+            let TreeNode::Leaf { choices } = node else { continue };
             prop_assert!(!members.is_empty());
             for head in Head::ALL {
                 let mass = |choice: u8| {

@@ -10,11 +10,11 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, FEATURES, Head, Observat
 use rayon::ThreadPoolBuilder;
 
 use super::{Rules, cautious, crowded, quick};
-use crate::distil::dagger::{self, Plan};
+use crate::distil::dagger::{self, SamplingPlan};
 use crate::distil::dataset::{self, Visit};
-use crate::distil::{DistilConfig, DistilError, Fidelity, Progress, Student, Teacher, Tree, distil};
+use crate::distil::{DaggerReport, DistilConfig, DistilError, Fidelity, Student, Teacher, Tree, distil};
 
-fn distilled(teacher: &dyn Teacher, profile: ActionProfile, config: &DistilConfig) -> (Student, Vec<Progress>) {
+fn distilled(teacher: &dyn Teacher, profile: ActionProfile, config: &DistilConfig) -> (Student, Vec<DaggerReport>) {
     let mut seen = Vec::new();
     let stop = AtomicBool::new(false);
     let student = distil(teacher, &crowded(profile), config, &mut |progress| seen.push(progress), &stop).unwrap();
@@ -40,8 +40,8 @@ fn rules_are_recovered() {
             .nodes
             .iter()
             .filter_map(|node| match node {
-                kvtide_runtime::Node::Leaf { choices } => Some(choices[head as usize]),
-                kvtide_runtime::Node::Split { .. } => None,
+                kvtide_runtime::TreeNode::Leaf { choices } => Some(choices[head as usize]),
+                kvtide_runtime::TreeNode::Split { .. } => None,
             })
             .collect();
         said.sort_unstable();
@@ -147,7 +147,7 @@ fn no_two_episodes_are_alike() {
     let stop = AtomicBool::new(false);
     let arena = ServingArena::new(&crowded(ActionProfile::Full)).unwrap();
     let play = |seed: u64, samples: usize| {
-        let plan = Plan { seed, episodes: 2, samples };
+        let plan = SamplingPlan { seed, episodes: 2, samples };
         dagger::play(&arena, &Rules(cautious), plan, &stop)
     };
     let visits = play(1, 200).unwrap();

@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use kvtide_envs::env::{Arena, EnvError, Episode, Served};
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::FeatureRange;
-use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Node, Observation};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Observation, TreeNode};
 
-use super::{Provenance, Student, Tree, provenance, student};
+use super::{Student, TableProvenance, Tree, provenance, student};
 use crate::agent::Validator;
 use crate::export::{Chosen, choose};
 
@@ -39,9 +39,9 @@ impl Arena for Worlds {
 
 /// Two leaves, level 8 in the first world and 2 in the second, cut to one of level 5; taught on this much that was free.
 fn chosen(worth: fn(usize, u8) -> u64, least_free: f32) -> Chosen {
-    let leaf = |level| Node::Leaf { choices: [level, 0, 1, 0] };
-    let split = Node::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.5 };
-    let tree = |nodes: Vec<Node>| Tree { nodes, ..student(0, 1).tree };
+    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0] };
+    let split = TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.5 };
+    let tree = |nodes: Vec<TreeNode>| Tree { nodes, ..student(0, 1).tree };
     let mut student = Student {
         smaller: vec![(tree(vec![leaf(5)]), student(0, 1).fidelity)],
         profile: ActionProfile::Watermark,
@@ -50,7 +50,7 @@ fn chosen(worth: fn(usize, u8) -> u64, least_free: f32) -> Chosen {
     student.tree = tree(vec![split, leaf(2), leaf(8)]);
     student.ranges[Feature::FreeFraction as usize] = FeatureRange { min: least_free, max: 1.0 };
     let training = [("fallback".to_owned(), "0.03".to_owned())].into();
-    let provenance = Provenance { training, ..provenance() };
+    let provenance = TableProvenance { training, ..provenance() };
     let validator = Validator::new(Box::new(Worlds(worth)), 16, 1);
     let (engine, stop) = (Action::V1_DEFAULT.controls(), AtomicBool::new(false));
     choose(&student, &provenance, engine, &validator, &stop).unwrap().unwrap()

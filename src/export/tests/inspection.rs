@@ -1,7 +1,7 @@
 //! What people and programs are shown of a file.
 
 use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, Node, SCHEMA_HASH, Table};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, SCHEMA_HASH, Table, TreeNode};
 
 use super::{provenance, student};
 use crate::distil::Student;
@@ -11,11 +11,11 @@ use crate::export::{ExplainError, Explanation, Inspection, encode};
 fn small() -> Student {
     let mut student = student(0, 1);
     student.tree.nodes = vec![
-        Node::Split { feature: 5, left: 1, threshold: 0.183_456_7 },
-        Node::Split { feature: 8, left: 3, threshold: 0.02 },
-        Node::Leaf { choices: [4, 0, 0, 1] },
-        Node::Leaf { choices: [1, 0, 1, 0] },
-        Node::Leaf { choices: [11, 4, 2, 2] },
+        TreeNode::Split { feature: 5, left: 1, threshold: 0.183_456_7 },
+        TreeNode::Split { feature: 8, left: 3, threshold: 0.02 },
+        TreeNode::Leaf { choices: [4, 0, 0, 1] },
+        TreeNode::Leaf { choices: [1, 0, 1, 0] },
+        TreeNode::Leaf { choices: [11, 4, 2, 2] },
     ];
     student
 }
@@ -49,7 +49,7 @@ fn people_are_shown_rules_with_names() {
 fn a_profile_shows_only_its_heads_and_a_lone_leaf_is_a_rule() {
     let mut student = student(0, 1);
     student.profile = ActionProfile::Watermark;
-    student.tree.nodes = vec![Node::Leaf { choices: [5, 1, 1, 1] }];
+    student.tree.nodes = vec![TreeNode::Leaf { choices: [5, 1, 1, 1] }];
     let bytes = encode(&student, &provenance()).unwrap();
     let text = Inspection::of(&bytes).unwrap().text(9);
     assert!(text.ends_with("\nrules\n  always: watermark 0.08\n"), "{text}");
@@ -78,9 +78,9 @@ fn programs_are_given_exact_numbers() {
 fn a_foreign_schema_is_shown_in_numbers() {
     let ranges = [FeatureRange { min: 0.0, max: 1.0 }; 3];
     let nodes = [
-        Node::Split { feature: 2, left: 1, threshold: 0.5 },
-        Node::Leaf { choices: [200, 0, 0, 0] },
-        Node::Leaf { choices: [1, 0, 0, 0] },
+        TreeNode::Split { feature: 2, left: 1, threshold: 0.5 },
+        TreeNode::Leaf { choices: [200, 0, 0, 0] },
+        TreeNode::Leaf { choices: [1, 0, 0, 0] },
     ];
     let foreign = |schema_hash: u64, action_set_hash: u64| {
         let profile = ActionProfile::Watermark;
@@ -143,7 +143,7 @@ fn a_picture_shows_every_comparison_and_leaf_once() {
 fn a_head_all_leaves_agree_on_is_said_once_and_strings_stay_text() {
     let mut student = small();
     for node in &mut student.tree.nodes {
-        if let Node::Leaf { choices } = node {
+        if let TreeNode::Leaf { choices } = node {
             choices[2] = 1;
         }
     }

@@ -9,17 +9,17 @@ use std::fs;
 use kvtide_envs::seed;
 use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{
-    ActionMask, ActionProfile, FEATURES, Feature, Head, NUM_FEATURES, Node, Observation, Policy, Table,
+    ActionMask, ActionProfile, FEATURES, Feature, Head, NUM_FEATURES, Observation, Policy, Table, TreeNode,
 };
 use rand::RngExt;
 
-use super::{ExportError, Provenance, encode, load, load_table, save};
-use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHead, Student, Tree};
+use super::{ExportError, TableProvenance, encode, load, load_table, save};
+use crate::distil::{DistilConfig, Fidelity, HeadFidelity, PerHeadTrees, Student, Tree};
 
 /// A student with a random tree of about `splits` splits, thresholds within the range of each feature.
 fn student(splits: usize, seed: u64) -> Student {
     let mut stream = seed::stream(seed, "test", 0);
-    let mut nodes: Vec<Option<Node>> = vec![None];
+    let mut nodes: Vec<Option<TreeNode>> = vec![None];
     let mut done = 0;
     while let Some(next) = nodes.iter().position(Option::is_none) {
         nodes[next] = Some(if done < splits {
@@ -28,16 +28,16 @@ fn student(splits: usize, seed: u64) -> Student {
             let spec = &FEATURES[usize::from(feature)];
             let left = nodes.len() as u16;
             nodes.extend([None, None]);
-            Node::Split { feature, left, threshold: stream.random_range(spec.min..spec.max) }
+            TreeNode::Split { feature, left, threshold: stream.random_range(spec.min..spec.max) }
         } else {
-            Node::Leaf { choices: Head::ALL.map(|head| stream.random_range(0..head.size() as u8)) }
+            TreeNode::Leaf { choices: Head::ALL.map(|head| stream.random_range(0..head.size() as u8)) }
         });
     }
     let nodes = nodes.into_iter().flatten().collect();
     let head = |head: &Head| HeadFidelity { head: head.name(), by_visits: 0.9, by_regret: 0.987_65 };
     let fidelity = Fidelity { heads: Head::ALL.iter().map(head).collect(), joint: 0.95, samples: 200 };
     Student {
-        per_head: (PerHead::grow(&[], &DistilConfig::default(), ActionProfile::Full), fidelity.clone()),
+        per_head: (PerHeadTrees::grow(&[], &DistilConfig::default(), ActionProfile::Full), fidelity.clone()),
         tree: Tree { nodes, importance: [0.0; NUM_FEATURES] },
         smaller: Vec::new(),
         profile: ActionProfile::Full,
@@ -47,8 +47,8 @@ fn student(splits: usize, seed: u64) -> Student {
     }
 }
 
-fn provenance() -> Provenance {
-    Provenance {
+fn provenance() -> TableProvenance {
+    TableProvenance {
         experiment: "chat".to_owned(),
         commit: "0123abc".to_owned(),
         seed: 7,
@@ -105,7 +105,7 @@ fn features(student: &Student) -> String {
             .tree
             .nodes
             .iter()
-            .any(|node| matches!(node, Node::Split { feature: found, .. } if usize::from(*found) == feature))
+            .any(|node| matches!(node, TreeNode::Split { feature: found, .. } if usize::from(*found) == feature))
     };
     let names = FEATURES.iter().enumerate().filter(|(index, _)| splits(*index)).map(|(_, spec)| spec.name);
     names.collect::<Vec<&str>>().join(", ")
@@ -113,7 +113,7 @@ fn features(student: &Student) -> String {
 
 #[test]
 fn too_long_metadata_is_an_error_of_one_line() {
-    let long = Provenance { teacher: "x".repeat(20_000), ..provenance() };
+    let long = TableProvenance { teacher: "x".repeat(20_000), ..provenance() };
     let error = encode(&student(1, 1), &long).unwrap_err().to_string();
     assert!(error.contains("bytes of metadata, the limit is 16384"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide::agent::heads::Heads;
 use kvtide::agent::inference::Inference;
-use kvtide::agent::{AgentError, IterationReport, Outcome, PpoConfig, Trainer, TrainerState};
+use kvtide::agent::{AgentError, IterationReport, PpoConfig, RunOutcome, Trainer, TrainerState};
 use kvtide_envs::env::{Batch, Episode, VectorEnv};
 use kvtide_envs::seed;
 use kvtide_torch::Torch;
@@ -39,7 +39,7 @@ pub fn train(config: PpoConfig, env: Box<dyn VectorEnv>) -> (TrainerState, Vec<I
         reports.push(report.clone());
         Ok::<(), AgentError>(())
     });
-    assert_eq!(outcome, Ok(Outcome::Finished));
+    assert_eq!(outcome, Ok(RunOutcome::Finished));
     (trainer.state(), reports)
 }
 

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_emulator::MISSING_COMPILER;
-use kvtide_kernels::check::{Arg, Launcher};
+use kvtide_kernels::check::{CheckArg, Launcher};
 use kvtide_kernels::launch::Geometry;
 use libloading::Library;
 
@@ -72,7 +72,7 @@ impl Emulator {
 }
 
 impl Launcher for Emulator {
-    fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [Arg<'_>]) -> Result<(), String> {
+    fn launch(&mut self, entry: &str, geometry: &Geometry, args: &mut [CheckArg<'_>]) -> Result<(), String> {
         // SAFETY: the library exports every entry and `emulated_fault` with these types.
         let (run, fault) = unsafe {
             let run = self.library.get::<Entry>(format!("emulated_{entry}").as_bytes());
@@ -81,12 +81,12 @@ impl Launcher for Emulator {
         let values: Vec<Value> = args
             .iter_mut()
             .map(|arg| match arg {
-                Arg::In(bytes) => Value { pointer: bytes.as_ptr().cast_mut().cast() },
-                Arg::Out(bytes) => Value { pointer: bytes.as_mut_ptr().cast() },
-                Arg::Null => Value { pointer: ptr::null_mut() },
-                Arg::U32(value) => Value { u32: *value },
-                Arg::U64(value) => Value { u64: *value },
-                Arg::F32(value) => Value { f32: *value },
+                CheckArg::In(bytes) => Value { pointer: bytes.as_ptr().cast_mut().cast() },
+                CheckArg::Out(bytes) => Value { pointer: bytes.as_mut_ptr().cast() },
+                CheckArg::Null => Value { pointer: ptr::null_mut() },
+                CheckArg::U32(value) => Value { u32: *value },
+                CheckArg::U64(value) => Value { u64: *value },
+                CheckArg::F32(value) => Value { f32: *value },
             })
             .collect();
         let mut pointers: Vec<*mut c_void> =

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::calibrate::{DeviceAbout, Direction, Overlap, Schedule, StepShape, Timed, Timing, fit, measure};
+use kvtide_envs::calibrate::{
+    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, fit, measure,
+};
 use kvtide_envs::cost::{Chunk, CostModel};
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::NodeConfig;
@@ -93,9 +95,9 @@ fn what_is_timed_is_what_the_device_takes() {
 
 /// The emulated device, on which a kernel that does nothing takes as long as one that does: its launches as if they took
 /// no time, so that not every step of a tiny model is lost in them.
-struct QuickLaunches(Box<dyn Timed>);
+struct QuickLaunches(Box<dyn TimedDevice>);
 
-impl Timed for QuickLaunches {
+impl TimedDevice for QuickLaunches {
     fn about(&self) -> DeviceAbout {
         self.0.about()
     }
@@ -125,7 +127,7 @@ fn a_profile_fitted_to_the_device_foretells_it() {
     let engine = engine();
     let mut timer = QuickLaunches(timer(0, &deployment, &engine, "abc").unwrap());
     let mut last = (0, 0);
-    let schedule = Schedule::new(&engine, 60, 1);
+    let schedule = MeasurementPlan::new(&engine, 60, 1);
     let measured = measure(&schedule, &mut timer, &mut |done| last = (done, schedule.len())).unwrap();
     let fitted = fit(&measured, &deployment).unwrap();
     assert!(last.0 + 1 >= last.1 && last.1 > 30, "{last:?}");

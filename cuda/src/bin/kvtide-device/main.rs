@@ -13,12 +13,12 @@ use std::{env, fs};
 
 use clap::{CommandFactory, Parser};
 use kvtide_cuda::{
-    Comparison, KernelCheck, Report, ScheduleReport, Section, Speed, about, check_kernels, check_schedules, compare,
-    devices, lend, lend_drawn, render, speed_line, timer, traffic,
+    DeviceComparison, DeviceReport, KernelCheck, ScheduleReport, Section, Speed, about, check_kernels, check_schedules,
+    compare, devices, lend, lend_drawn, render, speed_line, timer, traffic,
 };
-use kvtide_envs::calibrate::{Fitted, Kept, Measured, Schedule, fit, render as render_fit};
+use kvtide_envs::calibrate::{Fitted, Measured, MeasurementPlan, TimingsFile, fit, render as render_fit};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware, Profile, Provenance};
+use kvtide_envs::deploy::{Deployment, EngineConfig, FittedTo, Hardware, HardwareProfile};
 use kvtide_envs::env::NodeConfig;
 use kvtide_envs::files;
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
@@ -26,7 +26,7 @@ use kvtide_envs::sched::Slo;
 use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;
 
-use self::options::{Cli, Command, Options};
+use self::options::{Cli, Command, DeviceOptions};
 
 /// Points after which a log says how many were timed.
 const TELL_EVERY: usize = 20;
@@ -84,7 +84,7 @@ fn milestone(text: &str) {
     eprintln!("{text}");
 }
 
-fn host_schedules(options: &Options) -> Section<ScheduleReport> {
+fn host_schedules(options: &DeviceOptions) -> Section<ScheduleReport> {
     let mut host = |shape: KvShape, _: &EngineConfig| {
         let token_bytes = (shape.block_bytes() / u64::from(shape.block_size)) as u32;
         Ok(MemorySource::Host { token_bytes })
@@ -98,7 +98,7 @@ fn host_schedules(options: &Options) -> Section<ScheduleReport> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn kernel_checks(options: &Options) -> Section<Vec<KernelCheck>> {
+fn kernel_checks(options: &DeviceOptions) -> Section<Vec<KernelCheck>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -111,7 +111,7 @@ fn kernel_checks(options: &Options) -> Section<Vec<KernelCheck>> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), |()| Section::Done(checks))
 }
 
-fn device_schedules(options: &Options) -> Section<ScheduleReport> {
+fn device_schedules(options: &DeviceOptions) -> Section<ScheduleReport> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -126,7 +126,7 @@ fn device_schedules(options: &Options) -> Section<ScheduleReport> {
     checked.map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Speed)) -> Section<Vec<Speed>> {
+fn speeds(options: &DeviceOptions, deployment: &Deployment, each: &mut dyn FnMut(&Speed)) -> Section<Vec<Speed>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -140,7 +140,7 @@ fn speeds(options: &Options, deployment: &Deployment, each: &mut dyn FnMut(&Spee
 
 /// The fit. What it is fitted to is kept in `timings` as it comes, so that a run that was cut off goes on, and another fit
 /// needs no device.
-fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
+fn fitted(options: &DeviceOptions, deployment: &Deployment, timings: Option<&Path>) -> Section<Fitted> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
@@ -148,25 +148,29 @@ fn fitted(options: &Options, deployment: &Deployment, timings: Option<&Path>) ->
     timed().map_or_else(|error| Section::Failed(error.to_string()), Section::Done)
 }
 
-fn measured(options: &Options, deployment: &Deployment, timings: Option<&Path>) -> Result<Measured, Box<dyn Error>> {
+fn measured(
+    options: &DeviceOptions,
+    deployment: &Deployment,
+    timings: Option<&Path>,
+) -> Result<Measured, Box<dyn Error>> {
     let engine = options.engine(deployment)?;
     let mut timer = timer(options.device, deployment, &engine, &options.commit)?;
-    let schedule = Schedule::new(&engine, options.points, options.repeats);
+    let schedule = MeasurementPlan::new(&engine, options.points, options.repeats);
     let mut watch = |done: usize| {
         let tell = if done.is_multiple_of(TELL_EVERY) { milestone } else { progress };
         tell(&format!("timed {done}/{}", schedule.len()));
         ControlFlow::Continue(())
     };
-    let (measured, _) = Kept::open(timings)?.complete(&schedule, timer.as_mut(), &mut watch)?;
+    let (measured, _) = TimingsFile::open(timings)?.complete(&schedule, timer.as_mut(), &mut watch)?;
     milestone(&format!("timed {}/{}", measured.len(), schedule.len()));
     Ok(measured)
 }
 
-fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Comparison>> {
+fn comparisons(options: &DeviceOptions, deployment: &Deployment) -> Section<Vec<DeviceComparison>> {
     if let Some(why) = options.no_device() {
         return Section::Skipped(why);
     }
-    let compared = || -> Result<Vec<Comparison>, String> {
+    let compared = || -> Result<Vec<DeviceComparison>, String> {
         let engine = options.engine(deployment)?;
         let cost = CostModel::new(deployment, engine.block_size);
         let config = NodeConfig { engine, cost, slo: Slo::default(), clients: None, host: Host::KVTIDE };
@@ -186,8 +190,8 @@ fn comparisons(options: &Options, deployment: &Deployment) -> Section<Vec<Compar
     compared().map_or_else(Section::Failed, Section::Done)
 }
 
-fn check(options: &Options) -> bool {
-    let report = Report {
+fn check(options: &DeviceOptions) -> bool {
+    let report = DeviceReport {
         host_schedules: host_schedules(options),
         kernels: kernel_checks(options),
         device_schedules: device_schedules(options),
@@ -197,7 +201,7 @@ fn check(options: &Options) -> bool {
     !report.has_failed()
 }
 
-fn speed(options: &Options) -> Result<bool, String> {
+fn speed(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match speeds(options, &deployment, &mut |speed| println!("{}", speed_line(speed))) {
         Section::Done(_) | Section::Unasked => Ok(true),
@@ -205,7 +209,7 @@ fn speed(options: &Options) -> Result<bool, String> {
     }
 }
 
-fn calibrate_alone(options: &Options) -> Result<bool, String> {
+fn calibrate_alone(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match fitted(options, &deployment, None) {
         Section::Done(fitted) => {
@@ -221,9 +225,9 @@ fn calibrate_alone(options: &Options) -> Result<bool, String> {
     }
 }
 
-fn compare_alone(options: &Options) -> Result<bool, String> {
+fn compare_alone(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
-    let report = Report { comparisons: comparisons(options, &deployment), ..empty(options) };
+    let report = DeviceReport { comparisons: comparisons(options, &deployment), ..empty(options) };
     if let Section::Skipped(why) | Section::Failed(why) = &report.comparisons {
         return Err(why.clone());
     }
@@ -232,7 +236,7 @@ fn compare_alone(options: &Options) -> Result<bool, String> {
 }
 
 /// One part of a report, as data in --out.
-fn part(options: &Options, name: &str) -> Result<bool, String> {
+fn part(options: &DeviceOptions, name: &str) -> Result<bool, String> {
     let path = options.out.as_deref().ok_or("part needs --out FILE")?;
     let deployment = options.deployment()?;
     let json = match name {
@@ -249,7 +253,7 @@ fn part(options: &Options, name: &str) -> Result<bool, String> {
 }
 
 /// A part, by this program in a process of its own. `env` stands for --env, if it is another.
-fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, env: Option<&str>) -> Section<T> {
+fn run_part<T: DeserializeOwned>(options: &DeviceOptions, folder: &Path, name: &str, env: Option<&str>) -> Section<T> {
     milestone(&format!("{name} …"));
     let path = folder.join(format!("{name}.part"));
     let run = || -> Result<Section<T>, String> {
@@ -268,13 +272,13 @@ fn run_part<T: DeserializeOwned>(options: &Options, folder: &Path, name: &str, e
     section
 }
 
-fn all(options: &Options) -> Result<bool, String> {
+fn all(options: &DeviceOptions) -> Result<bool, String> {
     let folder = options.out.clone().ok_or("all needs --out FOLDER")?;
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let deployment = options.deployment()?;
     let mut report = empty(options);
     // Written after each part, the dearest to a device first: a run that is cut off leaves what it found.
-    let save = |report: &Report| -> Result<(), String> {
+    let save = |report: &DeviceReport| -> Result<(), String> {
         let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
         write(&folder.join("report.json"), &json)?;
         write(&folder.join("report.md"), &render(report))
@@ -307,17 +311,17 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
 }
 
 /// The fitted hardware under the name of its file.
-fn profile(fitted: &Fitted, path: &Path, options: &Options) -> Profile {
+fn profile(fitted: &Fitted, path: &Path, options: &DeviceOptions) -> HardwareProfile {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let hardware = Hardware { name, ..fitted.hardware.clone() };
-    Profile { hardware, provenance: Some(Provenance::Timings(fitted.provenance(&options.date))) }
+    HardwareProfile { hardware, provenance: Some(FittedTo::Timings(fitted.provenance(&options.date))) }
 }
 
 /// A report of nothing.
-fn empty(options: &Options) -> Report {
+fn empty(options: &DeviceOptions) -> DeviceReport {
     let about: Option<Result<_, MemoryError>> = options.no_device().is_none().then(|| about(options.device));
     let about = about.and_then(Result::ok);
-    Report {
+    DeviceReport {
         device: about.as_ref().map(|about| about.name.clone()),
         driver: about.map(|about| about.driver),
         date: options.date.clone(),

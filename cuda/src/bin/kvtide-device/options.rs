@@ -20,31 +20,31 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The devices the driver knows.
-    Info(Options),
+    Info(DeviceOptions),
     /// Kernels against references, random schedules on real blocks; in host memory alone without a device.
-    Check(Options),
+    Check(DeviceOptions),
     /// Speeds of block copies, checksums and attention, beside ceilings measured in the same call.
-    Speed(Options),
+    Speed(DeviceOptions),
     /// Time steps and copies, fit a hardware profile, report errors on points held out.
-    Calibrate(Options),
+    Calibrate(DeviceOptions),
     /// Serve traffic on the device and in the model.
-    Compare(Options),
+    Compare(DeviceOptions),
     /// All of these into --out: report.md, report.json, profile.toml, timings.json; what cannot be done is skipped.
     ///
     /// Each part runs in a process of its own, so that a device lost in one does not take the others along.
-    All(Options),
+    All(DeviceOptions),
     /// One part of a report, as data in --out: how `all` calls itself.
     #[command(hide = true)]
     Part {
         /// Which part.
         name: String,
         #[command(flatten)]
-        options: Options,
+        options: DeviceOptions,
     },
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Options {
+pub(crate) struct DeviceOptions {
     /// Which device.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) device: u32,
@@ -97,7 +97,7 @@ fn workload(text: &str) -> Result<String, String> {
     text.parse::<SyntheticSpec>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-impl Options {
+impl DeviceOptions {
     /// These options as arguments, but for --out.
     pub(crate) fn args(&self) -> Vec<String> {
         let mut args = Vec::new();
@@ -146,9 +146,9 @@ const HOST_BLOCKS: u32 = 1024;
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command, Options};
+    use super::{Cli, Command, DeviceOptions};
 
-    fn options(args: &[&str]) -> Options {
+    fn options(args: &[&str]) -> DeviceOptions {
         match Cli::try_parse_from([&["kvtide-device", "check"], args].concat()).unwrap().command {
             Some(Command::Check(options)) => options,
             other => panic!("{other:?}"),
@@ -182,6 +182,6 @@ mod tests {
         let args = given.args();
         let again = options(&args.iter().map(String::as_str).chain(["--env", "llama-3-8b@h200"]).collect::<Vec<_>>());
         assert_eq!((again.env.as_str(), &again.out), ("llama-3-8b@h200", &None));
-        assert_eq!(Options { env: given.env.clone(), ..again }.args(), args);
+        assert_eq!(DeviceOptions { env: given.env.clone(), ..again }.args(), args);
     }
 }

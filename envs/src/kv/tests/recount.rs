@@ -1,6 +1,6 @@
 //! A recount that finds nothing wrong proves something only if it would have found it.
 
-use crate::evict::{Evict, Eviction, Seen, policy};
+use crate::evict::{BlockView, Evict, Eviction, policy};
 use crate::kv::{BlockId, PrefixPool};
 
 /// Blocks 1 and 2 are held, the first registered; 5, 4 and 3 are idle; 6 and 7 are copies of one key, held; 8 is
@@ -43,8 +43,8 @@ fn whatever_is_damaged_the_recount_notices() {
         ("block 3 is idle and not registered", |pool, _| pool.cache.registry.remove(&mut pool.cache.blocks, 3)),
         ("block 3 is free and registered, but not idle", |pool, _| {
             policy!(&mut pool.policy, policy => {
-                policy.taken(Seen { block: 3 });
-                policy.idle(Seen { block: 8 });
+                policy.taken(BlockView { block: 3 });
+                policy.idle(BlockView { block: 8 });
             });
             pool.cache.unregistered[0] = BlockId(3);
         }),
@@ -52,16 +52,16 @@ fn whatever_is_damaged_the_recount_notices() {
             let block = held.pop().unwrap().0;
             pool.cache.blocks.get_mut(block).refs = 0;
             pool.cache.num_idle += 1;
-            policy!(&mut pool.policy, policy => policy.idle(Seen { block }));
+            policy!(&mut pool.policy, policy => policy.idle(BlockView { block }));
         }),
         ("block 3 is idle, and the policy contradicts itself", |pool, _| {
             policy!(&mut pool.policy, policy => {
                 // One is taken twice.
                 for block in [4, 5, 4] {
-                    policy.taken(Seen { block });
+                    policy.taken(BlockView { block });
                 }
                 for block in [5, 4] {
-                    policy.idle(Seen { block });
+                    policy.idle(BlockView { block });
                 }
             });
         }),

@@ -2,8 +2,8 @@
 
 use kvtide_rules::Seat;
 
-use super::super::{Admittance, Entry, Phase, Prefill, Refusal, RequestId, Source, StepPlan, Test};
-use super::{Step, V0};
+use super::super::{AllocStatus, Entry, Phase, Prefill, PrefillSource, Refusal, RequestId, StepPlan, Test};
+use super::{StepContext, V0};
 use crate::kv::blocks_for;
 use crate::tier::Tier;
 
@@ -12,7 +12,7 @@ impl V0 {
     ///
     /// Blocks for the whole sequence are tested and taken, also where only a first chunk is computed; the block of the
     /// next token is not.
-    pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn admit(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let chunked = self.config.enable_chunked_prefill;
         let budget = self.config.max_num_batched_tokens;
         let pool = self.pools[Tier::Gpu].num_blocks();
@@ -32,12 +32,12 @@ impl V0 {
             // Repair: the watermark alone never makes a request impossible.
             let never_reserve = if self.is_safe() { 0 } else { i64::from(step.watermark_blocks) };
             if i64::from(pool) - i64::from(need) < never_reserve {
-                plan.admissions_refused.push(refusal(Admittance::Never));
+                plan.admissions_refused.push(refusal(AllocStatus::Never));
                 self.reject_waiting(seat, head.id, plan);
                 continue;
             }
             if u64::from(free) < u64::from(need) + u64::from(reserve) {
-                plan.admissions_refused.push(refusal(Admittance::Later));
+                plan.admissions_refused.push(refusal(AllocStatus::Later));
                 break;
             }
             if tokens == 0 || tokens > left || step.slots >= self.config.max_num_seqs {
@@ -49,7 +49,7 @@ impl V0 {
             request.slots = request.len();
             request.phase = Phase::Running;
             let samples = tokens == head.tokens;
-            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: Source::Waiting, samples });
+            plan.prefills.push(Prefill { id: head.id, tokens, context: 0, source: PrefillSource::Waiting, samples });
             self.loose.push(head.id);
             self.enqueue(head.id);
             step.tokens += tokens;
@@ -57,7 +57,7 @@ impl V0 {
         }
     }
 
-    fn next_waiting(&mut self, step: &Step<'_>) -> Option<(Seat, Entry)> {
+    fn next_waiting(&mut self, step: &StepContext<'_>) -> Option<(Seat, Entry)> {
         self.waiting.next(step.controls.admission, step.now, self.config.patience())
     }
 

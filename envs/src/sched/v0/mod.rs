@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use kvtide_runtime::{Admission, Controls};
 
-use super::cohort::{Cohort, Turn};
+use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Outcome, Phase, RequestId, RequestState, Slo, Stage, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool};
@@ -71,7 +71,7 @@ pub struct V0 {
 #[derive(Debug, Clone, Default)]
 struct Scratch {
     /// Running requests to be looked at, in running order.
-    turns: Vec<Turn>,
+    turns: Vec<StepPlace>,
     /// Requests swapped in, in that order.
     swapped_in: Vec<RequestId>,
     /// Recompute victims, in the order preempted.
@@ -83,7 +83,7 @@ struct Scratch {
 }
 
 /// The step in progress.
-struct Step<'a> {
+struct StepContext<'a> {
     controls: &'a Controls,
     now: Micros,
     /// `W`: blocks admission must leave free, truncated toward zero as vLLM does.
@@ -152,7 +152,8 @@ impl V0 {
         // All that is to be obeyed: a head that is added stops here until something obeys it.
         let Controls { watermark, victim: _, preemption: _, admission: _ } = *controls;
         let watermark_blocks = (watermark * f64::from(self.config.num_gpu_blocks)) as u32;
-        let mut step = Step { controls, now, watermark_blocks, tokens: 0, slots: 0, is_short: false, left_over: 0 };
+        let mut step =
+            StepContext { controls, now, watermark_blocks, tokens: 0, slots: 0, is_short: false, left_over: 0 };
         if self.config.enable_chunked_prefill {
             self.advance(&mut step, plan)?;
             self.admit(&mut step, plan);
@@ -173,7 +174,7 @@ impl V0 {
     }
 
     /// Running requests have their turn, then, unless one was preempted, swapped ones.
-    fn advance(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    fn advance(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
         self.run(step, plan)?;
         if plan.preempted.is_empty() {
             self.swap_in(step, plan);
@@ -188,7 +189,7 @@ impl V0 {
     /// Running after its turn. Without chunks survivors keep their order and those swapped in join the tail. With chunks
     /// it is those left over, those swapped in, decodes, continued prompts: which it is already, if the budget reached
     /// for all and nobody came.
-    fn requeue(&mut self, step: &Step<'_>) {
+    fn requeue(&mut self, step: &StepContext<'_>) {
         let mut came = std::mem::take(&mut self.scratch.swapped_in);
         if !self.config.enable_chunked_prefill {
             for &id in &came {
@@ -288,7 +289,7 @@ impl V0 {
     /// The watermark a test must leave free. Repair: 0 while nothing runs, so that it cannot stall.
     ///
     /// Running requests are counted at this point of the step, with those admitted or swapped in before.
-    fn reserve(&self, step: &Step<'_>) -> u32 {
+    fn reserve(&self, step: &StepContext<'_>) -> u32 {
         let idle = self.running.is_empty() && self.scratch.swapped_in.is_empty();
         if self.is_safe() && idle { 0 } else { step.watermark_blocks }
     }

@@ -3,13 +3,18 @@
 use kvtide_runtime::Preemption;
 
 use super::super::{BlockCopy, Phase, Preempted, PreemptedAs, RequestId, StepPlan};
-use super::{EngineError, Step, V0};
+use super::{EngineError, StepContext, V0};
 use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Takes the blocks of the running request at `position`, by copying them to the host or by forgetting them. It joins
     /// its new queue after the step.
-    pub(super) fn preempt(&mut self, position: usize, step: &Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    pub(super) fn preempt(
+        &mut self,
+        position: usize,
+        step: &StepContext<'_>,
+        plan: &mut StepPlan,
+    ) -> Result<(), EngineError> {
         let victim = self.running.remove(position);
         if self.settle(victim) {
             plan.left.push(victim);

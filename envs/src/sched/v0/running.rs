@@ -2,9 +2,9 @@
 
 use kvtide_rules::victim;
 
-use super::super::cohort::Turn;
-use super::super::{Phase, Prefill, RequestId, Source, Stage, StepPlan};
-use super::{EngineError, Step, V0};
+use super::super::cohort::StepPlace;
+use super::super::{Phase, Prefill, PrefillSource, RequestId, Stage, StepPlan};
+use super::{EngineError, StepContext, V0};
 use crate::tier::Tier;
 
 impl V0 {
@@ -12,7 +12,7 @@ impl V0 {
     /// in this step is never a victim, and a request is its own victim only when nobody is left.
     ///
     /// Victims are taken out of running, which otherwise stays as it was.
-    pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    pub(super) fn run(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
         step.is_short = self.config.enable_chunked_prefill && !self.budget_reaches();
         if step.is_short {
             self.dissolve(plan);
@@ -35,13 +35,13 @@ impl V0 {
     }
 
     /// Those who must be looked at, in running order: members of the cohort to which something happens, and the loose.
-    fn find_turns(&mut self, turns: &mut Vec<Turn>) {
+    fn find_turns(&mut self, turns: &mut Vec<StepPlace>) {
         let requests = &self.requests;
         let is_due = |id: &RequestId| {
             let request = &requests[id.index()];
             request.joined.is_some() && request.next_event == self.planned
         };
-        let turn = |id: RequestId| Turn { ticket: requests[id.index()].ticket, id };
+        let turn = |id: RequestId| StepPlace { ticket: requests[id.index()].ticket, id };
         turns.extend(self.cohort.due(self.planned).filter(is_due).map(turn));
         turns.extend(self.loose.iter().copied().map(turn));
         turns.sort_unstable();
@@ -49,10 +49,15 @@ impl V0 {
         turns.dedup();
     }
 
-    fn serve(&mut self, turns: &[Turn], step: &mut Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    fn serve(
+        &mut self,
+        turns: &[StepPlace],
+        step: &mut StepContext<'_>,
+        plan: &mut StepPlan,
+    ) -> Result<(), EngineError> {
         // Position of the next in turn. It matters while no block is free, and is kept only then.
         let mut head = 0;
-        for &Turn { id, .. } in turns {
+        for &StepPlace { id, .. } in turns {
             if !self.is_running(id) {
                 continue;
             }
@@ -78,7 +83,7 @@ impl V0 {
         Ok(())
     }
 
-    fn take_turn(&mut self, id: RequestId, step: &mut Step<'_>, plan: &mut StepPlan) {
+    fn take_turn(&mut self, id: RequestId, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let request = &self.requests[id.index()];
         if request.stage == Stage::Decode {
             self.decode(id, plan);
@@ -86,14 +91,14 @@ impl V0 {
         }
         let (context, rest) = (request.computed, request.len() - request.computed);
         let tokens = rest.min(self.budget_left(step));
-        plan.prefills.push(Prefill { id, tokens, context, source: Source::Continued, samples: tokens == rest });
+        plan.prefills.push(Prefill { id, tokens, context, source: PrefillSource::Continued, samples: tokens == rest });
         step.tokens += tokens;
     }
 
     /// Preempts until the request at `head` of running finds the blocks it touches, or is gone itself.
     ///
     /// A decode touches one block whether or not it needs a new one, so it is refused as soon as nothing is free.
-    fn make_room(&mut self, head: usize, step: &Step<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
+    fn make_room(&mut self, head: usize, step: &StepContext<'_>, plan: &mut StepPlan) -> Result<(), EngineError> {
         loop {
             let id = self.running[head];
             if self.touched(&self.requests[id.index()]) <= self.pools[Tier::Gpu].num_free() {
@@ -113,7 +118,7 @@ impl V0 {
     }
 
     /// Position of the victim among those from position `first` of running on, of whom there are some.
-    fn choose_victim(&self, first: usize, step: &Step<'_>) -> usize {
+    fn choose_victim(&self, first: usize, step: &StepContext<'_>) -> usize {
         let newest_first = (first..self.running.len()).rev();
         let chosen = victim::choose(step.controls.victim, newest_first, |&at| self.view(self.running[at]).running());
         chosen.unwrap_or(first)
@@ -124,12 +129,12 @@ impl V0 {
     }
 
     /// Tokens the step has left, those that members of the cohort will take counted already.
-    fn budget_left(&self, step: &Step<'_>) -> u32 {
+    fn budget_left(&self, step: &StepContext<'_>) -> u32 {
         self.config.max_num_batched_tokens.saturating_sub(step.tokens + self.cohort.len())
     }
 
     /// Whether the step has no tokens left for those outside the cohort. Without chunks nothing ties them to a budget.
-    fn is_spent(&self, step: &Step<'_>) -> bool {
+    fn is_spent(&self, step: &StepContext<'_>) -> bool {
         self.config.enable_chunked_prefill && self.budget_left(step) == 0
     }
 }

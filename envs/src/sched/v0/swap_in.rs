@@ -1,12 +1,12 @@
 //! Swapped → running: requests come back from the host, head first, and go on in the same step.
 
-use super::super::{Admittance, BlockCopy, Phase, Prefill, Refusal, RequestId, Source, Stage, StepPlan, Test};
-use super::{Step, V0};
+use super::super::{AllocStatus, BlockCopy, Phase, Prefill, PrefillSource, Refusal, RequestId, Stage, StepPlan, Test};
+use super::{StepContext, V0};
 use crate::tier::{Route, Tier};
 
 impl V0 {
     /// Brings swapped requests back until one is refused. Never in a step that preempted.
-    pub(super) fn swap_in(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn swap_in(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let budget = self.config.max_num_batched_tokens;
         while let Some(&id) = self.swapped.front() {
             let request = &self.requests[id.index()];
@@ -15,12 +15,12 @@ impl V0 {
             let reserve = self.reserve(step);
             let refusal = |status| Refusal { id, test: Test::Prompt, need, reserve, free, status };
             if self.pools[Tier::Gpu].num_blocks() < need {
-                plan.swap_ins_refused.push(refusal(Admittance::Never));
+                plan.swap_ins_refused.push(refusal(AllocStatus::Never));
                 self.reject_swapped(id);
                 continue;
             }
             if u64::from(free) < u64::from(need) + u64::from(reserve) {
-                plan.swap_ins_refused.push(refusal(Admittance::Later));
+                plan.swap_ins_refused.push(refusal(AllocStatus::Later));
                 break;
             }
             let mut tokens = if request.stage == Stage::Decode { 1 } else { request.len() - request.computed };
@@ -58,7 +58,7 @@ impl V0 {
         } else {
             let context = request.computed;
             let samples = context + tokens == request.len();
-            plan.prefills.push(Prefill { id, tokens, context, source: Source::Swapped, samples });
+            plan.prefills.push(Prefill { id, tokens, context, source: PrefillSource::Swapped, samples });
             self.loose.push(id);
         }
     }

@@ -1,7 +1,7 @@
 //! Waiting → running: the only place where the watermark is tested.
 
-use super::super::{Admittance, BlockCopy, Entry, Phase, Refusal, RequestId, Source, StepPlan, Test};
-use super::{Step, Turn, V1};
+use super::super::{AllocStatus, BlockCopy, Entry, Phase, PrefillSource, Refusal, RequestId, StepPlan, Test};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::{BlockId, blocks_for};
 use crate::tier::Route;
 
@@ -28,7 +28,7 @@ impl V1 {
     /// Admits waiting requests until one is refused or the budget is spent.
     ///
     /// Only the first chunk's blocks are taken; that the whole prompt fits is tested, not reserved.
-    pub(super) fn admit(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn admit(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         while self.budget_left(step) > 0 && self.running.len() < self.config.max_num_seqs as usize {
             let next = self.waiting.next(step.controls.admission, step.now, self.config.patience());
             let Some((seat, head)) = next else { break };
@@ -48,7 +48,7 @@ impl V1 {
     /// Whether a request can pass the test of its whole prompt, as far as that is known without a lookup. If nobody
     /// shares its tokens, every hit is idle and saves nothing here, so that the test does not depend on it; and a
     /// request that waits for blocks fails it in every step.
-    fn could_fit(&self, head: Entry, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+    fn could_fit(&self, head: Entry, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         let is_unshared = self.sequences[head.id.index()].is_unshared;
         if !is_unshared || !self.config.scheduler_reserve_full_isl || self.pool.lookup_is_use() {
             return true;
@@ -84,7 +84,7 @@ impl V1 {
     }
 
     /// What the request would be given; `None` if that is not a whole prompt where it has to be.
-    fn offer(&self, head: Entry, step: &Step<'_>) -> Option<Offer> {
+    fn offer(&self, head: Entry, step: &StepContext<'_>) -> Option<Offer> {
         let hit = self.head.hits.len() as u32 * self.config.block_size;
         let present = hit.max(self.sequences[head.id.index()].host_tokens);
         let rest = (head.tokens - present).min(step.longest_chunk);
@@ -96,7 +96,7 @@ impl V1 {
     }
 
     /// Tests for blocks: of the whole prompt, then of the first chunk.
-    fn passes(&self, head: Entry, offer: &Offer, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+    fn passes(&self, head: Entry, offer: &Offer, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         let hits = (self.head.hits.len() as u32, self.head.idle);
         (!self.config.scheduler_reserve_full_isl || self.fits(head, Test::Prompt, head.tokens, hits, step, plan))
             && self.fits(head, Test::Chunk, offer.present + offer.tokens, hits, step, plan)
@@ -110,7 +110,7 @@ impl V1 {
         test: Test,
         tokens: u32,
         hits: (u32, u32),
-        step: &Step<'_>,
+        step: &StepContext<'_>,
         plan: &mut StepPlan,
     ) -> bool {
         let reserve = match step.controls.watermark * f64::from(self.config.num_gpu_blocks) {
@@ -122,12 +122,12 @@ impl V1 {
         if u64::from(need) + u64::from(reserve) <= u64::from(free) {
             return true;
         }
-        let status = Admittance::Later;
+        let status = AllocStatus::Later;
         plan.admissions_refused.push(Refusal { id: head.id, test, need, reserve, free, status });
         false
     }
 
-    fn enter_running(&mut self, id: RequestId, offer: &Offer, step: &mut Step<'_>, plan: &mut StepPlan) {
+    fn enter_running(&mut self, id: RequestId, offer: &Offer, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let hits = std::mem::take(&mut self.head.hits);
         self.pool.touch(&hits);
         let ticket = self.next_ticket;
@@ -147,9 +147,9 @@ impl V1 {
         self.head.of = None;
         self.bring_back(id, plan);
         self.running.push(id);
-        self.loose.push(Turn { ticket, id });
+        self.loose.push(StepPlace { ticket, id });
         self.register(id, known.min(offer.present + offer.tokens));
-        self.compute(id, offer.tokens, Source::Waiting, step, plan);
+        self.compute(id, offer.tokens, PrefillSource::Waiting, step, plan);
     }
 
     /// Copies what the cache did not hold from the host, and gives the host blocks back.

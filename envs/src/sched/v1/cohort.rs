@@ -1,11 +1,11 @@
 //! V1's part of the cohort: who joins, what happens to members, who leaves.
 
 use super::super::{RequestId, StepPlan};
-use super::{Step, Turn, V1};
+use super::{StepContext, StepPlace, V1};
 
 impl V1 {
     /// Makes a loose request, to which this step gives its one missing token and blocks for it, a member.
-    pub(super) fn join(&mut self, turn: Turn, step: &Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn join(&mut self, turn: StepPlace, step: &StepContext<'_>, plan: &mut StepPlan) {
         let sequence = &mut self.sequences[turn.id.index()];
         sequence.is_member = true;
         sequence.origin = sequence.computed.wrapping_sub(step.number);
@@ -17,7 +17,7 @@ impl V1 {
     }
 
     /// Something happens to a member in this step. False if it was preempted.
-    pub(super) fn member_turn(&mut self, turn: Turn, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+    pub(super) fn member_turn(&mut self, turn: StepPlace, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         let sequence = &self.sequences[turn.id.index()];
         let computed = sequence.computed_at(step.number);
         if computed + 1 >= sequence.limit {
@@ -37,7 +37,7 @@ impl V1 {
     }
 
     /// Takes a member out of the cohort as it is before this step.
-    pub(super) fn loosen(&mut self, id: RequestId, step: &Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn loosen(&mut self, id: RequestId, step: &StepContext<'_>, plan: &mut StepPlan) {
         let sequence = &mut self.sequences[id.index()];
         sequence.is_member = false;
         sequence.computed = sequence.computed_at(step.number);
@@ -50,18 +50,18 @@ impl V1 {
         }
         self.cohort.leave(sequence.origin);
         plan.left.push(id);
-        let turn = Turn { ticket: sequence.ticket, id };
+        let turn = StepPlace { ticket: sequence.ticket, id };
         let place = self.loose.partition_point(|other| *other < turn);
         self.loose.insert(place, turn);
     }
 
-    pub(super) fn forget_loose(&mut self, turn: Turn) {
+    pub(super) fn forget_loose(&mut self, turn: StepPlace) {
         if let Ok(place) = self.loose.binary_search(&turn) {
             self.loose.remove(place);
         }
     }
 
-    fn note_last_token(&self, id: RequestId, step: &Step<'_>, plan: &mut StepPlan) {
+    fn note_last_token(&self, id: RequestId, step: &StepContext<'_>, plan: &mut StepPlan) {
         let sequence = &self.sequences[id.index()];
         if sequence.computed_at(step.number) + 2 == sequence.limit {
             plan.finishing.push(id);
@@ -70,7 +70,7 @@ impl V1 {
 
     /// Enters the next step in which something happens to a member: it needs a block, fills one, samples its last token,
     /// or has it on the way.
-    fn expect_next(&mut self, turn: Turn, step: &Step<'_>) {
+    fn expect_next(&mut self, turn: StepPlace, step: &StepContext<'_>) {
         let fills_before_it_needs = self.config.enable_prefix_caching && !self.config.async_scheduling;
         let sequence = &mut self.sequences[turn.id.index()];
         let computed = sequence.computed_at(step.number);

@@ -1,7 +1,7 @@
 //! What came of a step: tokens are counted, and who finished gives its blocks back.
 
 use super::super::{Outcome, Phase, RequestId, StepPlan};
-use super::{Turn, V1};
+use super::{StepPlace, V1};
 use crate::time::Micros;
 
 impl V1 {
@@ -70,7 +70,7 @@ impl V1 {
         }
         sequence.tokens = sequence.limit;
         sequence.computed = sequence.limit - 1;
-        let turn = Turn { ticket: sequence.ticket, id };
+        let turn = StepPlace { ticket: sequence.ticket, id };
         let was_running = sequence.phase == Phase::Running;
         sequence.phase = Phase::Finished;
         sequence.registered = 0;

@@ -31,7 +31,7 @@ use kvtide_runtime::{Admission, Controls};
 
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
-use super::cohort::{Cohort, Turn};
+use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
@@ -48,9 +48,9 @@ pub struct V1 {
     /// In the order admitted, which is the order of tickets.
     running: Vec<RequestId>,
     sequences: Vec<Sequence>,
-    cohort: Cohort<Turn>,
+    cohort: Cohort<StepPlace>,
     /// Running requests outside the cohort, in running order.
-    loose: Vec<Turn>,
+    loose: Vec<StepPlace>,
     /// Requests that left the cohort in the step planned last with a token on its way.
     departed: Vec<RequestId>,
     /// Waiting requests whose blocks are on the host.
@@ -65,11 +65,11 @@ pub struct V1 {
     preemptions: u64,
     head: HeadLookup,
     /// Turns of one step, kept so that a step allocates nothing.
-    turns: Vec<Turn>,
+    turns: Vec<StepPlace>,
 }
 
 /// The step in progress.
-struct Step<'a> {
+struct StepContext<'a> {
     controls: &'a Controls,
     now: Micros,
     /// Its number.
@@ -160,7 +160,7 @@ impl V1 {
             _ if alone => u32::MAX,
             threshold => threshold,
         };
-        let mut step = Step { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
+        let mut step = StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -178,7 +178,7 @@ impl V1 {
     }
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
-    fn budget_left(&self, step: &Step<'_>) -> u32 {
+    fn budget_left(&self, step: &StepContext<'_>) -> u32 {
         self.config.max_num_batched_tokens.saturating_sub(step.loose_tokens + self.cohort.len())
     }
 

@@ -2,8 +2,8 @@
 
 use kvtide_rules::victim;
 
-use super::super::{Admittance, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
-use super::{Step, Turn, V1};
+use super::super::{AllocStatus, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::blocks_for;
 use crate::tier::Route;
 
@@ -12,10 +12,10 @@ impl V1 {
     ///
     /// Victims are taken from those behind it, which have not been served in this step; it is its own victim only when
     /// nobody is left.
-    pub(super) fn make_room(&mut self, id: RequestId, need: u32, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+    pub(super) fn make_room(&mut self, id: RequestId, need: u32, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         while need > self.pool.num_free() {
             let free = self.pool.num_free();
-            let status = Admittance::Later;
+            let status = AllocStatus::Later;
             plan.growth_refused.push(Refusal { id, test: Test::Growth, need, reserve: 0, free, status });
             let candidates = self.position(id) + 1;
             let victim = self.choose_victim(candidates, step).unwrap_or(id);
@@ -28,20 +28,20 @@ impl V1 {
     }
 
     /// The victim among those from position `first` of running on.
-    fn choose_victim(&self, first: usize, step: &Step<'_>) -> Option<RequestId> {
+    fn choose_victim(&self, first: usize, step: &StepContext<'_>) -> Option<RequestId> {
         let newest_first = self.running[first..].iter().rev().copied();
         victim::choose(step.controls.victim, newest_first, |&id| self.view(id).running())
     }
 
     /// Takes a running request's blocks and puts it at the head of waiting. What it generated stays.
-    fn preempt(&mut self, victim: RequestId, step: &Step<'_>, plan: &mut StepPlan) {
+    fn preempt(&mut self, victim: RequestId, step: &StepContext<'_>, plan: &mut StepPlan) {
         self.preemptions += 1;
         if self.sequences[victim.index()].is_member {
             self.loosen(victim, step, plan);
         }
         let position = self.position(victim);
         self.running.remove(position);
-        self.forget_loose(Turn { ticket: self.sequences[victim.index()].ticket, id: victim });
+        self.forget_loose(StepPlace { ticket: self.sequences[victim.index()].ticket, id: victim });
         let (how, lost_tokens) = if self.swaps(victim, step) {
             self.swap_out(victim, plan);
             (PreemptedAs::Swap, 0)
@@ -63,7 +63,7 @@ impl V1 {
         self.sequences[victim.index()].seat = self.waiting.push_front(entry);
     }
 
-    fn swaps(&self, victim: RequestId, step: &Step<'_>) -> bool {
+    fn swaps(&self, victim: RequestId, step: &StepContext<'_>) -> bool {
         let sequence = &self.sequences[victim.index()];
         let blocks = blocks_for(sequence.computed, self.config.block_size);
         if blocks == 0 || blocks > self.host.num_free() {

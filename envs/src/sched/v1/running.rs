@@ -1,13 +1,13 @@
 //! Running requests are given the tokens they lack, first admitted first.
 
-use super::super::{Phase, Prefill, RequestId, Source, StepPlan};
-use super::{Step, Turn, V1};
+use super::super::{Phase, Prefill, PrefillSource, RequestId, StepPlan};
+use super::{StepContext, StepPlace, V1};
 use crate::kv::blocks_for;
 
 impl V1 {
     /// Gives every running request its turn, in running order: the loose ones, and those members of the cohort to which
     /// something happens. The other members need nothing.
-    pub(super) fn run(&mut self, step: &mut Step<'_>, plan: &mut StepPlan) {
+    pub(super) fn run(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         debug_assert!(self.budget_reaches(step), "who runs was admitted within the budget");
         let mut turns = std::mem::take(&mut self.turns);
         turns.extend(self.cohort.due(step.number));
@@ -26,7 +26,7 @@ impl V1 {
     /// nobody is admitted in a step that has no tokens left, whoever is admitted asks for no more in a later step than in
     /// its first, and a chunk that was cut short took all that was left, so that nobody came behind it. That is why the
     /// cohort decodes as one.
-    fn budget_reaches(&self, step: &Step<'_>) -> bool {
+    fn budget_reaches(&self, step: &StepContext<'_>) -> bool {
         let mut asked = u64::from(self.cohort.len());
         for turn in &self.loose {
             if self.running.last() != Some(&turn.id) {
@@ -37,7 +37,7 @@ impl V1 {
     }
 
     /// Tokens a loose request would be given from an endless budget.
-    fn wanted(&self, id: RequestId, step: &Step<'_>) -> u32 {
+    fn wanted(&self, id: RequestId, step: &StepContext<'_>) -> u32 {
         let sequence = &self.sequences[id.index()];
         let is_last_on_its_way = sequence.sampling > 0 && sequence.tokens + sequence.sampling >= sequence.limit;
         if is_last_on_its_way {
@@ -48,7 +48,7 @@ impl V1 {
     }
 
     /// False if the loop ends here, because the request was its own victim and so the last.
-    fn take_turn(&mut self, turn: Turn, step: &mut Step<'_>, plan: &mut StepPlan) -> bool {
+    fn take_turn(&mut self, turn: StepPlace, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
         let sequence = &self.sequences[turn.id.index()];
         if sequence.phase != Phase::Running || sequence.ticket != turn.ticket {
             return true;
@@ -62,7 +62,7 @@ impl V1 {
         self.member_turn(turn, step, plan)
     }
 
-    fn loose_turn(&mut self, turn: Turn, step: &mut Step<'_>, plan: &mut StepPlan) -> bool {
+    fn loose_turn(&mut self, turn: StepPlace, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
         let id = turn.id;
         let tokens = self.wanted(id, step).min(self.budget_left(step));
         if tokens == 0 {
@@ -81,7 +81,7 @@ impl V1 {
         if missing == 1 && has_begun {
             self.join(turn, step, plan);
         } else {
-            self.compute(id, tokens, Source::Continued, step, plan);
+            self.compute(id, tokens, PrefillSource::Continued, step, plan);
         }
         true
     }
@@ -91,8 +91,8 @@ impl V1 {
         &mut self,
         id: RequestId,
         tokens: u32,
-        source: Source,
-        step: &mut Step<'_>,
+        source: PrefillSource,
+        step: &mut StepContext<'_>,
         plan: &mut StepPlan,
     ) {
         let sequence = &mut self.sequences[id.index()];
@@ -109,7 +109,7 @@ impl V1 {
     }
 
     /// Takes `need` blocks for a running request, preempting others for them. False if it had to go itself.
-    pub(super) fn grow(&mut self, id: RequestId, need: u32, step: &Step<'_>, plan: &mut StepPlan) -> bool {
+    pub(super) fn grow(&mut self, id: RequestId, need: u32, step: &StepContext<'_>, plan: &mut StepPlan) -> bool {
         if need > self.pool.num_free() && !self.make_room(id, need, step, plan) {
             return false;
         }

@@ -2,7 +2,7 @@
 
 use super::super::{Phase, RequestId};
 use super::sequence::Sequence;
-use super::{Turn, V1};
+use super::{StepPlace, V1};
 use crate::deploy::DeadEnds;
 use crate::kv::BlockId;
 use crate::tier::Tiers;
@@ -106,10 +106,10 @@ impl V1 {
         if let Some(late) = members().find(|sequence| ahead(sequence) >= self.config.block_size) {
             return Err(format!("a member's next event is {} steps ahead", ahead(late)));
         }
-        let loose: Vec<Turn> = self
+        let loose: Vec<StepPlace> = self
             .running
             .iter()
-            .map(|&id| Turn { ticket: self.sequences[id.index()].ticket, id })
+            .map(|&id| StepPlace { ticket: self.sequences[id.index()].ticket, id })
             .filter(|turn| !self.sequences[turn.id.index()].is_member)
             .collect();
         if loose == self.loose { Ok(()) } else { Err(format!("loose are {loose:?}, listed are {:?}", self.loose)) }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::error::{Fault, excerpt, excerpt_of_end};
 use super::super::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_RATE_RPS, MAX_SPAN};
-use super::lengths::{Lengths, MAX_PARTS, Part};
+use super::lengths::{LengthDistribution, MAX_PARTS, PromptPart};
 use super::{Client, PERIOD, Period, ROW, Rate};
 use crate::time::Micros;
 
@@ -18,7 +18,7 @@ const PIECES: [(&str, &str); 3] =
     [("image_count", "image_tokens"), ("audio_count", "audio_tokens"), ("video_count", "video_tokens")];
 
 /// What is wrong with one of the files, and where in it.
-pub(super) enum Wrong {
+pub(super) enum ChunkFault {
     /// In a line, counted from 1.
     Line(u64, Fault),
     /// In a place that has a name.
@@ -29,29 +29,29 @@ pub(super) enum Wrong {
 
 /// A row, before it is known what is sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct RateRow {
     start: Micros,
     rate_rps: f64,
     cv: f64,
 }
 
 /// Reads `chunk-N-trace.csv`.
-pub(super) fn rows(bytes: &[u8]) -> Result<Vec<Row>, Wrong> {
-    let mut rows: Vec<Row> = Vec::new();
+pub(super) fn rows(bytes: &[u8]) -> Result<Vec<RateRow>, ChunkFault> {
+    let mut rows: Vec<RateRow> = Vec::new();
     for (number, line) in (1..).zip(text(bytes)?.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        let row = row(line).map_err(|fault| Wrong::Line(number, fault))?;
+        let row = row(line).map_err(|fault| ChunkFault::Line(number, fault))?;
         if let Some(last) = rows.last().filter(|last| row.start < last.start + ROW) {
             let (start, last) = (row.start.as_secs_f64(), last.start.as_secs_f64());
             let reason =
                 format!("starts at {start} s, less than {} s after the row above ({last} s)", ROW.as_secs_f64());
-            return Err(Wrong::Line(number, Fault::Row(reason)));
+            return Err(ChunkFault::Line(number, Fault::Row(reason)));
         }
         rows.push(row);
     }
     Ok(rows)
 }
 
-fn row(line: &str) -> Result<Row, Fault> {
+fn row(line: &str) -> Result<RateRow, Fault> {
     let columns: Vec<&str> = line.split(',').collect();
     if columns.len() != COLUMNS {
         return Err(Fault::Columns { expected: COLUMNS, got: columns.len(), row: excerpt(line) });
@@ -71,23 +71,23 @@ fn row(line: &str) -> Result<Row, Fault> {
     let start_s = number("start of a row, s,", 0, MAX_SPAN.as_secs_f64())?;
     let start = Micros::from_secs_f64(start_s);
     let (rate_rps, cv) = (number("rate", 1, MAX_RATE_RPS)?, number("cv", 2, f64::MAX)?);
-    Ok(Row { start, rate_rps, cv })
+    Ok(RateRow { start, rate_rps, cv })
 }
 
 /// Reads `chunk-N-dataset.json`: periods of which both lengths are known, in order.
-pub(super) fn periods(bytes: &[u8]) -> Result<Vec<Period>, Wrong> {
+pub(super) fn periods(bytes: &[u8]) -> Result<Vec<Period>, ChunkFault> {
     let text = text(bytes)?;
     let document: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(text).map_err(|error| {
         let reason = error.to_string();
         let whole = text.trim_end().ends_with('}');
-        Wrong::Whole(if whole { Fault::Row(excerpt(&reason)) } else { Fault::CutOff(excerpt_of_end(text)) })
+        ChunkFault::Whole(if whole { Fault::Row(excerpt(&reason)) } else { Fault::CutOff(excerpt_of_end(text)) })
     })?;
     let mut periods = Vec::new();
     for (name, fields) in &document {
-        let start = start_of(name).map_err(Wrong::Whole)?;
+        let start = start_of(name).map_err(ChunkFault::Whole)?;
         periods.extend(
             period(start, fields)
-                .map_err(|(field, fault)| Wrong::Place(format!("{}: {field}", excerpt(name)), fault))?,
+                .map_err(|(field, fault)| ChunkFault::Place(format!("{}: {field}", excerpt(name)), fault))?,
         );
     }
     periods.sort_by_key(|period| period.start);
@@ -107,7 +107,7 @@ fn start_of(name: &str) -> Result<Micros, Fault> {
 fn period(start: Micros, fields: &BTreeMap<String, Value>) -> Result<Option<Period>, (&'static str, Fault)> {
     let lengths = |field: &'static str, most: u32| match fields.get(field) {
         None => Ok(None),
-        Some(Value::String(text)) => Lengths::parse(text, most).map_err(|fault| (field, fault)),
+        Some(Value::String(text)) => LengthDistribution::parse(text, most).map_err(|fault| (field, fault)),
         Some(other) => {
             Err((field, Fault::NotA { field: "distribution", value: excerpt(&other.to_string()), expected: "text" }))
         }
@@ -118,17 +118,17 @@ fn period(start: Micros, fields: &BTreeMap<String, Value>) -> Result<Option<Peri
     };
     let output = lengths("output_tokens", MAX_OUTPUT_TOKENS)?;
     let (Some(tokens), Some(output)) = (prompt, output) else { return Ok(None) };
-    let mut prompt = vec![Part { count: None, tokens }];
+    let mut prompt = vec![PromptPart { count: None, tokens }];
     for (count, tokens) in PIECES {
         if let (Some(count), Some(tokens)) = (lengths(count, MAX_PARTS)?, lengths(tokens, MAX_PROMPT_TOKENS)?) {
-            prompt.extend((count.mean() > 0.0).then_some(Part { count: Some(count), tokens }));
+            prompt.extend((count.mean() > 0.0).then_some(PromptPart { count: Some(count), tokens }));
         }
     }
     Ok(Some(Period { start, prompt, output }))
 }
 
 /// A client as it is drawn from, and the requests that it cannot be drawn for.
-pub(super) fn client(name: String, number: u64, rows: &[Row], periods: Vec<Period>) -> (Client, f64) {
+pub(super) fn client(name: String, number: u64, rows: &[RateRow], periods: Vec<Period>) -> (Client, f64) {
     let (mut rates, mut left_out) = (Vec::new(), 0.0);
     for row in rows.iter().filter(|row| row.rate_rps > 0.0) {
         let period = periods.partition_point(|period| period.start <= row.start).checked_sub(1);
@@ -140,8 +140,9 @@ pub(super) fn client(name: String, number: u64, rows: &[Row], periods: Vec<Perio
     (Client { name, number, rates, periods }, left_out)
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Wrong> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| Wrong::Whole(Fault::NotText(excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(200)])))))?;
+fn text(bytes: &[u8]) -> Result<&str, ChunkFault> {
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        ChunkFault::Whole(Fault::NotText(excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(200)]))))
+    })?;
     Ok(text.trim_start_matches('\u{feff}'))
 }

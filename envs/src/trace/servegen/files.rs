@@ -13,8 +13,8 @@ use tar::Archive;
 use super::super::error::{Fault, TraceError, excerpt};
 use super::super::source::{Opened, read_fault};
 use super::super::{Compression, MAX_ARCHIVE_BYTES};
-use super::chunk::{self, Row, Wrong};
-use super::{LeftOut, Lengths, Period, ServeGen};
+use super::chunk::{self, ChunkFault, RateRow};
+use super::{LeftOut, LengthDistribution, Period, ServeGen};
 
 /// Largest file of a client, bytes; the largest here has 3 MB.
 pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
@@ -30,7 +30,7 @@ pub const MAX_POINTS: usize = 1 << 24;
 
 /// Which of a client's files one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ClientFile {
     Rates,
     Lengths,
 }
@@ -39,7 +39,7 @@ enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChunkName {
     number: u64,
-    kind: Kind,
+    kind: ClientFile,
 }
 
 impl ChunkName {
@@ -48,8 +48,8 @@ impl ChunkName {
         let rest = path.rsplit('/').next()?.strip_prefix("chunk-")?;
         let (number, kind) = rest
             .strip_suffix("-trace.csv")
-            .map(|number| (number, Kind::Rates))
-            .or_else(|| rest.strip_suffix("-dataset.json").map(|number| (number, Kind::Lengths)))?;
+            .map(|number| (number, ClientFile::Rates))
+            .or_else(|| rest.strip_suffix("-dataset.json").map(|number| (number, ClientFile::Lengths)))?;
         let is_number = number.len() <= 9 && number.bytes().all(|byte| byte.is_ascii_digit());
         Some(ChunkName { number: number.parse().ok().filter(|_| is_number)?, kind })
     }
@@ -70,12 +70,12 @@ pub(super) fn folder(path: &Path) -> Result<ServeGen, TraceError> {
         files.push(entry.map_err(|error| wrong(path, &error))?.path());
     }
     files.sort();
-    let mut reading = Reading::default();
+    let mut reading = ClientsRead::default();
     for file in files {
         let Some(name) = file.file_name().and_then(|name| ChunkName::of(&name.to_string_lossy())) else { continue };
         let reader = File::open(&file).map_err(|error| wrong(&file, &error))?;
         let located = Located { path: &file, entry: None };
-        let bytes = limited(reader).map_err(|fault| located.error(Wrong::Whole(fault)))?;
+        let bytes = limited(reader).map_err(|fault| located.error(ChunkFault::Whole(fault)))?;
         reading.take(&name, &bytes).map_err(|wrong| located.error(wrong))?;
     }
     reading.finish(path, Compression::Plain)
@@ -89,7 +89,7 @@ pub(super) fn archive(opened: Opened) -> Result<ServeGen, TraceError> {
         other => other,
     };
     let wrong = |fault| TraceError::of_file(&path, fault);
-    let mut reading = Reading::default();
+    let mut reading = ClientsRead::default();
     let mut archive = Archive::new(reader.take(MAX_ARCHIVE_BYTES));
     for entry in archive.entries().map_err(|error| wrong(failed(&error)))?.raw(true) {
         let mut entry = entry.map_err(|error| wrong(failed(&error)))?;
@@ -99,9 +99,9 @@ pub(super) fn archive(opened: Opened) -> Result<ServeGen, TraceError> {
         let size = entry.size();
         let mut bytes = Vec::new();
         let read = (&mut entry).take(MAX_CHUNK_BYTES + 1).read_to_end(&mut bytes);
-        read.map_err(|error| located.error(Wrong::Whole(failed(&error))))?;
+        read.map_err(|error| located.error(ChunkFault::Whole(failed(&error))))?;
         if size > MAX_CHUNK_BYTES {
-            return Err(located.error(Wrong::Whole(Fault::ChunkTooLong(MAX_CHUNK_BYTES))));
+            return Err(located.error(ChunkFault::Whole(Fault::ChunkTooLong(MAX_CHUNK_BYTES))));
         }
         if (bytes.len() as u64) < size {
             return Err(wrong(Fault::ArchiveEndsEarly));
@@ -126,11 +126,11 @@ struct Located<'a> {
 }
 
 impl Located<'_> {
-    fn error(&self, wrong: Wrong) -> TraceError {
+    fn error(&self, wrong: ChunkFault) -> TraceError {
         let (line, place, fault) = match wrong {
-            Wrong::Line(line, fault) => (Some(line), None, fault),
-            Wrong::Place(place, fault) => (None, Some(place), fault),
-            Wrong::Whole(fault) => (None, None, fault),
+            ChunkFault::Line(line, fault) => (Some(line), None, fault),
+            ChunkFault::Place(place, fault) => (None, Some(place), fault),
+            ChunkFault::Whole(fault) => (None, None, fault),
         };
         // The line is one of the file in the archive, not of the archive.
         let (line, place) = match &self.entry {
@@ -144,29 +144,29 @@ impl Located<'_> {
 
 /// What was read so far, by client.
 #[derive(Default)]
-struct Reading {
-    rates: BTreeMap<u64, Vec<Row>>,
+struct ClientsRead {
+    rates: BTreeMap<u64, Vec<RateRow>>,
     periods: BTreeMap<u64, Vec<Period>>,
     rows: usize,
     points: usize,
 }
 
-impl Reading {
-    fn take(&mut self, name: &ChunkName, bytes: &[u8]) -> Result<(), Wrong> {
+impl ClientsRead {
+    fn take(&mut self, name: &ChunkName, bytes: &[u8]) -> Result<(), ChunkFault> {
         let is_known = match name.kind {
-            Kind::Rates => self.rates.contains_key(&name.number),
-            Kind::Lengths => self.periods.contains_key(&name.number),
+            ClientFile::Rates => self.rates.contains_key(&name.number),
+            ClientFile::Lengths => self.periods.contains_key(&name.number),
         };
         if is_known {
-            return Err(Wrong::Whole(Fault::ChunkTwice(name.number)));
+            return Err(ChunkFault::Whole(Fault::ChunkTwice(name.number)));
         }
         match name.kind {
-            Kind::Rates => {
+            ClientFile::Rates => {
                 let rows = chunk::rows(bytes)?;
                 self.rows += rows.len();
                 self.rates.insert(name.number, rows);
             }
-            Kind::Lengths => {
+            ClientFile::Lengths => {
                 let periods = chunk::periods(bytes)?;
                 self.points += periods.iter().map(num_points).sum::<usize>();
                 self.periods.insert(name.number, periods);
@@ -179,7 +179,11 @@ impl Reading {
             ("number of lengths", self.points, MAX_POINTS),
         ] {
             if found > limit {
-                return Err(Wrong::Whole(Fault::AboveLimit { field, value: found.to_string(), limit: limit as u64 }));
+                return Err(ChunkFault::Whole(Fault::AboveLimit {
+                    field,
+                    value: found.to_string(),
+                    limit: limit as u64,
+                }));
             }
         }
         Ok(())
@@ -204,7 +208,9 @@ impl Reading {
 }
 
 fn num_points(period: &Period) -> usize {
-    let of_part = |part: &super::Part| part.count.as_ref().map_or(0, Lengths::num_points) + part.tokens.num_points();
+    let of_part = |part: &super::PromptPart| {
+        part.count.as_ref().map_or(0, LengthDistribution::num_points) + part.tokens.num_points()
+    };
     period.output.num_points() + period.prompt.iter().map(of_part).sum::<usize>()
 }
 
@@ -215,8 +221,8 @@ mod tests {
     #[test]
     fn names_of_clients_files() {
         let name = |number, kind| Some(ChunkName { number, kind });
-        assert_eq!(ChunkName::of("language/m-mid/chunk-12-trace.csv"), name(12, Kind::Rates));
-        assert_eq!(ChunkName::of("../../chunk-0-dataset.json"), name(0, Kind::Lengths));
+        assert_eq!(ChunkName::of("language/m-mid/chunk-12-trace.csv"), name(12, ClientFile::Rates));
+        assert_eq!(ChunkName::of("../../chunk-0-dataset.json"), name(0, ClientFile::Lengths));
         for other in
             ["chunk-x-trace.csv", "chunk--1-trace.csv", "chunk-1-trace.json", "chunk-12345678901-trace.csv", "a", ""]
         {

@@ -13,7 +13,7 @@ pub const MAX_PARTS: u32 = 1_024;
 
 /// A distribution of lengths: 12 bytes for each.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lengths {
+pub struct LengthDistribution {
     /// Lengths that occur, rising.
     lengths: Box<[u32]>,
     /// Probability of that length or less; the last is 1.
@@ -22,17 +22,17 @@ pub struct Lengths {
 
 /// Part of a prompt: so many pieces, each as long as drawn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct PromptPart {
     /// How many pieces; one if `None`.
-    pub count: Option<Lengths>,
+    pub count: Option<LengthDistribution>,
     /// How long a piece is, tokens.
-    pub tokens: Lengths,
+    pub tokens: LengthDistribution,
 }
 
-impl Lengths {
+impl LengthDistribution {
     /// Reads `{165: 0.0003, 211: 0.9997}`: whole numbers up to `most`, each once, and their probabilities. `None` if there
     /// are none.
-    pub(super) fn parse(text: &str, most: u32) -> Result<Option<Lengths>, Fault> {
+    pub(super) fn parse(text: &str, most: u32) -> Result<Option<LengthDistribution>, Fault> {
         let body = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         let body = body.ok_or_else(|| {
             Fault::Row(format!("`{}` is not a distribution: expected {{LENGTH: SHARE, …}}", excerpt(text)))
@@ -45,10 +45,10 @@ impl Lengths {
         if let Some(pair) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Fault::Row(format!("length {} is given twice", pair[0].0)));
         }
-        Lengths::of(&points)
+        LengthDistribution::of(&points)
     }
 
-    fn of(points: &[(u32, f64)]) -> Result<Option<Lengths>, Fault> {
+    fn of(points: &[(u32, f64)]) -> Result<Option<LengthDistribution>, Fault> {
         if points.is_empty() {
             return Ok(None);
         }
@@ -66,7 +66,7 @@ impl Lengths {
             .collect();
         // Whatever rounding has left: a draw below 1 always finds a length.
         cumulative[points.len() - 1] = 1.0;
-        Ok(Some(Lengths { lengths: points.iter().map(|(length, _)| *length).collect(), cumulative }))
+        Ok(Some(LengthDistribution { lengths: points.iter().map(|(length, _)| *length).collect(), cumulative }))
     }
 
     /// How many lengths there are.
@@ -92,10 +92,10 @@ impl Lengths {
     }
 }
 
-impl Part {
+impl PromptPart {
     /// Mean tokens: pieces and their lengths are drawn independently.
     pub fn mean(&self) -> f64 {
-        self.count.as_ref().map_or(1.0, Lengths::mean) * self.tokens.mean()
+        self.count.as_ref().map_or(1.0, LengthDistribution::mean) * self.tokens.mean()
     }
 
     /// Draws the tokens of all pieces.
@@ -126,14 +126,14 @@ mod tests {
 
     #[test]
     fn lengths_come_as_often_as_they_say() {
-        let lengths = Lengths::parse("{30: 0.25, 10: 0.75}", 100).unwrap().unwrap();
+        let lengths = LengthDistribution::parse("{30: 0.25, 10: 0.75}", 100).unwrap().unwrap();
         assert_eq!(lengths.mean(), 15.0);
         let mut stream = seed::stream(1, "test", 0);
         let long = (0..10_000).filter(|_| lengths.draw(&mut stream) == 30).count();
         assert!((2_300..2_700).contains(&long), "{long}");
         // Three images of 100 tokens or one, evenly.
-        let count = Lengths::parse("{1: 0.5, 3: 0.5}", MAX_PARTS).unwrap();
-        let part = Part { count, tokens: Lengths::parse("{100: 1.0}", 100).unwrap().unwrap() };
+        let count = LengthDistribution::parse("{1: 0.5, 3: 0.5}", MAX_PARTS).unwrap();
+        let part = PromptPart { count, tokens: LengthDistribution::parse("{100: 1.0}", 100).unwrap().unwrap() };
         let drawn: u64 = (0..1_000).map(|_| part.draw(&mut stream)).sum();
         assert_eq!(part.mean(), 200.0);
         assert!((190_000..210_000).contains(&drawn), "{drawn}");
@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn shares_are_normalised_or_refused() {
-        assert_eq!(Lengths::parse("{5: 0.9995}", 9).unwrap().unwrap().mean(), 5.0);
-        assert_eq!(Lengths::parse("{}", 9), Ok(None));
-        let said = |text: &str| Lengths::parse(text, 9).unwrap_err().to_string();
+        assert_eq!(LengthDistribution::parse("{5: 0.9995}", 9).unwrap().unwrap().mean(), 5.0);
+        assert_eq!(LengthDistribution::parse("{}", 9), Ok(None));
+        let said = |text: &str| LengthDistribution::parse(text, 9).unwrap_err().to_string();
         assert_eq!(said("{5: 0.5, 6: 0.4}"), "shares add up to 0.9, not to 1");
         assert_eq!(said("{5: nan}"), "share `nan` is not a number from 0 to 1");
         assert_eq!(said("{5: -1.0}"), "share `-1.0` is not a number from 0 to 1");

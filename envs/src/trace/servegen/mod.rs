@@ -25,7 +25,7 @@ mod stats;
 use std::path::{Path, PathBuf};
 
 pub use files::{MAX_CHUNK_BYTES, MAX_CLIENTS, MAX_POINTS, MAX_ROWS};
-pub use lengths::{Lengths, MAX_PARTS, PROBABILITY_TOLERANCE, Part};
+pub use lengths::{LengthDistribution, MAX_PARTS, PROBABILITY_TOLERANCE, PromptPart};
 pub use stats::{CvStats, LengthStats, RateStats, ServeGenStats};
 
 use super::source::Opened;
@@ -90,9 +90,9 @@ pub struct Period {
     /// From when on, in the statistics' own time.
     pub start: Micros,
     /// The prompt: text, and what comes with it.
-    pub prompt: Vec<Part>,
+    pub prompt: Vec<PromptPart>,
     /// The answer.
-    pub output: Lengths,
+    pub output: LengthDistribution,
 }
 
 impl ServeGen {
@@ -161,7 +161,7 @@ impl ServeGen {
 impl Period {
     /// Mean prompt, tokens.
     pub fn prompt_mean(&self) -> f64 {
-        self.prompt.iter().map(Part::mean).sum()
+        self.prompt.iter().map(PromptPart::mean).sum()
     }
 }
 

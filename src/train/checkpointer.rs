@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::TrainError;
 use super::driver::Learner;
 use crate::agent::{NetworkPolicy, Validator};
-use crate::checkpoint::{self, Provenance};
+use crate::checkpoint::{self, RunProvenance};
 use crate::distil::{self, DistilConfig};
 use crate::experiment::Experiment;
 use crate::export;
 use crate::world::World;
 
 /// The best policy so far, in a folder of its own.
-pub(super) struct Keeper {
+pub(super) struct Checkpointer {
     folder: PathBuf,
     /// `None` where the last is the one to keep.
     judge: Option<Judge>,
@@ -54,7 +54,7 @@ pub(super) struct Judgement {
     pub(super) leaves: usize,
 }
 
-impl Keeper {
+impl Checkpointer {
     /// Of a run of `experiment` that leaves its policy in `folder`; one that is resumed has left one there before, by whose score
     /// it goes on. What else lies there, of a run that was killed before it could be resumed, is replaced.
     pub(super) fn new(
@@ -62,7 +62,7 @@ impl Keeper {
         world: &World,
         folder: PathBuf,
         resume: bool,
-    ) -> Result<Keeper, TrainError> {
+    ) -> Result<Checkpointer, TrainError> {
         let judge = match (experiment.validation, experiment.validation_config(world)?) {
             (Some(validation), Some(judged)) => {
                 let arena = Box::new(ServingArena::new(&judged)?);
@@ -74,14 +74,14 @@ impl Keeper {
             }
             _ => None,
         };
-        Ok(Keeper { folder, judge })
+        Ok(Checkpointer { folder, judge })
     }
 
     /// Looks at what is `learned` if it is time to, and keeps it if its table is the best so far.
     pub(super) fn look(
         &mut self,
         learned: &impl Learner,
-        provenance: &Provenance,
+        provenance: &RunProvenance,
     ) -> Result<Option<Judgement>, TrainError> {
         let (iteration, finished) = (learned.iteration(), learned.is_finished());
         let Some(judge) = &mut self.judge else {
@@ -117,11 +117,17 @@ impl Keeper {
 impl Judge {
     /// Judges the table of `policy`, made as `kvtide export` makes it. Not to be interrupted: a run that is resumed would not
     /// make it up.
-    fn table(&self, policy: &NetworkPolicy, provenance: &Provenance, iteration: u64) -> Result<Judgement, TrainError> {
+    fn table(
+        &self,
+        policy: &NetworkPolicy,
+        provenance: &RunProvenance,
+        iteration: u64,
+    ) -> Result<Judgement, TrainError> {
         let (stop, config) = (AtomicBool::new(false), DistilConfig::default());
         let mut student = distil::distil(policy, &self.taught, &config, &mut |_| {}, &stop)?;
         export::add_margin(&mut student, &self.judged, config.seed, &stop)?;
-        let provenance = export::Provenance { training: provenance.metadata.clone(), ..export::Provenance::default() };
+        let provenance =
+            export::TableProvenance { training: provenance.metadata.clone(), ..export::TableProvenance::default() };
         let chosen = export::choose(&student, &provenance, self.engine, &self.validator, &stop)?;
         let chosen = chosen.expect("nobody stops it");
         Ok(Judgement {
