@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(error(&["max_num_seqs"]), "\"max_num_seqs\" is not KEY=VALUE");
         assert!(error(&["num_gpu_blocks=0"]).contains("num_gpu_blocks is 0"));
         assert!(error(&["watermark=1.1"]).ends_with("expected a share of the pool from 0 to 1"));
-        for choice in ["eviction=mru", "prefix_sharing=", "dead_ends=deadly", "async_scheduling=yes"] {
+        for choice in ["eviction=oldest", "prefix_sharing=", "dead_ends=deadly", "async_scheduling=yes"] {
             assert!(error(&[choice]).contains(": expected "), "{choice}");
         }
         assert!(error(&["num_gpu_blocks=10", "max_model_len=1000"]).contains("more than the pool holds"));
