@@ -15,6 +15,9 @@
 //! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
 //! [`cli`] is the command line over all of them.
 
+#[macro_use]
+mod say;
+
 pub mod agent;
 pub mod bench;
 mod bootstrap;

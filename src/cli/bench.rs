@@ -65,7 +65,7 @@ pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> an
     }
     match tensors {
         Some(tensors) => bench::training(tensors, repeats, &mut each)?,
-        None => eprintln!("training by PPO is not measured: {} is not there", handover::PROGRAM),
+        None => say!("training by PPO is not measured: {} is not there", handover::PROGRAM),
     }
     written.map(|()| Exit::Done)
 }

@@ -89,16 +89,16 @@ impl CalibrateArgs {
         if let Some(path) = &self.profile {
             write(path, &account.profile(path).to_toml())?;
             let (model, path) = (account.model(), path.display());
-            eprintln!("profile written to {path}: use it with --env {model}@{path}");
+            say!("profile written to {path}: use it with --env {model}@{path}");
         }
         if let Some(path) = &self.plot
             && let Some(figure) = account.picture()
         {
             write(path, &figure.to_svg())?;
-            eprintln!("plot written to {}", path.display());
+            say!("plot written to {}", path.display());
         }
         for warning in account.warnings() {
-            eprintln!("warning: {warning}");
+            warn!("{warning}");
         }
         let mut output = Output::new();
         let written = if self.json { output.json(A::KIND, account.data()) } else { output.text(&account.text()) };
@@ -127,7 +127,7 @@ impl CalibrateArgs {
             None => {
                 let (measured, load) = MeasuredRun::read_with_load_beside(run)?;
                 if let Some(path) = &load {
-                    eprintln!(
+                    say!(
                         "taking {} for the load of the run: its {} prompts have the lengths measured (--load none to do \
                          without)",
                         path.display(),
@@ -205,7 +205,7 @@ impl TimingsArgs {
             || "nothing is kept: --timings FILE.json would".to_owned(),
             |path| format!("kept in {}; the same command goes on", path.display()),
         );
-        eprintln!("{} of {} points timed, {kept}", measured.len(), schedule.len());
+        say!("{} of {} points timed, {kept}", measured.len(), schedule.len());
         Ok(None)
     }
 }

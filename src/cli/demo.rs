@@ -48,7 +48,7 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     }
     let stop = stop::on_interrupt();
     demo::make_folder(&args.out)?;
-    eprintln!(
+    say!(
         "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
         world.trace,
         world.deployment.name(),
@@ -58,23 +58,23 @@ pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> any
     );
     let demo = Demo::plan(spec, &world, args.decisions, args.seed)?;
     let Demo { fit, test, load, .. } = &demo;
-    eprintln!("1. at load {load:.2} the engine's default attains about {:.0} % of {fit}", TARGET * 100.0);
+    say!("1. at load {load:.2} the engine's default attains about {:.0} % of {fit}", TARGET * 100.0);
 
     let (low, high) = demo.experiment.episodes.load;
-    eprintln!("2. training on {fit} at loads {low:.2} to {high:.2}");
+    say!("2. training on {fit} at loads {low:.2} to {high:.2}");
     let run = Run { world: &world, out: &args.out, checkpoint_every: u64::MAX, tensors, listener: &Talk, stop };
     if run.start(demo.experiment.clone())? != Some(RunOutcome::Finished) {
         return Ok(Exit::Interrupted);
     }
 
-    eprintln!("3. distilling into a decision table");
+    say!("3. distilling into a decision table");
     let (checkpoint, table) = (train::policy_of(&args.out), args.out.join("policy.kvt"));
     if !distil(&world, &checkpoint, &table, stop)? {
         return Ok(Exit::Interrupted);
     }
 
     let (loads, seeds) = (LOADS.len(), SEEDS.len());
-    eprintln!("4. judging on {test}, which nobody has seen, at {loads} loads with {seeds} seeds");
+    say!("4. judging on {test}, which nobody has seen, at {loads} loads with {seeds} seeds");
     let matrix = demo.matrix(&checkpoint, &table, world.node.host.profile())?;
     let Some(rows) = judge(&world, &matrix, stop)? else { return Ok(Exit::Interrupted) };
     show(args, &demo, &world, &rows, &table)
@@ -86,7 +86,7 @@ fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> 
     let making = ExportJob { checkpoint, experiment: &experiment, world, config: &config, stop };
     let Some((chosen, summary)) = making.written(table, &mut tell)? else { return Ok(false) };
     tell_choice(&making, &chosen);
-    eprintln!("   {summary}");
+    say!("   {summary}");
     Ok(true)
 }
 

@@ -71,7 +71,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let matrix = Matrix { policies, windows, loads, seeds };
     simulate::warn_of_idle_seeds(&world, &matrix);
     for doubt in doubts(&world, &matrix, &args.policies)? {
-        eprintln!("warning: {doubt}");
+        warn!("{doubt}");
     }
     let (rows, cells) = served(args, &world, &matrix, &found, &bar, stop)?;
     // Whatever ended the runs, what is finished is compared.
@@ -89,10 +89,10 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
         report::write(path, &material)?;
-        eprintln!("the report is in {}", path.display());
+        say!("the report is in {}", path.display());
     }
     if !is_whole {
-        eprintln!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
+        say!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)

@@ -110,11 +110,11 @@ fn export(
     let Some(taught) = making.taught(&mut tell)? else { return Ok(Exit::Interrupted) };
     let Some(chosen) = making.chosen(&taught)? else { return Ok(Exit::Interrupted) };
     tell_choice(&making, &chosen);
-    eprintln!("{}", TableSummary::of(&chosen.student, chosen.deployed.bytes()));
+    say!("{}", TableSummary::of(&chosen.student, chosen.deployed.bytes()));
     let judged = making.judged(&taught, &chosen, &trial, args.frontier.is_some())?;
     let Some(TableLoss { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
-    eprintln!("{}", export::loss_text(&loss, trial.traffic()));
-    eprintln!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
+    say!("{}", export::loss_text(&loss, trial.traffic()));
+    say!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
     if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {
         Output::new().text(&frontier.text())?;
         export::save(path, frontier.figure(&experiment.name, trial.traffic()).to_svg().as_bytes())?;
@@ -123,24 +123,24 @@ fn export(
     let gate = Gate { max_loss: args.max_loss, min_fidelity: args.min_fidelity };
     let unfit = export::unfit(chosen.deployed.bytes(), &host, world.node.engine.enable_prefix_caching);
     if let Some(reason) = unfit.or_else(|| gate.refusal(&chosen.student.fidelity, &loss)) {
-        eprintln!("refused: {reason}; nothing is written to {}", args.out.display());
+        say!("refused: {reason}; nothing is written to {}", args.out.display());
         return Ok(Exit::GateFailed);
     }
     let provenance = taught.provenance.judged(&host, &loss, trial.traffic());
     export::write(&chosen.student, &provenance, &args.out, args.rust.as_deref())?;
-    eprintln!("written: {}", args.out.display());
+    say!("written: {}", args.out.display());
     Ok(Exit::Done)
 }
 
 /// An iteration of distillation, on stderr.
 pub(super) fn tell(distil::DaggerReport { iteration, iterations, samples, leaves, .. }: distil::DaggerReport) {
-    eprintln!("   iteration {iteration} of {iterations}: {samples} samples, {leaves} leaves");
+    say!("   iteration {iteration} of {iterations}: {samples} samples, {leaves} leaves");
 }
 
 /// Which size was chosen, on stderr, if one was.
 pub(super) fn tell_choice(making: &ExportJob<'_>, chosen: &Chosen) {
     if let Some(choice) = making.choice(chosen) {
-        eprintln!("   {choice}");
+        say!("   {choice}");
     }
 }
 

@@ -22,11 +22,18 @@ use clap::{Parser, Subcommand};
 use common::{args, handover, output, progress, stop, talk};
 
 use crate::agent::Tensors;
+use crate::say::{self, Level};
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
 #[command(name = "kvtide", version, max_term_width = 110)]
 struct Cli {
+    /// Say nothing on stderr but warnings and errors.
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say more on stderr: what is done, with what.
+    #[arg(long, short, global = true)]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -57,6 +64,16 @@ enum Command {
     Bench(bench::BenchArgs),
 }
 
+impl Cli {
+    fn level(&self) -> Level {
+        match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (_, true) => Level::Verbose,
+            _ => Level::Normal,
+        }
+    }
+}
+
 /// How a command ended, if not by an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
@@ -72,7 +89,11 @@ enum Exit {
 /// `kvtide-train`, which is this tool with it.
 pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     let result = match Cli::try_parse() {
-        Ok(cli) => command(cli.command, tensors),
+        Ok(cli) => {
+            say::set_level(cli.level());
+            detail!("kvtide {}", env!("CARGO_PKG_VERSION"));
+            command(cli.command, tensors)
+        }
         Err(error) => usage::end(&error),
     };
     match result {
@@ -82,7 +103,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
         // Whoever reads stdout has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", one_line(&error));
+            say::line(Level::Quiet, format_args!("error: {}", one_line(&error)));
             ExitCode::from(2)
         }
     }

@@ -64,8 +64,8 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
 /// Several seeds of traffic that does not depend on the seed would be one run counted several times.
 pub(super) fn warn_of_idle_seeds(world: &World, matrix: &Matrix) {
     for load in matrix.idle_loads(world) {
-        eprintln!(
-            "warning: at load {load} the traffic is the same for every seed, so only the first is run; for more draws use \
+        warn!(
+            "at load {load} the traffic is the same for every seed, so only the first is run; for more draws use \
              another load with --scale thin, --jitter, or more --windows"
         );
     }

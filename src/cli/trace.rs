@@ -86,13 +86,13 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
         }
         TraceCommand::Convert { input, output, sessions } => {
             let converted = jsonl::convert(sessions.open(input)?, output)?;
-            eprintln!("{} requests written to {}", converted.requests, output.display());
+            say!("{} requests written to {}", converted.requests, output.display());
         }
         TraceCommand::Generate { spec, output } => {
             let spec: SyntheticSpec = spec.parse()?;
             let workload = spec.generate()?;
             jsonl::save(output, workload.requests())?;
-            eprintln!("{} requests written to {}", workload.requests().len(), output.display());
+            say!("{} requests written to {}", workload.requests().len(), output.display());
         }
     }
     Ok(Exit::Done)

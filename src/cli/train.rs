@@ -56,11 +56,11 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
     match outcome {
         Some(RunOutcome::Finished) => {
             let (checkpoint, policy) = (train::checkpoint_of(&args.out), train::policy_of(&args.out));
-            eprintln!("trained: {}; to decide with: {}", checkpoint.display(), policy.display());
+            say!("trained: {}; to decide with: {}", checkpoint.display(), policy.display());
             return Ok(Exit::Done);
         }
         Some(RunOutcome::Interrupted) => {
-            eprintln!("interrupted; go on with: kvtide train --resume --out {}", args.out.display());
+            say!("interrupted; go on with: kvtide train --resume --out {}", args.out.display());
         }
         // Nothing was learned that could be gone on with.
         None => {}

@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::say;
+
 /// Seconds between lines where there is no terminal.
 const LINE_SECONDS: f64 = 10.0;
 
@@ -18,7 +20,7 @@ impl Progress {
     /// Of a run that has done `done` of `total`, counted in `unit`.
     pub fn new(unit: &'static str, done: u64, total: u64) -> Progress {
         // Hidden by itself unless stderr is a terminal.
-        let bar = ProgressBar::new(total).with_position(done);
+        let bar = ProgressBar::with_draw_target(Some(total), say::bars()).with_position(done);
         let template =
             format!("{{bar:30}} {{human_pos}}/{{human_len}} {unit}  {{elapsed}} elapsed, {{eta}} left  {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("a constant template is valid"));
@@ -34,7 +36,7 @@ impl Progress {
             self.bar.set_position(position);
         } else if seconds >= self.next_line {
             self.next_line = seconds + LINE_SECONDS;
-            eprintln!("{position}/{} {}  {message}", self.total, self.unit);
+            say!("{position}/{} {}  {message}", self.total, self.unit);
         }
     }
 

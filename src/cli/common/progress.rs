@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::evaluate::Watch;
+use crate::say;
 
 /// A bar over runs; invisible unless stderr is a terminal.
 pub(in crate::cli) struct Runs {
@@ -14,7 +15,7 @@ pub(in crate::cli) struct Runs {
 
 impl Runs {
     pub(in crate::cli) fn new() -> Runs {
-        let bar = ProgressBar::new(0);
+        let bar = ProgressBar::with_draw_target(Some(0), say::bars());
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs  {elapsed} elapsed, {eta} left");
         bar.set_style(style.expect("a constant template is valid"));
         Runs { bar, planned: AtomicUsize::new(0) }

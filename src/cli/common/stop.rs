@@ -14,10 +14,10 @@ pub(in crate::cli) fn on_interrupt() -> &'static AtomicBool {
             if STOP.swap(true, Ordering::Relaxed) {
                 process::exit(130);
             }
-            eprintln!("\ninterrupted: keeping what is finished (again to stop at once)");
+            say!("\ninterrupted: keeping what is finished (again to stop at once)");
         };
         if let Err(error) = ctrlc::set_handler(handler) {
-            eprintln!("warning: Ctrl-C will stop at once: {error}");
+            warn!("Ctrl-C will stop at once: {error}");
         }
     });
     &STOP

@@ -17,12 +17,10 @@ impl Listener for Talk {
         match found {
             BestConstant::Prior(controls) => {
                 let prior = PolicySpec::Fixed(controls);
-                eprintln!("   learning starts from the best constant choice on that traffic: {prior}");
+                say!("   learning starts from the best constant choice on that traffic: {prior}");
             }
             BestConstant::Fallback(watermark) => {
-                eprintln!(
-                    "   a table that cannot be trusted falls back to the best constant watermark there: {watermark}"
-                );
+                say!("   a table that cannot be trusted falls back to the best constant watermark there: {watermark}");
             }
         }
     }
