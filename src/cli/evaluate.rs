@@ -64,6 +64,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     args.report.as_deref().map(report::check_folder).transpose()?;
+    let made_on = report::today()?;
     let bar = Runs::new();
     let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
         return Ok(Exit::Interrupted);
@@ -84,7 +85,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let command = command_line();
     let (world, matrix, found) = (&world, &matrix, &found[..]);
     let material =
-        ReportInput { command, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
+        ReportInput { command, made_on, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
     show(args.json, &material)?;
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {

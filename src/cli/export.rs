@@ -117,7 +117,8 @@ fn export(
     say!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
     if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {
         Output::new().text(&frontier.text())?;
-        export::save(path, frontier.figure(&experiment.name, trial.traffic()).to_svg().as_bytes())?;
+        let figure = frontier.figure(&experiment.name, trial.traffic(), chosen.student.tree.leaves());
+        export::save(path, figure.to_svg().as_bytes())?;
     }
     let host = world.node.host;
     let gate = Gate { max_loss: args.max_loss, min_fidelity: args.min_fidelity };

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::interval_text;
+use crate::bootstrap::Interval;
 use crate::distil::{Baseline, DistilError, Loss, Student};
 use crate::plot::{Axis, Figure, LineStyle, Panel, Series};
 
@@ -44,31 +45,29 @@ impl Frontier {
         out
     }
 
-    /// Drawn: leaves as powers of two, so that every halving is a step; negative losses are drawn as none.
-    pub fn figure(&self, name: &str, traffic: &str) -> Figure {
-        let line = |value: fn(&Loss) -> f64| {
-            let point = |point: &FrontierPoint| ((point.leaves as f64).log2(), value(&point.loss).max(0.0));
-            self.points.iter().map(point).collect::<Vec<(f64, f64)>>()
+    /// Drawn: what each size loses, with both ends of its interval, and the size that was chosen.
+    pub fn figure(&self, name: &str, traffic: &str, chosen_leaves: usize) -> Figure {
+        let points = self.points.iter().map(|point| (point.leaves as f64, point.loss.points.mean)).collect();
+        let ends = |point: &FrontierPoint| {
+            let Interval { low, high, .. } = point.loss.points;
+            Some((point.leaves as f64, low?, high?))
         };
-        let series = vec![
-            Series {
-                name: "95 % interval, upper end",
-                look: LineStyle::Second,
-                points: line(|loss| loss.points.high.unwrap_or(loss.points.mean)),
-            },
-            Series { name: "points lost", look: LineStyle::First, points: line(|loss| loss.points.mean) },
-        ];
+        let bars = self.points.iter().filter_map(ends).collect();
+        let greatest = self.points.iter().map(|point| point.leaves).max().unwrap_or(1);
         let panel = Panel {
             title: "Attainment lost against the teacher".to_owned(),
-            x: Axis::new("leaves, as a power of 2"),
+            x: Axis::to("leaves (16 bytes each)", greatest as f64 * 1.03),
             y: Axis::new("percentage points"),
-            series,
+            series: vec![Series { name: "points lost, with 95 % interval", look: LineStyle::First, points, bars }],
+            rules: vec![(chosen_leaves as f64, format!("chosen: {chosen_leaves} leaves"))],
             band: None,
         };
         let episodes = self.points.first().map_or(0, |point| point.loss.episodes);
         Figure {
             title: format!("{name}: how small the table can be"),
-            subtitle: format!("{episodes} episodes of {traffic} traffic; a leaf takes 16 bytes"),
+            subtitle: format!(
+                "{episodes} episodes of {traffic} traffic; below zero the table serves better than its teacher"
+            ),
             rows: vec![vec![panel]],
         }
     }

@@ -1,4 +1,5 @@
-//! A pair of axes with lines, as SVG within a page. Colours are the page's: `--c0`, `--c1`, …
+//! A pair of axes with lines, as SVG. Its shapes have classes; what they look like, whoever shows it says: a page or a
+//! [`Figure`](super::Figure). Colours are the classes `c0`, `c1`, …
 
 use std::fmt::Write;
 
@@ -21,6 +22,8 @@ pub(crate) struct Chart {
     pub(crate) lines: Vec<Line>,
     /// Vertical rules with what they mark.
     pub(crate) rules: Vec<(f64, String)>,
+    /// A stretch of the horizontal axis that is set off.
+    pub(crate) band: Option<(f64, f64)>,
 }
 
 /// An axis.
@@ -126,39 +129,60 @@ impl Pen {
         html! { path class="line" stroke-width=(self.width) stroke-dasharray=(self.dash) d=(d) {} }
     }
 
-    /// The colour of all within an element.
-    fn style(self) -> String {
-        format!("--c:var(--c{})", self.colour)
+    /// The class of all that has its colour.
+    fn class(self) -> String {
+        format!("c{}", self.colour)
     }
 
-    /// A short stroke, for a legend.
+    /// A short stroke, for a legend in words beside it.
     pub(crate) fn sample(self) -> Markup {
-        html! { svg viewBox="0 0 28 8" style=(self.style()) { (self.stroke("M0 4H28")) } }
+        html! { svg class=(self.class()) viewBox="0 0 28 8" aria-hidden="true" { (self.stroke("M0 4H28")) } }
+    }
+
+    /// A stroke within a picture, for a legend.
+    pub(super) fn sample_at(self, (x, y): (f64, f64), width: f64) -> Markup {
+        html! { g class=(self.class()) { (self.stroke(&format!("M{x} {y}H{}", x + width))) } }
     }
 }
 
 impl Chart {
     /// The chart as an element.
     pub(crate) fn to_svg(&self) -> Markup {
-        let (left, _, top, _) = MARGINS;
-        let rule = |(at, label): &(f64, String)| {
-            let x = self.x_of(*at);
-            let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
-            // On the side where there is room.
-            let (aside, anchor) = if self.x.place(*at) > 0.7 { (-4.0, Anchor::End) } else { (4.0, Anchor::Start) };
-            html! {
-                (path("rule", &format!("M{x:.1} {above:.1}V{below:.1}")))
-                (text("note", (x + aside, below - 6.0), anchor, label))
-            }
-        };
         html! {
-            svg viewBox={ "0 0 " (self.width) " " (self.height) } role="img" aria-label=(Words(&self.title)) {
-                (text("title", (left, top - 11.0), Anchor::Start, &self.title))
-                (self.axes())
-                @for one in &self.rules { (rule(one)) }
-                @for line in &self.lines { "\n" (self.line(line)) }
+            svg viewBox={ "0 0 " (self.width) " " (self.height) } role="img" {
+                title { (Words(&self.title)) }
+                (self.shapes())
             }
             "\n"
+        }
+    }
+
+    /// What it is made of.
+    pub(super) fn shapes(&self) -> Markup {
+        let (left, _, top, _) = MARGINS;
+        html! {
+            @if let Some(band) = self.band { (self.shaded(band)) }
+            (text("title", (left, top - 11.0), Anchor::Start, &self.title))
+            (self.axes())
+            @for line in &self.lines { "\n" (self.line(line)) }
+            @for one in &self.rules { (self.rule(one)) }
+        }
+    }
+
+    fn shaded(&self, (from, to): (f64, f64)) -> Markup {
+        let (left, right) = (self.x_of(from), self.x_of(to));
+        let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
+        path("band", &format!("M{left:.1} {above:.1}H{right:.1}V{below:.1}H{left:.1}Z"))
+    }
+
+    fn rule(&self, (at, label): &(f64, String)) -> Markup {
+        let x = self.x_of(*at);
+        let (above, below) = (self.y_of(self.y.to), self.y_of(self.y.from));
+        // On the side where there is room.
+        let (aside, anchor) = if self.x.place(*at) > 0.7 { (-4.0, Anchor::End) } else { (4.0, Anchor::Start) };
+        html! {
+            (path("rule", &format!("M{x:.1} {above:.1}V{below:.1}")))
+            (text("note", (x + aside, below - 6.0), anchor, label))
         }
     }
 
@@ -216,7 +240,7 @@ impl Chart {
             Pen { dash: "", width: 1.2, ..line.pen }.stroke(&format!("M{x:.1} {low:.1}V{high:.1}"))
         };
         html! {
-            g style=(line.pen.style()) {
+            g class=(line.pen.class()) {
                 title { (Words(&line.name)) }
                 @if let Some(area) = &area { (path("area", area)) }
                 (line.pen.stroke(&along))
@@ -277,6 +301,7 @@ mod tests {
                 filled: true,
             }],
             rules: vec![(0.5, "\"".to_owned())],
+            band: Some((0.0, 0.5)),
         };
         let svg = chart.to_svg().into_string();
         assert!(svg.contains("&lt;b&gt;") && svg.contains("a&amp;b&lt;/title&gt;") && !svg.contains("NaN"), "{svg}");

@@ -1,84 +1,81 @@
-//! How a figure looks.
+//! A figure as a file of its own: charts in rows, a heading and one legend above them.
 
-use plotters::coord::Shift;
-use plotters::element::DashedPathElement;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use maud::{Markup, PreEscaped, html};
 
+use super::chart::{Chart, ChartAxis, Line, Pen, Unit};
+use super::svg::{Anchor, text};
 use super::{Axis, Band, Figure, LineStyle, Panel, Series};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Writing into a string cannot fail, and a figure has no other source of errors.
-const CANNOT_FAIL: &str = "drawing into a string does not fail";
+/// Sizes in pixels: what is drawn is as wide as a page of text.
+const WIDTH: f64 = 1080.0;
+const HEADER_HEIGHT: f64 = 88.0;
+const MARGIN: f64 = 12.0;
+/// Of a row, of which a figure has many; one alone is higher.
+const ROW_HEIGHT: f64 = 200.0;
+const ONLY_ROW_HEIGHT: f64 = 400.0;
+/// Width of a letter of the legend and of the line below the title, about; what the reader's font makes of it is not known.
+const LETTER: f64 = 7.3;
 
-const WIDTH: u32 = 1080;
-const HEADER_HEIGHT: u32 = 84;
-const ROW_HEIGHT: u32 = 190;
-const MARGIN: u32 = 12;
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(34, 34, 34);
-const FAINT: RGBColor = RGBColor(110, 110, 110);
-const GRID: RGBColor = RGBColor(228, 228, 228);
-const BAND: RGBColor = RGBColor(240, 243, 247);
-
-/// Colour, width, and lengths of dash and gap.
-struct Stroke {
-    colour: RGBColor,
-    width: u32,
-    dash: Option<(u32, u32)>,
-}
+/// What its classes look like. The colours are of Okabe and Ito 2008, which the colour-blind tell apart.
+const STYLE: &str = "text{font:12px sans-serif;fill:#222222}.heading{font-size:20px}.legend,.subtitle{font-size:13px}\
+    .subtitle,.tick,.note{fill:#5c6269}.title{font-size:14px}.paper{fill:#ffffff}.band{fill:#eef2f7}.grid{stroke:#e4e4e4}\
+    .axis{stroke:#6e6e6e}.rule{stroke:#5c6269;stroke-dasharray:3 3}.line{fill:none;stroke-linejoin:round}\
+    .c1 .line{stroke:#0072b2}.c1 .dot{fill:#0072b2}.c2 .line{stroke:#d55e00}.c2 .dot{fill:#d55e00}\
+    .c3 .line{stroke:#009e73}.c3 .dot{fill:#009e73}.c8 .line{stroke:#a0a0a0}.c8 .dot{fill:#a0a0a0}";
 
 impl LineStyle {
-    fn stroke(self) -> Stroke {
+    fn pen(self) -> Pen {
         let (colour, width, dash) = match self {
-            LineStyle::Reference => (RGBColor(160, 160, 160), 5, None),
-            LineStyle::First => (RGBColor(0, 114, 178), 2, None),
-            LineStyle::Second => (RGBColor(213, 94, 0), 1, Some((6, 4))),
-            LineStyle::Third => (RGBColor(0, 158, 115), 2, Some((2, 3))),
+            LineStyle::Reference => (8, 5.0, ""),
+            LineStyle::First => (1, 2.0, ""),
+            LineStyle::Second => (2, 1.5, "6 4"),
+            LineStyle::Third => (3, 2.0, "2 3"),
         };
-        Stroke { colour, width, dash }
+        Pen { colour, dash, width }
     }
 }
 
 impl Figure {
     /// The figure as an SVG document.
     pub fn to_svg(&self) -> String {
-        let mut svg = String::new();
-        let height = HEADER_HEIGHT + ROW_HEIGHT * self.rows.len() as u32 + MARGIN;
-        {
-            let page = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-            page.fill(&WHITE).expect(CANNOT_FAIL);
-            let (header, body) = page.split_vertically(HEADER_HEIGHT);
-            self.draw_header(&header);
-            let body = body.margin(0, MARGIN, MARGIN, MARGIN);
-            let areas = body.split_evenly((self.rows.len().max(1), 1));
-            for (row, area) in self.rows.iter().zip(areas) {
-                for (panel, area) in row.iter().zip(area.split_evenly((1, row.len().max(1)))) {
-                    panel.draw(&area);
-                }
+        let row_height = if self.rows.len() == 1 { ONLY_ROW_HEIGHT } else { ROW_HEIGHT };
+        let height = HEADER_HEIGHT + row_height * self.rows.len() as f64 + MARGIN;
+        let panels = self.rows.iter().zip(0_u32..).flat_map(|(row, index)| {
+            let top = HEADER_HEIGHT + row_height * f64::from(index);
+            let width = (WIDTH - MARGIN) / row.len() as f64;
+            row.iter().zip(0_u32..).map(move |(panel, column)| {
+                let at = format!("translate({} {top})", f64::from(column) * width);
+                html! { g transform=(at) { (panel.chart(width, row_height - 6.0).shapes()) } }
+            })
+        });
+        let svg = html! {
+            svg xmlns="http://www.w3.org/2000/svg" width=(WIDTH) height=(height) viewBox={ "0 0 " (WIDTH) " " (height) }
+                role="img"
+            {
+                title { (self.title) }
+                style { (PreEscaped(STYLE)) }
+                rect class="paper" width=(WIDTH) height=(height) {}
+                (self.header())
+                @for panel in panels { "\n" (panel) }
+                "\n"
             }
-            page.present().expect(CANNOT_FAIL);
-        }
-        svg
+        };
+        svg.into_string() + "\n"
     }
 
-    fn draw_header(&self, area: &Area<'_>) {
-        let left = MARGIN as i32 + 8;
-        write(area, &self.title, (left, 22), 20, INK);
-        write(area, &self.subtitle, (left, 46), 13, FAINT);
+    fn header(&self) -> Markup {
+        let left = MARGIN + 8.0;
+        let mut legend = Vec::new();
         let mut x = left;
         for series in self.legend() {
-            let Stroke { colour, width, dash } = series.look.stroke();
-            let line = vec![(x, 70), (x + 30, 70)];
-            let style = colour.stroke_width(width);
-            match dash {
-                None => area.draw(&PathElement::new(line, style)).expect(CANNOT_FAIL),
-                Some((dash, gap)) => {
-                    area.draw(&DashedPathElement::new(line, dash, gap, style)).expect(CANNOT_FAIL);
-                }
-            }
-            write(area, series.name, (x + 38, 70), 13, INK);
-            x += 38 + letters(series.name) * letter_width(13) + 24;
+            legend.push(series.look.pen().sample_at((x, 70.0), 30.0));
+            legend.push(text("legend", (x + 38.0, 74.0), Anchor::Start, series.name));
+            x += 38.0 + letters(series.name) * LETTER + 24.0;
+        }
+        html! {
+            (text("heading", (left, 28.0), Anchor::Start, &within(&self.title, (WIDTH - left) / 12.0)))
+            (text("subtitle", (left, 50.0), Anchor::Start, &within(&self.subtitle, (WIDTH - left) / LETTER)))
+            @for part in &legend { (part) }
         }
     }
 
@@ -96,92 +93,70 @@ impl Figure {
 }
 
 impl Panel {
-    fn draw(&self, area: &Area<'_>) {
-        let all = || self.series.iter().flat_map(|series| &series.points);
-        let x_end = self.x.length(all().map(|point| point.0), 1.0);
-        let y_end = self.y.length(all().map(|point| point.1), 1.06);
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(6)
-            .margin_right(14)
-            .caption(&self.title, (FONT, 14).into_font().color(&INK))
-            .x_label_area_size(36)
-            .y_label_area_size(58)
-            .build_cartesian_2d(0.0..x_end, 0.0..y_end)
-            .expect(CANNOT_FAIL);
-        if let Some(Band { start, end, .. }) = self.band {
-            let shaded = Rectangle::new([(start, 0.0), (end.min(x_end), y_end)], BAND.filled());
-            chart.draw_series([shaded]).expect(CANNOT_FAIL);
+    fn chart(&self, width: f64, height: f64) -> Chart {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let bars = || self.series.iter().flat_map(|series| &series.bars);
+        let x = self.x.across(points().map(|point| point.0), 1.0);
+        let heights = points().map(|point| point.1).chain(bars().flat_map(|bar| [bar.1, bar.2]));
+        let y = self.y.across(heights, 1.06);
+        let line = |series: &Series| Line {
+            name: series.name.to_owned(),
+            pen: series.look.pen(),
+            // What lies beyond a given end is left out.
+            points: series.points.iter().copied().filter(|point| point.0 <= x.to).collect(),
+            bars: series.bars.clone(),
+            filled: false,
+        };
+        let mut rules = self.rules.clone();
+        if let Some(Band { end, label, .. }) = &self.band {
+            rules.push((end.min(x.to), (*label).to_owned()));
         }
-        let (x_digits, y_digits) = (digits(x_end), digits(y_end));
-        chart
-            .configure_mesh()
-            .x_desc(&self.x.label)
-            .y_desc(&self.y.label)
-            .axis_desc_style((FONT, 12).into_font().color(&INK))
-            .label_style((FONT, 11).into_font().color(&FAINT))
-            .x_labels(10)
-            .y_labels(6)
-            .x_label_formatter(&|x| format!("{x:.x_digits$}"))
-            .y_label_formatter(&|y| format!("{y:.y_digits$}"))
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(FAINT)
-            .draw()
-            .expect(CANNOT_FAIL);
-        for series in &self.series {
-            let points = series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite());
-            let points = points.filter(|(x, _)| *x <= x_end);
-            let Stroke { colour, width, dash } = series.look.stroke();
-            let style = colour.stroke_width(width);
-            let drawn = match dash {
-                None => chart.draw_series(LineSeries::new(points, style)),
-                Some((dash, gap)) => chart.draw_series(DashedLineSeries::new(points, dash, gap, style)),
-            };
-            drawn.expect(CANNOT_FAIL);
-        }
-        if let Some(Band { end, labels, .. }) = self.band {
-            let edge = PathElement::new(vec![(end, 0.0), (end, y_end)], FAINT.stroke_width(1));
-            chart.draw_series([edge]).expect(CANNOT_FAIL);
-            for (text, side, offset) in [(labels[0], HPos::Right, -6), (labels[1], HPos::Left, 6)] {
-                let style = (FONT, 12).into_font().color(&FAINT).pos(Pos::new(side, VPos::Bottom));
-                let text = EmptyElement::at((end, 0.0)) + Text::new(text, (offset, -4), style);
-                chart.draw_series([text]).expect(CANNOT_FAIL);
-            }
-        }
+        let lines = self.series.iter().map(line).collect();
+        let band = self.band.as_ref().map(|band| (band.start, band.end.min(x.to)));
+        Chart { title: self.title.clone(), width, height, x, y, lines, rules, band }
     }
 }
 
-/// Text to the right of `at`, as much as there is room for.
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: u32, colour: RGBColor) {
-    let room = (WIDTH as i32 - at.0) / letter_width(size);
-    let text = if letters(text) > room {
-        text.chars().take(room.max(1) as usize - 1).chain(['…']).collect()
-    } else {
-        text.to_owned()
-    };
-    let style = (FONT, size).into_font().color(&colour).pos(Pos::new(HPos::Left, VPos::Center));
-    area.draw(&Text::new(text, at, style)).expect(CANNOT_FAIL);
-}
-
-fn letters(text: &str) -> i32 {
-    text.chars().count() as i32
-}
-
-/// About half of its height, pixels; what the reader's font makes of it is not known.
-fn letter_width(size: u32) -> i32 {
-    size as i32 / 2
-}
-
-/// Digits after the point that labels of an axis up to `end` need.
-fn digits(end: f64) -> usize {
-    if end >= 5.0 { 0 } else { 1 + usize::from(end < 0.5) }
-}
-
 impl Axis {
-    /// Its end, at least a little from zero: where it is given, or `room` times the greatest value.
-    fn length(&self, values: impl Iterator<Item = f64>, room: f64) -> f64 {
-        let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
+    /// From zero, or below it as far as values go, to its end: where that is given, or `room` times the greatest value.
+    fn across(&self, values: impl Iterator<Item = f64>, room: f64) -> ChartAxis {
+        let finite = values.filter(|value| value.is_finite());
+        let (least, greatest) = finite.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         let end = self.end.unwrap_or(greatest * room);
-        if end > 0.0 { end } else { 1.0 }
+        let to = if end > 0.0 { end } else { 1.0 };
+        ChartAxis { label: self.label.clone(), from: least * room, to, unit: Unit::Number }
+    }
+}
+
+/// As much of `text` as there is room for.
+fn within(text: &str, room: f64) -> String {
+    if letters(text) <= room {
+        return text.to_owned();
+    }
+    text.chars().take((room as usize).max(1) - 1).chain(['…']).collect()
+}
+
+fn letters(text: &str) -> f64 {
+    text.chars().count() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_begins_at_zero_or_below_it() {
+        let ends = |axis: Axis, values: &[f64]| {
+            let across = axis.across(values.iter().copied(), 1.5);
+            (across.from, across.to)
+        };
+        assert_eq!(ends(Axis::new("x"), &[1.0, 2.0]), (0.0, 3.0));
+        assert_eq!(ends(Axis::new("x"), &[-2.0, 2.0, f64::NAN]), (-3.0, 3.0));
+        assert_eq!((ends(Axis::to("x", 9.0), &[1.0]), ends(Axis::new("x"), &[])), ((0.0, 9.0), (0.0, 1.0)));
+    }
+
+    #[test]
+    fn what_has_no_room_is_cut() {
+        assert_eq!([within("abcdef", 6.0), within("abcdef", 4.2), within("ab", 0.0)], ["abcdef", "abc…", "…"]);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! | file | draws |
 //! |---|---|
-//! | `mod.rs`, `draw.rs` | [`Figure`]: a file of its own, line panels in rows with one legend, by plotters |
-//! | `chart.rs` | a pair of axes within a page, which lends it its colours, light or dark, and shows names when pointed at |
+//! | `mod.rs`, `draw.rs` | [`Figure`]: a file of its own, charts in rows with one legend |
+//! | `chart.rs` | a pair of axes with lines, within a figure or a page, which lends it its colours, light or dark |
 //! | `svg.rs` | the shapes charts and other pictures of ours are made of |
 
 pub(crate) mod chart;
@@ -32,11 +32,13 @@ pub struct Panel {
     pub y: Axis,
     /// Lines, the first beneath all others.
     pub series: Vec<Series>,
+    /// Vertical rules, each with what it marks.
+    pub rules: Vec<(f64, String)>,
     /// A stretch of the horizontal axis that is set off.
     pub band: Option<Band>,
 }
 
-/// An axis, drawn from zero.
+/// An axis, drawn from zero, or from the least value where that is below.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     /// What it measures, with its unit.
@@ -54,6 +56,8 @@ pub struct Series {
     pub look: LineStyle,
     /// `(x, y)`; those that are not finite are left out.
     pub points: Vec<(f64, f64)>,
+    /// `(x, low, high)` of vertical bars; where there are any, points are dots as well.
+    pub bars: Vec<(f64, f64, f64)>,
 }
 
 /// How a line is drawn: in colours that the colour-blind tell apart (Okabe and Ito 2008), and not by colour alone.
@@ -76,8 +80,8 @@ pub struct Band {
     pub start: f64,
     /// To here.
     pub end: f64,
-    /// What it is, in a word or two, and what is to the right of it; may be empty.
-    pub labels: [&'static str; 2],
+    /// What ends here, in a few words; may be empty.
+    pub label: &'static str,
 }
 
 impl Axis {

@@ -247,6 +247,7 @@ mod tests {
         let command = String::new();
         let material = ReportInput {
             command,
+            made_on: String::new(),
             world: &world,
             matrix: &matrix,
             found: &[],

@@ -20,8 +20,8 @@ const NUM_COLOURS: usize = 8;
 const DISTRIBUTION_POINTS: usize = 240;
 const TIME_POINTS: usize = 260;
 
-/// Attainment over load, with intervals.
-pub(super) fn attainment(comparisons: &[Comparison], close_up: &CloseUp) -> Chart {
+/// Attainment over load, with intervals, as wide and high as given.
+pub(super) fn attainment(comparisons: &[Comparison], close_up: &CloseUp, (width, height): (f64, f64)) -> Chart {
     let loads: Vec<f64> = comparisons[0].loads.iter().map(|at| at.load).collect();
     let (first, last) = (loads[0], loads[loads.len() - 1]);
     let room = if last > first { (last - first) * 0.05 } else { first * 0.2 };
@@ -49,8 +49,8 @@ pub(super) fn attainment(comparisons: &[Comparison], close_up: &CloseUp) -> Char
     let lowest = lines.iter().flat_map(|line| &line.bars).map(|bar| bar.1).fold(1.0, f64::min);
     Chart {
         title: "Attained requests by load".to_owned(),
-        width: 1000.0,
-        height: 360.0,
+        width,
+        height,
         x: ChartAxis { label: "load".to_owned(), from: first - room, to: last + room, unit: Unit::Number },
         y: ChartAxis {
             label: "attained".to_owned(),
@@ -61,6 +61,7 @@ pub(super) fn attainment(comparisons: &[Comparison], close_up: &CloseUp) -> Char
         },
         lines: std::iter::once(level(first - room, last + room, CAPACITY_TARGET)).chain(lines).collect(),
         rules: Vec::new(),
+        band: None,
     }
 }
 
@@ -88,10 +89,10 @@ pub(super) fn latencies(material: &ReportInput<'_>, close_up: &CloseUp) -> Vec<C
     // Of gaps between tokens only the slowest fifth is of interest.
     let parts: [Distribution<'_>; 3] = [
         ("Time to first token", &ttft, 0.0, target(ms(slo.ttft), "target")),
-        ("Time between tokens", &itl, 0.8, target(ms(slo.tpot), "TPOT target")),
         ("Arrival to last token", &e2e, 0.0, Vec::new()),
+        ("Time between tokens, slowest fifth", &itl, 0.8, target(ms(slo.tpot), "TPOT target")),
     ];
-    let chart = |(title, points, lowest, rules): Distribution<'_>| {
+    let drawn = |(title, points, lowest, rules): Distribution<'_>| {
         let line = |(index, served): (usize, &ServedPolicy)| Line {
             name: served.policy.to_string(),
             pen: pen(material.comparisons, index, served.insight.is_some()),
@@ -100,11 +101,7 @@ pub(super) fn latencies(material: &ReportInput<'_>, close_up: &CloseUp) -> Vec<C
             filled: false,
         };
         let lines: Vec<Line> = close_up.served.iter().enumerate().map(line).collect();
-        let all = || lines.iter().flat_map(|line| &line.points);
-        // The fastest hundredth would take half of the axis.
-        let from = all().filter(|(_, share)| *share >= 0.01).map(|point| point.0).fold(f64::INFINITY, f64::min);
-        let to = all().map(|point| point.0).fold(1.0, f64::max);
-        let from = if from.is_finite() { from.clamp(0.1, to / 2.0) } else { to / 10.0 };
+        let (from, to) = ends(&lines);
         Chart {
             title: title.to_owned(),
             width: 345.0,
@@ -112,10 +109,30 @@ pub(super) fn latencies(material: &ReportInput<'_>, close_up: &CloseUp) -> Vec<C
             x: ChartAxis { label: String::new(), from, to, unit: Unit::LogMillis },
             y: ChartAxis { label: "share not above".to_owned(), from: lowest, to: 1.0, unit: Unit::Percent },
             lines,
-            rules: rules.into_iter().filter(|(at, _)| (from..to).contains(at)).collect(),
+            rules,
+            band: None,
         }
     };
-    parts.into_iter().map(chart).collect()
+    let mut charts: Vec<Chart> = parts.into_iter().map(drawn).collect();
+    // What counts from arrival is compared along one axis.
+    let (from, to) = (charts[0].x.from.min(charts[1].x.from), charts[0].x.to.max(charts[1].x.to));
+    for chart in &mut charts[..2] {
+        (chart.x.from, chart.x.to) = (from, to);
+    }
+    for chart in &mut charts {
+        let (from, to) = (chart.x.from, chart.x.to);
+        chart.rules.retain(|(at, _)| (from..to).contains(at));
+    }
+    charts
+}
+
+/// Where an axis of times begins and ends that shows all of `lines`.
+fn ends(lines: &[Line]) -> (f64, f64) {
+    let all = || lines.iter().flat_map(|line| &line.points);
+    // The fastest hundredth would take half of the axis.
+    let from = all().filter(|(_, share)| *share >= 0.01).map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let to = all().map(|point| point.0).fold(1.0, f64::max);
+    (if from.is_finite() { from.clamp(0.1, to / 2.0) } else { to / 10.0 }, to)
 }
 
 /// The share of `sorted` values not above each of them, thinned.
@@ -163,6 +180,7 @@ pub(super) fn timeline(served: &ServedPolicy, shown: &[&ServedPolicy], pen: Pen)
         y,
         lines,
         rules: Vec::new(),
+        band: None,
     };
     let percent = |axis: ChartAxis| ChartAxis { unit: Unit::Percent, ..axis };
     // What is drawn are means over a little time; a single decision must not flatten them.
@@ -173,7 +191,7 @@ pub(super) fn timeline(served: &ServedPolicy, shown: &[&ServedPolicy], pen: Pen)
     let preemptions = ChartAxis::above_zero("", all().map(|moment| moment.preemptions as f64));
     vec![
         chart(
-            format!("{}: watermark, of the pool", served.policy),
+            "Watermark, of the pool".to_owned(),
             "",
             percent(watermarks),
             vec![line("watermark", pen, true, &|moment| moment.watermark)],

@@ -1,20 +1,29 @@
-//! An evaluation as one page of HTML: nothing is fetched, nothing needs a script, equal evaluations give equal bytes.
+//! An evaluation as one page of HTML: nothing is fetched, nothing needs a script (its own sorts tables), equal evaluations on one
+//! day give equal bytes.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `page.rs` | the page, from top to bottom |
-//! | `tables.rs` | its tables |
+//! | `page.css`, `page.js` | how it looks, on a screen, a phone and paper; sorting |
+//! | `tables.rs`, `cells.rs` | its tables: what they say; how they are written |
+//! | `settings.rs` | what was run, and by what |
+//! | `names.rs`, `wording.rs`, `day.rs` | what policies are called; numbers in words; the day |
 //! | `figures.rs` | its charts: what is drawn |
 //! | `close_up.rs` | one draw served once more by every policy, watched closely |
 //! | `insight.rs` | what a learned policy decided, and which features it decided by |
 //!
 //! How charts are drawn is in [`plot`](crate::plot); they take their colours from the page, light or dark.
 
+mod cells;
 mod close_up;
+mod day;
 mod figures;
 mod insight;
+mod names;
 mod page;
+mod settings;
 mod tables;
+mod wording;
 
 use std::path::{Path, PathBuf};
 
@@ -27,11 +36,15 @@ use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
 
+pub use day::today;
+
 /// What a report is made of.
 #[derive(Debug, Clone)]
 pub struct ReportInput<'a> {
     /// The command line, as a shell would take it.
     pub command: String,
+    /// The day the page is made, as it says; see [`today`].
+    pub made_on: String,
     /// What was simulated.
     pub world: &'a World,
     /// What was run.
@@ -64,6 +77,14 @@ pub enum ReportError {
         path: PathBuf,
         /// Its folder.
         folder: PathBuf,
+    },
+    /// The day that is given is none.
+    #[error("{variable}={value:?}: must be seconds since 1970")]
+    Day {
+        /// The variable of the environment.
+        variable: &'static str,
+        /// Its value.
+        value: String,
     },
     /// The draw that is looked at closely cannot be drawn again.
     #[error("report: {0}")]

@@ -1,15 +1,15 @@
 //! The page, from top to bottom.
 
-use std::fmt::Write;
-
-use kvtide_envs::seed::RunHash;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::ReportInput;
 use super::close_up::CloseUp;
 use super::figures;
+use super::names::ShortNames;
+use super::settings::settings;
 use super::tables;
-use crate::evaluate::{Comparison, Interval, evidence, percent, repeated_text};
+use super::wording::{fewer_or_more, seconds};
+use crate::evaluate::{Comparison, evidence, repeated_text};
 use crate::plot::chart::{Chart, Pen};
 use crate::plot::svg::Words;
 
@@ -24,65 +24,130 @@ const ATTAINED: &str = "A request counts if it met its TTFT, TPOT and stall targ
 /// What stands above the chart over loads.
 const BY_LOAD: &str =
     "Bars are 95 % intervals. The dotted line is 90 %: where a policy falls below it is its goodput capacity.";
+/// What stands above the distributions, before the draw is named.
+const LATENCIES: &str = "Of requests that finished, on one draw. Both times from arrival have one axis. The draw:";
 /// What stands above the features.
 const SHUFFLED: &str = "Shuffling one feature over the states visited changes so many of its decisions (permutation importance). \
     Features that go together share their influence; what changes no decision is left out.";
 
+/// Nothing is fetched, whatever is in the page.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// A part of the page with a heading, which the list of contents leads to.
+struct Section {
+    title: String,
+    text: String,
+    body: Markup,
+}
+
 pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
+    let traffic = last_part(&material.world.trace);
+    let node = material.world.deployment.name();
+    let names = ShortNames::of(material.comparisons);
+    let sections = sections(material, close_up, &names);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
-                meta name="viewport" content="width=device-width";
-                title { "kvtide evaluate" }
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                title { (Words(traffic)) " on " (Words(&node)) ", " (material.made_on) ": kvtide evaluate" }
                 style { (PreEscaped(include_str!("page.css"))) }
             }
             "\n"
-            body { main { (contents(material, close_up)) } }
+            body {
+                header {
+                    h1 { (Words(traffic)) " on " (Words(&node)) }
+                    p.made { "Made on " time datetime=(material.made_on) { (material.made_on) } " by " code { "kvtide evaluate" } "." }
+                    p.claim { (claim(material.comparisons, close_up, &names)) }
+                    (contents(&sections))
+                }
+                "\n"
+                main { @for one in &sections { (section(one)) } }
+                script { (PreEscaped(include_str!("page.js"))) }
+            }
         }
     };
     page.into_string() + "\n"
 }
 
-fn contents(material: &ReportInput<'_>, close_up: &CloseUp) -> Markup {
-    let ReportInput { world, comparisons, .. } = *material;
-    let CloseUp { window, load, seed, .. } = *close_up;
-    let window = window.map_or_else(|| "all of the traffic".to_owned(), |window| window.to_string());
-    let draw = format!("load {load}, {window}, seed {seed}");
+/// A file's name without its folders; where it lies stands among the settings.
+fn last_part(path: &str) -> &str {
+    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
+}
+
+fn contents(sections: &[Section]) -> Markup {
     html! {
-        h1 { (Words(&world.trace)) " on " (Words(&world.deployment.name())) }
-        p.claim { (claim(comparisons, close_up)) }
-        (settings(material))
-
-        (section("What was attained", ATTAINED))
-        (tables::results(comparisons))
-        @if comparisons[0].repeated > 0 { p.note { (repeated_text(comparisons[0].repeated)) "." } }
-
-        (section("Violations and capacity", &violations_text(comparisons)))
-        (tables::violations(comparisons))
-        @for than in material.versus {
-            (section(&format!("Gains over {than}"), "Over every load run, paired."))
-            (tables::gains(comparisons, than))
+        nav aria-label="Contents" {
+            ol { @for one in sections { li { a href={ "#" (anchor(&one.title)) } { (Words(&one.title)) } } } }
         }
-
-        (section("By load", BY_LOAD))
-        (legend(comparisons, close_up))
-        (figure(&[figures::attainment(comparisons, close_up)]))
-        details { summary { "The numbers" } (tables::by_load(comparisons)) }
-
-        (section("Latencies", &format!("Of requests that finished, on one draw: {draw}.")))
-        (legend(comparisons, close_up))
-        (figure(&figures::latencies(material, close_up)))
-
-        (groups(material, load))
-        (timelines(comparisons, close_up, &draw))
-        (decisions(close_up, &draw))
     }
 }
 
+fn section(section: &Section) -> Markup {
+    let Section { title, text, body } = section;
+    html! {
+        "\n"
+        section id=(anchor(title)) {
+            h2 { (Words(title)) }
+            @if !text.is_empty() { "\n" p { (Words(text)) } }
+            "\n"
+            (body)
+        }
+    }
+}
+
+/// A title as addresses have it: lower case, everything but letters and digits a hyphen.
+fn anchor(title: &str) -> String {
+    let letters = title.to_lowercase();
+    let words = letters.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<&str>>().join("-")
+}
+
+fn sections(material: &ReportInput<'_>, close_up: &CloseUp, names: &ShortNames) -> Vec<Section> {
+    let comparisons = material.comparisons;
+    let CloseUp { window, load, seed, .. } = *close_up;
+    let window = window.map_or_else(|| "all of the traffic".to_owned(), |window| window.to_string());
+    let draw = format!("load {load}, {window}, seed {seed}");
+    let section =
+        |title: &str, text: &str, body: Markup| Section { title: title.to_owned(), text: text.to_owned(), body };
+    let attained = html! {
+        (tables::results(comparisons, names))
+        @if comparisons[0].repeated > 0 { p.note { (repeated_text(comparisons[0].repeated)) "." } }
+    };
+    let loads = html! {
+        (legend(comparisons, close_up, names))
+        (by_load(comparisons, close_up))
+        (tables::by_load(comparisons, names))
+    };
+    let latencies = html! {
+        (legend(comparisons, close_up, names))
+        div.figure.three { @for chart in figures::latencies(material, close_up) { (chart.to_svg()) } }
+    };
+    let mut sections = vec![
+        section("What was attained", ATTAINED, attained),
+        section("Violations and capacity", &violations_text(comparisons), tables::violations(comparisons, names)),
+    ];
+    sections.extend(material.versus.iter().map(|than| {
+        let title = format!("Gains over {}", names.short(than));
+        section(&title, "Over every load run, paired.", tables::gains(comparisons, than, names))
+    }));
+    sections.push(section("By load", BY_LOAD, loads));
+    sections.push(section("Latencies", &format!("{LATENCIES} {draw}."), latencies));
+    let by_class = tables::by_group(material, names, load, |row| &row.summary.by_class);
+    let by_tenant = tables::by_group(material, names, load, |row| &row.summary.by_tenant);
+    let text = format!("At load {load}, over all windows and seeds.");
+    let groups = [("By class", by_class), ("By tenant", by_tenant)];
+    sections.extend(groups.into_iter().filter_map(|(title, table)| Some(section(title, &text, table?))));
+    sections.push(timelines(comparisons, close_up, &draw, names));
+    sections.extend(decisions(close_up, &draw, names));
+    sections.push(section("What was run", "", settings(material)));
+    sections
+}
+
 /// What came of it in a sentence or two.
-fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
+fn claim(comparisons: &[Comparison], close_up: &CloseUp, names: &ShortNames) -> Markup {
     let best = |line: &&Comparison| !line.policy.spec().knows_the_future();
     let index = close_up.pair.0;
     let line = index
@@ -90,97 +155,22 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
         .or_else(|| comparisons.iter().filter(best).max_by(|a, b| a.slo_attainment.total_cmp(&b.slo_attainment)));
     let line = line.unwrap_or(&comparisons[0]);
     let yardstick = &comparisons[close_up.pair.1];
-    let attains = html! { b { (Words(line.policy.as_str())) } " attains " (share(line)) " of requests" };
+    let attains = html! { (names.bold(&line.policy)) " attains " (share(line)) " of requests" };
     if yardstick.policy == line.policy {
         return html! { (attains) "." };
     }
     let against = line.against.iter().filter_map(|against| Some((against.fewer_violations?, &against.than)));
     html! {
-        (attains) ", " b { (Words(yardstick.policy.as_str())) } " " (share(yardstick))
-        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(than.as_str())) }
+        (attains) ", " (names.bold(&yardstick.policy)) " " (share(yardstick))
+        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(names.short(than))) }
         " (" (evidence(line.slo_attainment_mean.as_ref())) "). Its late requests: TTFT p99 "
-        (tables::seconds(line.ttft_p99_ms)) " against " (tables::seconds(yardstick.ttft_p99_ms)) ", longest wait "
-        (tables::seconds(line.longest_wait_ms)) " against " (tables::seconds(yardstick.longest_wait_ms)) "."
+        (seconds(line.ttft_p99_ms)) " against " (seconds(yardstick.ttft_p99_ms)) ", longest wait "
+        (seconds(line.longest_wait_ms)) " against " (seconds(yardstick.longest_wait_ms)) "."
     }
 }
 
 fn share(line: &Comparison) -> String {
     format!("{:.1} %", line.slo_attainment * 100.0)
-}
-
-/// `62 % [58, 66] fewer`, `5 % [1, 9] more`.
-fn fewer_or_more(share: &Interval) -> String {
-    if share.mean >= 0.0 {
-        return format!("{} fewer", percent(Some(share)));
-    }
-    let more =
-        Interval { mean: -share.mean, low: share.high.map(|high| -high), high: share.low.map(|low| -low), ..*share };
-    format!("{} more", percent(Some(&more)))
-}
-
-fn settings(material: &ReportInput<'_>) -> Markup {
-    let ReportInput { world, matrix, found, rows, .. } = *material;
-    let engine = &world.node.engine;
-    let list = |values: Vec<String>| values.join(", ");
-    let windows =
-        matrix.windows.iter().map(|window| window.map_or_else(|| "all".to_owned(), |window| window.to_string()));
-    let mut loads = list(matrix.loads.iter().map(f64::to_string).collect());
-    let attained = found.iter().filter_map(|one| Some(format!("{}: {:.1} %", one.load?, one.attained? * 100.0)));
-    let attained: Vec<String> = attained.collect();
-    if !attained.is_empty() {
-        let _ = write!(loads, " (found; the default attained {})", attained.join(", "));
-    }
-    let mut hash = RunHash::default();
-    for row in rows {
-        row.summary.hash.bytes().for_each(|byte| hash.absorb(u64::from(byte)));
-    }
-    let traffic =
-        world.fingerprint().map_or_else(|| "generated".to_owned(), |hash| format!("recorded, fingerprint {hash}"));
-    let clients = world
-        .node
-        .clients
-        .map_or_else(|| "open loop".to_owned(), |clients| format!("closed loop, {clients} clients at load 1"));
-    let facts = [
-        ("traffic", format!("{}, {traffic}, {clients}", world.trace)),
-        ("windows", list(windows.collect())),
-        ("loads", loads),
-        ("seeds", list(matrix.seeds.iter().map(u64::to_string).collect())),
-        ("node", world.deployment.name()),
-        (
-            "engine",
-            format!(
-                "{}, {} blocks of {} tokens, {} on the host, max_num_seqs {}, max_num_batched_tokens {}, max_model_len {}{}{}",
-                engine.engine.name(),
-                engine.num_gpu_blocks,
-                engine.block_size,
-                engine.num_cpu_blocks,
-                engine.max_num_seqs,
-                engine.max_num_batched_tokens,
-                engine.max_model_len,
-                if engine.async_scheduling { ", asynchronous" } else { "" },
-                if engine.enable_prefix_caching { ", prefix cache" } else { "" }
-            ),
-        ),
-        ("targets", world.node.slo.to_string()),
-        (
-            "decisions",
-            format!("every {} scheduler steps, and when something is first refused", world.decision_interval),
-        ),
-        (
-            "made by",
-            format!(
-                "kvtide {}, commit {}; hash of {} runs {:016x}",
-                env!("CARGO_PKG_VERSION"),
-                option_env!("KVTIDE_COMMIT").unwrap_or("unknown"),
-                rows.len(),
-                hash.value()
-            ),
-        ),
-    ];
-    html! {
-        pre { (Words(&material.command)) }
-        dl { @for (name, value) in facts { "\n" dt { (name) } dd { (Words(&value)) } } }
-    }
 }
 
 fn violations_text(comparisons: &[Comparison]) -> String {
@@ -192,68 +182,62 @@ fn violations_text(comparisons: &[Comparison]) -> String {
     )
 }
 
-/// Sections for classes and tenants, where requests name any.
-fn groups(material: &ReportInput<'_>, load: f64) -> Markup {
-    let by_class = tables::by_group(material, load, |row| &row.summary.by_class);
-    let by_tenant = tables::by_group(material, load, |row| &row.summary.by_tenant);
-    let text = format!("At load {load}, over all windows and seeds.");
-    html! {
-        @for (title, table) in [("By class", by_class), ("By tenant", by_tenant)] {
-            @if let Some(table) = table { (section(title, &text)) (table) }
-        }
-    }
-}
-
-fn timelines(comparisons: &[Comparison], close_up: &CloseUp, draw: &str) -> Markup {
+fn timelines(comparisons: &[Comparison], close_up: &CloseUp, draw: &str, names: &ShortNames) -> Section {
     let mut shown: Vec<usize> = close_up.pair.0.into_iter().collect();
     if close_up.pair.0 != Some(close_up.pair.1) {
         shown.push(close_up.pair.1);
     }
-    let both = if shown.len() > 1 { " Both see the same requests." } else { "" };
+    let both = if shown.len() > 1 { " Both see the same requests and have the same axes." } else { "" };
     let served: Vec<_> = shown.iter().map(|&index| &close_up.served[index]).collect();
     let charts = |index: usize| {
         let pen = Pen { dash: "", ..figures::pen(comparisons, index, true) };
         figures::timeline(&close_up.served[index], &served, pen)
     };
-    html! {
-        (section("What happened", &format!("{draw}.{both}")))
-        div.columns { @for &index in &shown { div { @for chart in charts(index) { (chart.to_svg()) } } } }
-    }
+    let body = html! {
+        div.columns {
+            @for &index in &shown {
+                div {
+                    h3 { (Words(names.short(&comparisons[index].policy))) }
+                    @for chart in charts(index) { (chart.to_svg()) }
+                }
+            }
+        }
+    };
+    Section { title: "What happened".to_owned(), text: format!("{draw}.{both}"), body }
 }
 
-fn decisions(close_up: &CloseUp, draw: &str) -> Markup {
-    let served = close_up.pair.0.map(|index| &close_up.served[index]);
-    let Some((served, insight)) = served.and_then(|served| Some((served, served.insight.as_ref()?))) else {
-        return Markup::default();
-    };
-    let took = format!("{} took {} decisions on {draw}.", served.policy, insight.decisions);
-    html! {
-        (section("What the decisions depend on", &took))
+fn decisions(close_up: &CloseUp, draw: &str, names: &ShortNames) -> Option<Section> {
+    let served = &close_up.served[close_up.pair.0?];
+    let insight = served.insight.as_ref()?;
+    let text = format!("{} took {} decisions on {draw}.", names.short(&served.policy), insight.decisions);
+    let body = html! {
         (tables::choices(insight))
         p { (SHUFFLED) }
         (tables::features(insight, MAX_FEATURES))
-    }
-}
-
-fn section(title: &str, text: &str) -> Markup {
-    html! { "\n" h2 { (Words(title)) } "\n" p { (Words(text)) } "\n" }
+    };
+    Some(Section { title: "What the decisions depend on".to_owned(), text, body })
 }
 
 /// Who is which line.
-fn legend(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
+fn legend(comparisons: &[Comparison], close_up: &CloseUp, names: &ShortNames) -> Markup {
     let pen = |index: usize| figures::pen(comparisons, index, close_up.served[index].insight.is_some());
     html! {
         p.legend {
             @for (index, comparison) in comparisons.iter().enumerate() {
-                span { (pen(index).sample()) " " (Words(comparison.policy.as_str())) } " "
+                span { (pen(index).sample()) " " (Words(names.short(&comparison.policy))) } " "
             }
         }
     }
 }
 
-fn figure(charts: &[Chart]) -> Markup {
+/// The chart over loads, twice: a phone shows the narrow one, whose words are as large.
+fn by_load(comparisons: &[Comparison], close_up: &CloseUp) -> Markup {
+    let chart = |width, height| -> Chart { figures::attainment(comparisons, close_up, (width, height)) };
     html! {
-        div.figure.three[charts.len() > 1] { @for chart in charts { (chart.to_svg()) } }
+        div.figure {
+            div.wide { (chart(860.0, 340.0).to_svg()) }
+            div.narrow { (chart(380.0, 300.0).to_svg()) }
+        }
     }
 }
 
@@ -262,10 +246,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_not_called_a_gain() {
-        let share =
-            |mean, low, high| fewer_or_more(&Interval { low: Some(low), high: Some(high), ..Interval::single(mean) });
-        assert_eq!(share(0.62, 0.58, 0.66), "62 % [58, 66] fewer");
-        assert_eq!(share(-0.05, -0.09, 0.01), "5 % [-1, 9] more");
+    fn addresses_and_titles_are_plain() {
+        assert_eq!(anchor("Gains over fixed:0.03"), "gains-over-fixed-0-03");
+        assert_eq!(["a/b/t.jsonl", "t.jsonl", "a/", "/"].map(last_part), ["t.jsonl", "t.jsonl", "a", "/"]);
+    }
+
+    /// Colours of the style sheet, on the screen by day and by night.
+    fn colours() -> [Vec<(&'static str, [f64; 3])>; 2] {
+        let css = include_str!("page.css");
+        let (day, night) = css.split_once("@media screen and (prefers-color-scheme: dark)").unwrap();
+        let hex = |text: &str| {
+            let full = if text.len() == 3 { text.chars().flat_map(|c| [c, c]).collect() } else { text.to_owned() };
+            [0, 2, 4].map(|at| f64::from(u8::from_str_radix(&full[at..at + 2], 16).unwrap()) / 255.0)
+        };
+        [day, night].map(|part| {
+            let one = |line: &'static str| {
+                let (name, colour) = line.trim().split_once(": #")?;
+                Some((name.strip_prefix("--")?, hex(colour)))
+            };
+            part.split([';', '{']).filter_map(one).collect()
+        })
+    }
+
+    /// Contrast of two colours as WCAG 2.1 defines it.
+    fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
+        let linear = |c: f64| if c <= 0.03928 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) };
+        let luminance = |[r, g, b]: [f64; 3]| 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+        let (low, high) = (luminance(a).min(luminance(b)), luminance(a).max(luminance(b)));
+        (high + 0.05) / (low + 0.05)
+    }
+
+    #[test]
+    fn words_and_lines_stand_out_from_the_paper() {
+        for colours in colours() {
+            let of = |name: &str| colours.iter().find(|(known, _)| *known == name).unwrap().1;
+            for (name, ground, least) in [("ink", "shade", 7.0), ("faint", "paper", 4.5), ("link", "paper", 4.5)] {
+                assert!(contrast(of(name), of(ground)) >= least, "{name} on {ground}");
+            }
+            for line in 0..9 {
+                let name = format!("c{line}");
+                assert!(contrast(of(&name), of("paper")) >= 3.0, "{name}: {}", contrast(of(&name), of("paper")));
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
     let band = |title| Band {
         start: 0.0,
         end: calibration.until_s,
-        labels: if title == THROUGHPUT { ["fitted", "forecast"] } else { ["", ""] },
+        label: if title == THROUGHPUT { "fitted up to here, forecast from here on" } else { "" },
     };
     let mut rows: Vec<Vec<Panel>> = Vec::new();
     for (title, unit, curve) in over_time {
@@ -33,6 +33,7 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
             x: Axis::to("time since the first arrival (s)", end_s),
             y: Axis::new(unit),
             series: thrice(|ticks, _| curve(ticks), calibration),
+            rules: Vec::new(),
             band: report.held_out.is_some().then(|| band(title)),
         }]);
     }
@@ -54,9 +55,14 @@ fn thrice(curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>, calibration: &C
     let of_served = |served: &SimulatedRun| curve(&served.ticks, &served.stamps);
     let of_run = |run: &ObservedRun| curve(&run.ticks, &run.stamps);
     vec![
-        Series { name: "measured", look: LineStyle::Reference, points: of_run(whole) },
-        Series { name: "simulated, not calibrated", look: LineStyle::Second, points: of_served(unfitted) },
-        Series { name: "simulated, calibrated", look: LineStyle::First, points: of_served(fitted) },
+        Series { name: "measured", look: LineStyle::Reference, points: of_run(whole), bars: Vec::new() },
+        Series {
+            name: "simulated, not calibrated",
+            look: LineStyle::Second,
+            points: of_served(unfitted),
+            bars: Vec::new(),
+        },
+        Series { name: "simulated, calibrated", look: LineStyle::First, points: of_served(fitted), bars: Vec::new() },
     ]
 }
 
@@ -106,6 +112,7 @@ fn distributions(calibration: &Calibration, rest: f64) -> Vec<Panel> {
             x: Axis::new(unit),
             y: Axis::to(share, 1.0),
             series: thrice(curve, calibration),
+            rules: Vec::new(),
             band: None,
         }
     };
