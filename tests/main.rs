@@ -10,6 +10,7 @@ mod floors;
 mod handover;
 mod hosts;
 mod memory;
+mod page;
 mod programs;
 mod snapshots;
 mod timings;

@@ -20,8 +20,9 @@ pub(super) struct InspectArgs {
     /// Also draw a table's tree.
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
-    /// Most comparisons down to which it is drawn; what is below is counted.
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "svg")]
+    /// Most comparisons down to which it is drawn, a summary as wide as a screen unless more are asked for; what is below is
+    /// counted. 255 draws everything.
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "svg")]
     depth: usize,
     /// One JSON line instead of text.
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! A table's tree as a picture: an SVG that needs nothing else, root on the left, a row for each leaf.
+//! A table's tree as a picture: an SVG that needs nothing else, root on the left, a row for each leaf. Of what is below the
+//! depth that is drawn it says how many leaves there are, and what they choose.
 
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::TableFile;
@@ -8,14 +9,16 @@ use maud::{Markup, PreEscaped, html};
 use super::rules::{KnownNames, leaves, short};
 use crate::plot::svg::{Anchor, path, text};
 
-/// Height of a row, pixels.
-const ROW: usize = 24;
-const COLUMN: usize = 220;
-const BOX_HEIGHT: usize = 18;
+/// Height of a row, pixels; four levels and what is below them are as wide as a screen.
+const ROW: usize = 46;
+const COLUMN: usize = 240;
+const BOX_HEIGHT: usize = 38;
 const MARGIN: usize = 16;
-const HEADER: usize = 64;
-/// Width of a character of the font, about.
-const CHARACTER: f64 = 6.3;
+const HEADER: usize = 84;
+/// Width of a letter of a box's second line, of its first, and of the title, about.
+const LETTER: f64 = 6.9;
+const BOLD_LETTER: f64 = 8.2;
+const TITLE_LETTER: f64 = 10.0;
 
 /// The tree of `file` down to `max_depth` comparisons; what is below is counted.
 pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
@@ -34,18 +37,23 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
     let names = picture.names;
     let always: Vec<String> =
         constant.iter().map(|&(head, choice)| format!("{} {}", head.name(), names.choice(head, choice))).collect();
-    let always = if always.is_empty() { String::new() } else { format!(" · always {}", always.join(", ")) };
-    let subtitle = format!("{}, at most {} comparisons{always}", leaves(file.leaves()), file.depth());
-    let header = (subtitle.chars().count().max(title.chars().count() + 8) as f64 * CHARACTER) as usize;
-    let width = picture.width.max(header) + 2 * MARGIN;
+    let always = if always.is_empty() { String::new() } else { format!("always {}", always.join(", ")) };
+    let depth = usize::from(file.depth());
+    let drawn = if depth > max_depth { format!(", of which {max_depth} are drawn") } else { String::new() };
+    let subtitle = format!("{}, at most {depth} comparisons{drawn}", leaves(file.leaves()));
+    let letters = |text: &str, width: f64| (text.chars().count() as f64 * width) as usize;
+    let header = letters(title, TITLE_LETTER).max(letters(&subtitle, LETTER)).max(letters(&always, LETTER));
+    let width = picture.width.max(header + MARGIN) + MARGIN;
     let height = HEADER + picture.rows * ROW + MARGIN;
     let left = MARGIN as f64;
     let svg = html! {
-        svg xmlns="http://www.w3.org/2000/svg" width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } {
+        svg xmlns="http://www.w3.org/2000/svg" width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } role="img" {
+            title { (title) }
             style { (PreEscaped(STYLE)) }
             rect class="paper" width=(width) height=(height) {}
-            (text("title", (left, 24.0), Anchor::Start, title))
-            (text("subtitle", (left, 44.0), Anchor::Start, &subtitle))
+            (text("title", (left, 28.0), Anchor::Start, title))
+            (text("subtitle", (left, 50.0), Anchor::Start, &subtitle))
+            (text("subtitle", (left, 68.0), Anchor::Start, &always))
             @for part in &picture.parts { "\n" (part) }
             "\n"
         }
@@ -54,8 +62,9 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
 }
 
 /// What its classes look like.
-const STYLE: &str = "text{font:11px sans-serif;fill:#1f1f1f}text.title{font-size:16px}text.subtitle,text.below{fill:#555555}\
-    text.word{font-size:9px;fill:#777777}.paper{fill:#ffffff}.node{stroke:#9a9a9a}.edge{fill:none;stroke:#9a9a9a}";
+const STYLE: &str = "text{font:12px sans-serif;fill:#1f1f1f}text.title{font-size:17px}text.subtitle,text.below{fill:#4d4d4d}\
+    text.name{font-weight:600}text.word{font-size:11px;fill:#5c5c5c}.paper{fill:#ffffff}.node{stroke:#8a8a8a}\
+    .edge{fill:none;stroke:#8a8a8a}";
 
 /// Heads on which all leaves agree, with their choice, and the others.
 fn heads(nodes: &[TreeNode], profile: &[Head]) -> (Vec<(Head, u8)>, Vec<Head>) {
@@ -83,19 +92,31 @@ struct Picture<'a> {
     parts: Vec<Markup>,
 }
 
+/// What stands in a box: two lines, on what ground.
+struct Label<'a> {
+    first: &'a str,
+    second: &'a str,
+    fill: &'static str,
+    class: &'static str,
+}
+
 impl Picture<'_> {
     /// Draws a node and what is below it, and returns the height of its middle. The format bounds the depth.
     fn node(&mut self, node: usize, depth: usize) -> usize {
         match self.nodes[node] {
             TreeNode::Leaf { choices } => {
                 let y = self.row();
-                self.label(depth, y, &self.action(choices), shade(choices), "leaf");
+                let (first, second) = self.action(choices);
+                self.label(depth, y, &Label { first: &first, second: &second, fill: shade(choices), class: "name" });
                 y
             }
             TreeNode::Split { .. } if depth >= self.max_depth => {
                 let y = self.row();
-                let below = leaves(self.count(node));
-                self.label(depth, y, &format!("… {below}"), "#f2f2f2", "below");
+                let mut below = Vec::new();
+                self.gather(node, &mut below);
+                let first = format!("… {} below", leaves(below.len() as u16));
+                let second = self.summary(&below);
+                self.label(depth, y, &Label { first: &first, second: &second, fill: "#f2f2f2", class: "below" });
                 y
             }
             TreeNode::Split { feature, left, threshold } => {
@@ -105,8 +126,11 @@ impl Picture<'_> {
                 for (child, word) in [(low, "yes"), (high, "no")] {
                     self.edge(depth, y, child, word);
                 }
-                let test = format!("{} ≤ {}", self.names.feature(feature), short(threshold));
-                self.label(depth, y, &test, "#ffffff", "split");
+                let spec = self.names.spec(feature);
+                let first = self.names.feature(feature).replace('_', " ");
+                let second =
+                    format!("≤ {}", spec.map_or_else(|| short(threshold), |spec| in_units(threshold, spec.unit)));
+                self.label(depth, y, &Label { first: &first, second: &second, fill: "#ffffff", class: "name" });
                 y
             }
         }
@@ -117,32 +141,69 @@ impl Picture<'_> {
         HEADER + (self.rows - 1) * ROW + ROW / 2
     }
 
-    fn count(&self, node: usize) -> u16 {
+    /// The leaves below a node.
+    fn gather(&self, node: usize, found: &mut Vec<[u8; NUM_HEADS]>) {
         match self.nodes[node] {
-            TreeNode::Leaf { .. } => 1,
-            TreeNode::Split { left, .. } => self.count(usize::from(left)) + self.count(usize::from(left) + 1),
+            TreeNode::Leaf { choices } => found.push(choices),
+            TreeNode::Split { left, .. } => {
+                self.gather(usize::from(left), found);
+                self.gather(usize::from(left) + 1, found);
+            }
         }
     }
 
-    /// What a leaf says in the heads that vary.
-    fn action(&self, choices: [u8; NUM_HEADS]) -> String {
+    /// What a leaf says in the heads that vary: the first of them, and the others.
+    fn action(&self, choices: [u8; NUM_HEADS]) -> (String, String) {
         // A rule's name says whose it is, a number does not.
         let choice = |&head: &Head| {
             let name = self.names.choice(head, choices[head as usize]);
             if head.choices().are_levels() { format!("{} {name}", head.name()) } else { name }
         };
         let said: Vec<String> = self.varying.iter().map(choice).collect();
-        if said.is_empty() { "always".to_owned() } else { said.join(", ") }
+        match said.split_first() {
+            None => ("always the same".to_owned(), String::new()),
+            Some((first, others)) => (first.clone(), others.join(", ")),
+        }
     }
 
-    fn label(&mut self, depth: usize, y: usize, words: &str, fill: &str, class: &str) {
+    /// What many leaves choose: from where to where levels go, and of rules which one most of them name.
+    fn summary(&self, all: &[[u8; NUM_HEADS]]) -> String {
+        let of_head = |&head: &Head| {
+            let chosen = || all.iter().map(|choices| choices[head as usize]);
+            let (least, most) = (chosen().min()?, chosen().max()?);
+            let name = |choice: u8| self.names.choice(head, choice);
+            if least == most {
+                return Some(name(least));
+            }
+            if head.choices().are_levels() {
+                return Some(format!("{} to {}", name(least), name(most)));
+            }
+            // Of equals the first.
+            let count = |choice: u8| chosen().filter(|other| *other == choice).count();
+            let usual = (least..=most).rev().max_by_key(|&choice| count(choice))?;
+            Some(format!("mostly {}", name(usual)))
+        };
+        let mut said: Vec<String> = self.varying.iter().filter_map(of_head).collect();
+        // More than two would be wider than a leaf.
+        said.truncate(2);
+        said.join(", ")
+    }
+
+    fn label(&mut self, depth: usize, y: usize, label: &Label<'_>) {
         let x = MARGIN + depth * COLUMN;
-        let width = (words.chars().count() as f64 * CHARACTER) as usize + 12;
+        let (first, second) =
+            (label.first.chars().count() as f64 * BOLD_LETTER, label.second.chars().count() as f64 * LETTER);
+        let width = first.max(second) as usize + 14;
         self.width = self.width.max(x + width);
-        let top = y - BOX_HEIGHT / 2;
+        let (top, left) = (y - BOX_HEIGHT / 2, (x + 7) as f64);
+        // One line stands in the middle.
+        let first = if label.second.is_empty() { y as f64 + 4.0 } else { y as f64 - 3.0 };
         self.parts.push(html! {
-            rect class="node" x=(x) y=(top) width=(width) height=(BOX_HEIGHT) rx="4" fill=(fill) {}
-            (text(class, ((x + 6) as f64, (y + 4) as f64), Anchor::Start, words))
+            g {
+                rect class="node" x=(x) y=(top) width=(width) height=(BOX_HEIGHT) rx="4" fill=(label.fill) {}
+                (text(label.class, (left, first), Anchor::Start, label.first))
+                @if !label.second.is_empty() { (text("detail", (left, y as f64 + 13.0), Anchor::Start, label.second)) }
+            }
         });
     }
 
@@ -152,8 +213,22 @@ impl Picture<'_> {
         let start = MARGIN + depth * COLUMN + 20;
         self.parts.push(html! {
             (path("edge", &format!("M{start} {from} H{turn} V{to} H{child}")))
-            (text("word", ((turn + 4) as f64, to as f64 - 3.0), Anchor::Start, word))
+            (text("word", ((turn + 3) as f64, to as f64 - 4.0), Anchor::Start, word))
         });
+    }
+}
+
+/// A threshold as people say it: shares of a pool in percent, times as multiples of their targets.
+fn in_units(value: f32, unit: &str) -> String {
+    let percent = || format!("{} %", short((f64::from(value) * 100.0) as f32));
+    match unit {
+        "fraction" => percent(),
+        "pool" | "host pool" | "slots" => format!("{} of the {unit}", percent()),
+        "TTFT targets" => format!("{} × the TTFT target", short(value)),
+        "TPOT targets" => format!("{} × the TPOT target", short(value)),
+        "budget" => format!("{} × the token budget", short(value)),
+        "outputs" => format!("{} × a recent answer", short(value)),
+        _ => format!("{} {unit}", short(value)),
     }
 }
 
@@ -161,4 +236,25 @@ impl Picture<'_> {
 fn shade(choices: [u8; NUM_HEADS]) -> &'static str {
     const SHADES: [&str; 6] = ["#e8f1fa", "#d3e4f3", "#b9d5ec", "#9cc4e3", "#80b3da", "#66a3d2"];
     SHADES[usize::from(choices[Head::Watermark as usize] / 2).min(SHADES.len() - 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_runtime::FEATURES;
+
+    use super::in_units;
+
+    #[test]
+    fn thresholds_are_said_in_units() {
+        let said = [(0.125, "pool"), (0.2, "fraction"), (0.5, "TTFT targets"), (3.0, "requests per TTFT target")];
+        assert_eq!(
+            said.map(|(value, unit)| in_units(value, unit)),
+            ["12.5 % of the pool", "20 %", "0.5 × the TTFT target", "3 requests per TTFT target"]
+        );
+        // Every unit there is leaves room in a column.
+        for spec in &FEATURES {
+            let said = format!("≤ {}", in_units(0.1234, spec.unit));
+            assert!(said.chars().count() <= 34, "{said}");
+        }
+    }
 }

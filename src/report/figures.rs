@@ -174,8 +174,8 @@ pub(super) fn timeline(served: &ServedPolicy, shown: &[&ServedPolicy], pen: Pen)
     };
     let chart = |title: String, x: &str, y: ChartAxis, lines: Vec<Line>| Chart {
         title,
-        width: 490.0,
-        height: 165.0,
+        width: 430.0,
+        height: 155.0,
         x: ChartAxis { label: x.to_owned(), from: 0.0, to: end, unit: Unit::Number },
         y,
         lines,

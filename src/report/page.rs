@@ -8,7 +8,7 @@ use super::figures;
 use super::names::ShortNames;
 use super::settings::settings;
 use super::tables;
-use super::wording::{fewer_or_more, seconds};
+use super::wording::{seconds, violations_than};
 use crate::evaluate::{Comparison, evidence, repeated_text};
 use crate::plot::chart::{Chart, Pen};
 use crate::plot::svg::Words;
@@ -162,7 +162,7 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp, names: &ShortNames) -> 
     let against = line.against.iter().filter_map(|against| Some((against.fewer_violations?, &against.than)));
     html! {
         (attains) ", " (names.bold(&yardstick.policy)) " " (share(yardstick))
-        @for (fewer, than) in against { "; " (fewer_or_more(&fewer)) " violations than " (Words(names.short(than))) }
+        @for (fewer, than) in against { "; " (Words(&violations_than(&fewer, names.short(than)))) }
         " (" (evidence(line.slo_attainment_mean.as_ref())) "). Its late requests: TTFT p99 "
         (seconds(line.ttft_p99_ms)) " against " (seconds(yardstick.ttft_p99_ms)) ", longest wait "
         (seconds(line.longest_wait_ms)) " against " (seconds(yardstick.longest_wait_ms)) "."

@@ -19,7 +19,7 @@ use crate::policy::PolicyName;
 
 /// What each policy attained, with what happened to late requests.
 pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup {
-    let shared = shared_evidence(comparisons);
+    let shared = shared(comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref())));
     let mut head = vec!["policy", "attained, %", "gain, points", "draws won, %", "worst load, points"];
     head.extend(shared.is_none().then_some(EVIDENCE));
     head.extend(["goodput, req/s", "tokens/s", "TTFT p99", "longest wait", "ITL p99", "preemptions"]);
@@ -52,7 +52,7 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     };
     html! {
         (table("What was attained", &head, comparisons.iter().map(row)))
-        @if let Some(shared) = &shared { p.note { "Every interval rests on " (shared) "." } }
+        (shared_note(shared.as_ref()))
     }
 }
 
@@ -60,10 +60,13 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
 const EVIDENCE: &str = "intervals rest on";
 
 /// What all intervals rest on, if that is the same for all policies: a column less.
-fn shared_evidence(comparisons: &[Comparison]) -> Option<String> {
-    let mut all = comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref()));
+fn shared(mut all: impl Iterator<Item = String>) -> Option<String> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
+}
+
+fn shared_note(shared: Option<&String>) -> Markup {
+    html! { @if let Some(shared) = shared { p.note { "Every interval rests on " (shared) "." } } }
 }
 
 /// The short name with the whole one beneath, and what hindsight chose.
@@ -132,8 +135,11 @@ fn worst_load(against: &Against) -> Cell {
 
 /// Gains over `than`, and where they cost most.
 pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName, names: &ShortNames) -> Markup {
-    let head = ["policy", "gain, points", "worst load, points", "violations", "longest wait ×, by load", EVIDENCE];
-    let rows = comparisons.iter().filter_map(|line| Some((line, against(line, than)?))).map(|(line, against)| {
+    let lines = || comparisons.iter().filter_map(|line| Some((line, against(line, than)?)));
+    let shared = shared(lines().map(|(_, against)| evidence(against.gain.as_ref())));
+    let mut head = vec!["policy", "gain, points", "worst load, points", "violations", "longest wait ×, by load"];
+    head.extend(shared.is_none().then_some(EVIDENCE));
+    let rows = lines().map(|(line, against)| {
         let waits = html! {
             @for (index, at) in against.longest_waits.iter().enumerate() {
                 @if index > 0 { br; }
@@ -141,16 +147,17 @@ pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName, names: &Short
             }
         };
         let longest = against.longest_waits.iter().filter_map(|at| at.times).max_by(f64::total_cmp);
-        vec![
+        let mut cells = vec![
             Cell::text(names.bold(&line.policy)),
             points(against.gain.as_ref()),
             worst_load(against),
             fewer(against.fewer_violations.as_ref()),
             Cell::number(waits, longest),
-            Cell::text(evidence(against.gain.as_ref())),
-        ]
+        ];
+        cells.extend(shared.is_none().then(|| Cell::text(evidence(against.gain.as_ref()))));
+        cells
     });
-    table(&format!("Gains over {}", names.short(than)), &head, rows)
+    html! { (table(&format!("Gains over {}", names.short(than)), &head, rows)) (shared_note(shared.as_ref())) }
 }
 
 /// Attainment, TTFT p99 and longest wait of each policy at each load.
@@ -162,7 +169,7 @@ pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup 
         let at_load = line.loads.iter().map(|at| {
             let words = html! {
                 @match &at.slo_attainment {
-                    Some(one) => { (spread(one, 100.0, 1)) " %" },
+                    Some(one) => (spread(one, 100.0, 1)),
                     None => (dash()),
                 }
                 br;
@@ -177,7 +184,7 @@ pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     let reference = names.short(&comparisons[0].reference);
     html! {
         (table("By load", &head, comparisons.iter().map(row)))
-        p.note { "Attained, with its interval; × the longest wait of " (Words(reference)) "." }
+        p.note { "Attained, %, with its interval; × the longest wait of " (Words(reference)) "." }
     }
 }
 

@@ -7,11 +7,21 @@ use crate::evaluate::{Interval, time};
 /// `62 % [58, 66] fewer`, `5 % [−1, 9] more`: the sign is the word, of the ends too.
 pub(super) fn fewer_or_more(share: &Interval) -> String {
     let hundredths = |value: f64| (value * 100.0).round() + 0.0;
+    if [Some(share.mean), share.low, share.high].into_iter().flatten().all(|value| hundredths(value) == 0.0) {
+        return "as many".to_owned();
+    }
     let (sign, word) = if hundredths(share.mean) < 0.0 { (-1.0, "more") } else { (1.0, "fewer") };
     let (low, high) = if sign < 0.0 { (share.high, share.low) } else { (share.low, share.high) };
     let number = |value: f64| minus(&format!("{}", hundredths(value * sign)));
     let ends = low.zip(high).map(|(low, high)| format!(" [{}, {}]", number(low), number(high)));
     format!("{} %{} {word}", number(share.mean), ends.unwrap_or_default())
+}
+
+/// `62 % [58, 66] fewer violations than default`, `as many violations as default`.
+pub(super) fn violations_than(share: &Interval, than: &str) -> String {
+    let count = fewer_or_more(share);
+    let word = if count == "as many" { "as" } else { "than" };
+    format!("{count} violations {word} {than}")
 }
 
 /// `94.6 [93.1, 95.9]`, in hundredths if `scale` is 100.
@@ -65,6 +75,8 @@ mod tests {
         assert_eq!(share(-4.92, -6.0, -3.0), "492 % [300, 600] more");
         assert_eq!(share(-0.004, -0.09, 0.01), "0 % [−9, 1] fewer");
         assert_eq!(fewer_or_more(&Interval::single(-0.5)), "50 % more");
+        assert_eq!(violations_than(&Interval::single(0.5), "default"), "50 % fewer violations than default");
+        assert_eq!(violations_than(&of(-0.004, -0.002, 0.003), "default"), "as many violations as default");
     }
 
     #[test]
