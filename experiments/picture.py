@@ -1,6 +1,10 @@
-"""Draws docs/attainment.svg, the picture of the README, from results/*.txt: python3 experiments/picture.py"""
+"""Draws docs/attainment.svg, the picture of the README, from results/*.txt: python3 experiments/picture.py
+
+With `-` it is printed instead, for a test to see that the picture is that of the results.
+"""
 import pathlib
 import re
+import sys
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TO = pathlib.Path(__file__).parent.parent / "docs" / "attainment.svg"
@@ -90,4 +94,8 @@ def picture():
 
 
 if __name__ == "__main__":
-    TO.write_text("\n".join(picture()) + "\n")
+    drawn = "\n".join(picture()) + "\n"
+    if sys.argv[1:] == ["-"]:
+        sys.stdout.write(drawn)
+    else:
+        TO.write_text(drawn)

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::done;
 
-fn root() -> &'static Path {
+/// The folder all of it is in.
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -22,7 +23,8 @@ fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn documents() -> Vec<PathBuf> {
+/// Every document of ours.
+pub fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     markdown(root(), &mut found);
     found.sort();

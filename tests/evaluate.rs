@@ -166,7 +166,7 @@ fn a_report_is_one_page_that_says_the_same_twice() {
     assert_eq!(page.replace("a/report.html", "again.html"), report("again.html"));
 
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    for needless in ["<script", "<img", "http:", "https:", "url(", "@import", "NaN", "inf ", "\u{7}"] {
+    for needless in ["<script ", "<img", "<link", "http:", "https:", "url(", "@import", "NaN", "inf ", "\u{7}"] {
         assert!(!page.contains(needless), "{needless}");
     }
     for needed in [
@@ -183,8 +183,13 @@ fn a_report_is_one_page_that_says_the_same_twice() {
     ] {
         assert!(page.contains(needed), "{needed}");
     }
+    // The one script is the page's own, and the day is the one that is given.
+    assert_eq!(page.matches("<script").count(), 1);
+    assert!(page.contains("Made on <time datetime=\"2023-11-14\">2023-11-14</time>"));
     // Every element that is opened is closed.
-    for element in ["svg", "table", "tr", "td", "div", "g", "p", "dl", "details", "main"] {
+    for element in
+        ["svg", "table", "tr", "td", "th", "div", "g", "p", "dl", "section", "nav", "header", "main", "script"]
+    {
         let count = |text: &str| page.matches(text).count();
         let opened = count(&format!("<{element}>")) + count(&format!("<{element} "));
         assert_eq!(opened, count(&format!("</{element}>")), "{element}");

@@ -6,6 +6,7 @@ mod common;
 mod cross_entropy;
 mod documents;
 mod evaluate;
+mod figures;
 mod floors;
 mod handover;
 mod hosts;

@@ -133,7 +133,7 @@ fn text_of(page: &str) -> String {
     for piece in page.split('<').skip(1) {
         let (tag, words) = piece.split_once('>').unwrap();
         let words = words.trim();
-        if !words.is_empty() && tag != "style" {
+        if !words.is_empty() && !["style", "script"].contains(&tag) {
             text.push_str(words);
             text.push('\n');
         }

@@ -20,6 +20,9 @@ const LETTER: f64 = 6.9;
 const BOLD_LETTER: f64 = 8.2;
 const TITLE_LETTER: f64 = 10.0;
 
+/// Of what is said of the leaves below, so that four levels are no wider than a screen.
+const MOST_LETTERS: usize = 40;
+
 /// The tree of `file` down to `max_depth` comparisons; what is below is counted.
 pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
     let nodes: Vec<TreeNode> = file.nodes().collect();
@@ -114,8 +117,8 @@ impl Picture<'_> {
                 let y = self.row();
                 let mut below = Vec::new();
                 self.gather(node, &mut below);
-                let first = format!("… {} below", leaves(below.len() as u16));
-                let second = self.summary(&below);
+                let (first, second) = self.summary(&below);
+                let first = format!("… {}{first}", leaves(below.len() as u16));
                 self.label(depth, y, &Label { first: &first, second: &second, fill: "#f2f2f2", class: "below" });
                 y
             }
@@ -166,27 +169,36 @@ impl Picture<'_> {
         }
     }
 
-    /// What many leaves choose: from where to where levels go, and of rules which one most of them name.
-    fn summary(&self, all: &[[u8; NUM_HEADS]]) -> String {
+    /// What many leaves choose: from where to where levels go, and of rules which one most of them name. The first head, and of
+    /// the others as many as there is room for.
+    fn summary(&self, all: &[[u8; NUM_HEADS]]) -> (String, String) {
         let of_head = |&head: &Head| {
             let chosen = || all.iter().map(|choices| choices[head as usize]);
-            let (least, most) = (chosen().min()?, chosen().max()?);
+            let (least, most) = (chosen().min().unwrap_or(0), chosen().max().unwrap_or(0));
             let name = |choice: u8| self.names.choice(head, choice);
-            if least == most {
-                return Some(name(least));
-            }
+            let range = if least == most { name(least) } else { format!("{} to {}", name(least), name(most)) };
             if head.choices().are_levels() {
-                return Some(format!("{} to {}", name(least), name(most)));
+                return format!("{} {range}", head.name());
+            }
+            if least == most {
+                return name(least);
             }
             // Of equals the first.
             let count = |choice: u8| chosen().filter(|other| *other == choice).count();
-            let usual = (least..=most).rev().max_by_key(|&choice| count(choice))?;
-            Some(format!("mostly {}", name(usual)))
+            let usual = (least..=most).rev().max_by_key(|&choice| count(choice)).unwrap_or(least);
+            format!("mostly {}", name(usual))
         };
-        let mut said: Vec<String> = self.varying.iter().filter_map(of_head).collect();
-        // More than two would be wider than a leaf.
-        said.truncate(2);
-        said.join(", ")
+        let mut said = self.varying.iter().map(of_head);
+        let first = said.next().map_or_else(String::new, |first| format!(", {first}"));
+        let mut second = String::new();
+        for other in said {
+            let longer = if second.is_empty() { other } else { format!("{second}, {other}") };
+            if longer.chars().count() > MOST_LETTERS {
+                break;
+            }
+            second = longer;
+        }
+        (first, second)
     }
 
     fn label(&mut self, depth: usize, y: usize, label: &Label<'_>) {
@@ -218,18 +230,23 @@ impl Picture<'_> {
     }
 }
 
-/// A threshold as people say it: shares of a pool in percent, times as multiples of their targets.
+/// A threshold as people say it, three digits of it: shares of a pool in percent, times as multiples of their targets.
 fn in_units(value: f32, unit: &str) -> String {
-    let percent = || format!("{} %", short((f64::from(value) * 100.0) as f32));
+    let value = f64::from(value);
     match unit {
-        "fraction" => percent(),
-        "pool" | "host pool" | "slots" => format!("{} of the {unit}", percent()),
-        "TTFT targets" => format!("{} × the TTFT target", short(value)),
-        "TPOT targets" => format!("{} × the TPOT target", short(value)),
-        "budget" => format!("{} × the token budget", short(value)),
-        "outputs" => format!("{} × a recent answer", short(value)),
-        _ => format!("{} {unit}", short(value)),
+        "fraction" => format!("{} %", few(value * 100.0)),
+        "pool" | "host pool" | "slots" => format!("{} % of the {unit}", few(value * 100.0)),
+        "TTFT targets" => format!("{} × the TTFT target", few(value)),
+        "TPOT targets" => format!("{} × the TPOT target", few(value)),
+        "budget" => format!("{} × the token budget", few(value)),
+        "outputs" => format!("{} × a recent answer", few(value)),
+        _ => format!("{} {}", few(value), unit.replace(" per ", "/")),
     }
+}
+
+/// Three significant digits.
+fn few(value: f64) -> String {
+    format!("{value:.2e}").parse::<f64>().map_or_else(|_| value.to_string(), |value| value.to_string())
 }
 
 /// Leaves that leave more of the pool free are darker.
@@ -242,19 +259,19 @@ fn shade(choices: [u8; NUM_HEADS]) -> &'static str {
 mod tests {
     use kvtide_runtime::FEATURES;
 
-    use super::in_units;
+    use super::{COLUMN, LETTER, in_units};
 
     #[test]
     fn thresholds_are_said_in_units() {
         let said = [(0.125, "pool"), (0.2, "fraction"), (0.5, "TTFT targets"), (3.0, "requests per TTFT target")];
         assert_eq!(
             said.map(|(value, unit)| in_units(value, unit)),
-            ["12.5 % of the pool", "20 %", "0.5 × the TTFT target", "3 requests per TTFT target"]
+            ["12.5 % of the pool", "20 %", "0.5 × the TTFT target", "3 requests/TTFT target"]
         );
         // Every unit there is leaves room in a column.
         for spec in &FEATURES {
             let said = format!("≤ {}", in_units(0.1234, spec.unit));
-            assert!(said.chars().count() <= 34, "{said}");
+            assert!(said.chars().count() as f64 * LETTER + 14.0 < (COLUMN - 30) as f64, "{said}");
         }
     }
 }

@@ -123,7 +123,12 @@ impl Axis {
         let finite = values.filter(|value| value.is_finite());
         let (least, greatest) = finite.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         let end = self.end.unwrap_or(greatest * room);
-        let to = if end > 0.0 { end } else { 1.0 };
+        let to = match end {
+            _ if end > 0.0 => end,
+            // Zero is seen from below.
+            _ if least < 0.0 => least * -0.1,
+            _ => 1.0,
+        };
         ChartAxis { label: self.label.clone(), from: least * room, to, unit: Unit::Number }
     }
 }
@@ -152,6 +157,7 @@ mod tests {
         };
         assert_eq!(ends(Axis::new("x"), &[1.0, 2.0]), (0.0, 3.0));
         assert_eq!(ends(Axis::new("x"), &[-2.0, 2.0, f64::NAN]), (-3.0, 3.0));
+        assert_eq!(ends(Axis::new("x"), &[-2.0]), (-3.0, 0.2));
         assert_eq!((ends(Axis::to("x", 9.0), &[1.0]), ends(Axis::new("x"), &[])), ((0.0, 9.0), (0.0, 1.0)));
     }
 

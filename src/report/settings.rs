@@ -6,7 +6,6 @@ use kvtide_envs::seed::RunHash;
 use maud::{Markup, html};
 
 use super::ReportInput;
-use super::names::breakable;
 use crate::plot::svg::Words;
 
 /// The command, and everything the results depend on.
@@ -71,6 +70,6 @@ pub(super) fn settings(material: &ReportInput<'_>) -> Markup {
     ];
     html! {
         pre { (Words(&material.command)) }
-        dl { @for (name, value) in facts { "\n" dt { (name) } dd { (breakable(&value)) } } }
+        dl { @for (name, value) in facts { "\n" dt { (name) } dd { (Words(&value)) } } }
     }
 }

@@ -41,7 +41,7 @@ fn bracketed(interval: &Interval, number: impl Fn(f64) -> String) -> Markup {
     let ends = interval.low.zip(interval.high);
     let ends =
         ends.map_or_else(|| "no interval".to_owned(), |(low, high)| format!("{}, {}", number(low), number(high)));
-    html! { (number(interval.mean)) " " small { "[" (ends) "]" } }
+    html! { (number(interval.mean)) " " small.ends { "[" (ends) "]" } }
 }
 
 /// What rounds to zero has no sign.
@@ -81,9 +81,15 @@ mod tests {
 
     #[test]
     fn a_spread_has_its_digits_and_no_negative_zero() {
-        assert_eq!(spread(&of(0.123, -0.0004, 0.2), 100.0, 1).into_string(), "12.3 <small>[0.0, 20.0]</small>");
-        assert_eq!(spread(&Interval::single(-0.5), 100.0, 0).into_string(), "−50 <small>[no interval]</small>");
-        assert_eq!(gain(&of(0.123, -0.2, 0.2)).into_string(), "+12.3 <small>[−20.0, 20.0]</small>");
-        assert_eq!(gain(&Interval::single(0.0004)).into_string(), "0.0 <small>[no interval]</small>");
+        assert_eq!(
+            spread(&of(0.123, -0.0004, 0.2), 100.0, 1).into_string(),
+            "12.3 <small class=\"ends\">[0.0, 20.0]</small>"
+        );
+        assert_eq!(
+            spread(&Interval::single(-0.5), 100.0, 0).into_string(),
+            "−50 <small class=\"ends\">[no interval]</small>"
+        );
+        assert_eq!(gain(&of(0.123, -0.2, 0.2)).into_string(), "+12.3 <small class=\"ends\">[−20.0, 20.0]</small>");
+        assert_eq!(gain(&Interval::single(0.0004)).into_string(), "0.0 <small class=\"ends\">[no interval]</small>");
     }
 }

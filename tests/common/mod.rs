@@ -18,7 +18,10 @@ pub struct Run {
 
 /// Runs `kvtide` with `arguments` in `folder`.
 pub fn kvtide(folder: &Path, arguments: &[&str]) -> Run {
-    let Output { status, stdout, stderr } = Command::new(PROGRAM).args(arguments).current_dir(folder).output().unwrap();
+    let mut command = Command::new(PROGRAM);
+    // The day that a page says it was made.
+    command.args(arguments).current_dir(folder).env("SOURCE_DATE_EPOCH", "1700000000");
+    let Output { status, stdout, stderr } = command.output().unwrap();
     Run {
         code: status.code().unwrap_or(-1),
         stdout: String::from_utf8(stdout).unwrap(),

@@ -24,7 +24,7 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
     let band = |title| Band {
         start: 0.0,
         end: calibration.until_s,
-        label: if title == THROUGHPUT { "fitted up to here, forecast from here on" } else { "" },
+        label: if title == THROUGHPUT { "forecast from here" } else { "" },
     };
     let mut rows: Vec<Vec<Panel>> = Vec::new();
     for (title, unit, curve) in over_time {
