@@ -96,11 +96,11 @@ fn as_printed(document: &str, file: impl Fn(&str) -> Result<String, String>) -> 
                 if text.trim_end() != block.trim_end() {
                     faults.push(format!("the block is not {path}"));
                 }
-                written += &format!("{path} -->\n```{language}\n{}\n```\n", text.trim_end());
+                written.extend([path, " -->\n```", language, "\n", text.trim_end(), "\n```\n"]);
             }
             Err(error) => {
                 faults.push(format!("{path}: {error}"));
-                written += &format!("{path} -->\n```{language}\n{block}```\n");
+                written.extend([path, " -->\n```", language, "\n", block, "```\n"]);
             }
         }
         rest = after;

@@ -21,7 +21,7 @@ const BOLD_LETTER: f64 = 8.2;
 const TITLE_LETTER: f64 = 10.0;
 
 /// Of what is said of the leaves below, so that four levels are no wider than a screen.
-const MOST_LETTERS: usize = 40;
+const MOST_LETTERS: usize = 38;
 
 /// The tree of `file` down to `max_depth` comparisons; what is below is counted.
 pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
@@ -203,9 +203,9 @@ impl Picture<'_> {
 
     fn label(&mut self, depth: usize, y: usize, label: &Label<'_>) {
         let x = MARGIN + depth * COLUMN;
-        let (first, second) =
-            (label.first.chars().count() as f64 * BOLD_LETTER, label.second.chars().count() as f64 * LETTER);
-        let width = first.max(second) as usize + 14;
+        let letter = if label.class == "name" { BOLD_LETTER } else { LETTER };
+        let letters = |text: &str, width: f64| text.chars().count() as f64 * width;
+        let width = letters(label.first, letter).max(letters(label.second, LETTER)) as usize + 14;
         self.width = self.width.max(x + width);
         let (top, left) = (y - BOX_HEIGHT / 2, (x + 7) as f64);
         // One line stands in the middle.

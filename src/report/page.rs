@@ -8,7 +8,7 @@ use super::figures;
 use super::names::ShortNames;
 use super::settings::settings;
 use super::tables;
-use super::wording::{seconds, violations_than};
+use super::wording::{percent, seconds, violations_than};
 use crate::evaluate::{Comparison, evidence, repeated_text};
 use crate::plot::chart::{Chart, Pen};
 use crate::plot::svg::Words;
@@ -155,22 +155,18 @@ fn claim(comparisons: &[Comparison], close_up: &CloseUp, names: &ShortNames) -> 
         .or_else(|| comparisons.iter().filter(best).max_by(|a, b| a.slo_attainment.total_cmp(&b.slo_attainment)));
     let line = line.unwrap_or(&comparisons[0]);
     let yardstick = &comparisons[close_up.pair.1];
-    let attains = html! { (names.bold(&line.policy)) " attains " (share(line)) " of requests" };
+    let attains = html! { (names.bold(&line.policy)) " attains " (percent(line.slo_attainment)) " of requests" };
     if yardstick.policy == line.policy {
         return html! { (attains) "." };
     }
     let against = line.against.iter().filter_map(|against| Some((against.fewer_violations?, &against.than)));
     html! {
-        (attains) ", " (names.bold(&yardstick.policy)) " " (share(yardstick))
+        (attains) ", " (names.bold(&yardstick.policy)) " " (percent(yardstick.slo_attainment))
         @for (fewer, than) in against { "; " (Words(&violations_than(&fewer, names.short(than)))) }
         " (" (evidence(line.slo_attainment_mean.as_ref())) "). Its late requests: TTFT p99 "
         (seconds(line.ttft_p99_ms)) " against " (seconds(yardstick.ttft_p99_ms)) ", longest wait "
         (seconds(line.longest_wait_ms)) " against " (seconds(yardstick.longest_wait_ms)) "."
     }
-}
-
-fn share(line: &Comparison) -> String {
-    format!("{:.1} %", line.slo_attainment * 100.0)
 }
 
 fn violations_text(comparisons: &[Comparison]) -> String {

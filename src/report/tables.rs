@@ -10,9 +10,9 @@ use super::ReportInput;
 use super::cells::{Cell, table};
 use super::insight::Insight;
 use super::names::{ShortNames, breakable};
-use super::wording::{fewer_or_more, gain, minus, seconds, spread};
+use super::wording::{fewer_or_more, gain, milliseconds, minus, percent, seconds, spread};
 use crate::evaluate::{
-    Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, signed, time, times, yardsticks,
+    Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, signed, times, yardsticks,
 };
 use crate::plot::svg::{Words, round};
 use crate::policy::PolicyName;
@@ -45,7 +45,7 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
             Cell::number(round(line.output_tok_s, 0), Some(line.output_tok_s)),
             Cell::number(seconds(line.ttft_p99_ms), line.ttft_p99_ms),
             Cell::number(seconds(line.longest_wait_ms), line.longest_wait_ms),
-            Cell::number(time(line.itl_p99_ms, |ms| format!("{ms:.0} ms")), line.itl_p99_ms),
+            Cell::number(milliseconds(line.itl_p99_ms), line.itl_p99_ms),
             Cell::number(round(line.preemptions, 0), Some(line.preemptions)),
         ]);
         cells
@@ -238,7 +238,7 @@ fn group_cell(
     let attained: f64 = found.iter().map(|group| group.slo_attainment * group.requests as f64).sum();
     let wait = found.iter().filter_map(|group| group.longest_wait_ms).max_by(f64::total_cmp);
     let share = (requests > 0).then(|| attained / requests as f64);
-    let words = share.map_or_else(dash, |share| format!("{:.1} %", share * 100.0));
+    let words = share.map_or_else(dash, percent);
     Cell::number(html! { (words) br; small { "longest wait " (seconds(wait)) } }, share)
 }
 
@@ -259,7 +259,7 @@ pub(super) fn features(insight: &Insight, most: usize) -> Markup {
     }
     let rows = insight.features.iter().take(most).map(|one| {
         let spec = &FEATURES[one.feature as usize];
-        let share = |share: f64| Cell::number(format!("{:.1} %", share * 100.0), Some(share));
+        let share = |share: f64| Cell::number(percent(share), Some(share));
         let mut cells = vec![
             Cell::text(html! { (bold(spec.name)) br; small { (Words(spec.source)) } }),
             share(one.any),
@@ -280,7 +280,7 @@ pub(super) fn features(insight: &Insight, most: usize) -> Markup {
 pub(super) fn choices(insight: &Insight) -> Markup {
     let rows = insight.heads.iter().map(|(head, shares)| {
         let shares: Vec<String> =
-            shares.iter().map(|(choice, share)| format!("{choice} {:.1} %", share * 100.0)).collect();
+            shares.iter().map(|(choice, share)| format!("{choice} {}", percent(*share))).collect();
         vec![Cell::text(bold(head.name())), Cell::text(html! { span.text { (Words(&shares.join(" · "))) } })]
     });
     table("Choices taken", &["head", "choices taken"], rows)

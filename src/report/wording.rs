@@ -26,13 +26,13 @@ pub(super) fn violations_than(share: &Interval, than: &str) -> String {
 
 /// `94.6 [93.1, 95.9]`, in hundredths if `scale` is 100.
 pub(super) fn spread(interval: &Interval, scale: f64, digits: usize) -> Markup {
-    let number = |value: f64| unsigned_zero(format!("{:.digits$}", value * scale));
+    let number = |value: f64| unsigned_zero(&format!("{:.digits$}", value * scale));
     bracketed(interval, number)
 }
 
 /// `+1.2 [−0.3, 2.5]`, in percentage points.
 pub(super) fn gain(interval: &Interval) -> Markup {
-    let number = |value: f64| unsigned_zero(format!("{:.1}", value * 100.0));
+    let number = |value: f64| unsigned_zero(&format!("{:.1}", value * 100.0));
     let plus = if interval.mean > 0.0 && number(interval.mean) != "0.0" { "+" } else { "" };
     html! { (plus) (bracketed(interval, number)) }
 }
@@ -45,9 +45,9 @@ fn bracketed(interval: &Interval, number: impl Fn(f64) -> String) -> Markup {
 }
 
 /// What rounds to zero has no sign.
-fn unsigned_zero(text: String) -> String {
+fn unsigned_zero(text: &str) -> String {
     let bare = text.trim_start_matches('-');
-    if bare.parse() == Ok(0.0) { bare.to_owned() } else { minus(&text) }
+    if bare.parse() == Ok(0.0) { bare.to_owned() } else { minus(text) }
 }
 
 /// With a minus sign in place of a hyphen.
@@ -55,8 +55,22 @@ pub(super) fn minus(number: &str) -> String {
     number.strip_prefix('-').map_or_else(|| number.to_owned(), |bare| format!("−{bare}"))
 }
 
+/// A space at which no line ends.
+const TIGHT: char = '\u{a0}';
+
+/// `1.5 s`.
 pub(super) fn seconds(ms: Option<f64>) -> String {
-    time(ms, |ms| format!("{:.1} s", ms / 1e3))
+    time(ms, |ms| format!("{:.1}{TIGHT}s", ms / 1e3))
+}
+
+/// `230 ms`.
+pub(super) fn milliseconds(ms: Option<f64>) -> String {
+    time(ms, |ms| format!("{ms:.0}{TIGHT}ms"))
+}
+
+/// `93.7 %`.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1}{TIGHT}%", share * 100.0)
 }
 
 #[cfg(test)]

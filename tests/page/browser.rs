@@ -1,4 +1,4 @@
-//! A headless Chromium, told what to do through a pipe: the DevTools protocol, a JSON object a message, zero bytes between them
+//! A headless Chromium, told what to do through a pipe: the `DevTools` protocol, a JSON object a message, zero bytes between them
 //! (<https://chromedevtools.github.io/devtools-protocol/>).
 
 use std::env;
