@@ -168,7 +168,7 @@ impl CalibrateArgs {
         ensure!(!same, "--profile and --timings are the same file");
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
-        let deployment = Deployment::load(env)?.with(&settings)?;
+        let deployment = Deployment::load_with(env, &settings)?;
         let engine = device::engine(&deployment, &settings)?;
         let measured = match (device, timings) {
             (Some(device), _) => self.timings.measure(*device, &deployment, &engine)?,
