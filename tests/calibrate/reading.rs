@@ -292,7 +292,10 @@ fn what_was_measured_is_known_by_its_names() {
     assert_eq!(env("Qwen/Qwen2.5-7B-Instruct", "NVIDIA A10", 1), named("qwen2.5-7b@a10"));
     assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A100-SXM4-80GB", 1), named("qwen2.5-7b@a100-80g"));
     assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A100-SXM4-40GB", 1), named("qwen2.5-7b@a100-40g"));
-    assert_eq!(env("Qwen/Qwen3-30B-A3B", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 2), named("qwen3-30b-a3b@2xrtx-pro-6000"));
+    assert_eq!(
+        env("Qwen/Qwen3-30B-A3B", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 2),
+        named("qwen3-30b-a3b@2xrtx-pro-6000")
+    );
     assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A10G", 1), None);
     assert_eq!(env("Qwen/Qwen2.5-Math-7B", "NVIDIA H200", 1), None);
 }
@@ -307,10 +310,7 @@ fn what_a_run_does_not_say_is_set_or_taken_from_the_card() {
     };
     let taken = setup(&[]);
     let card = taken.deployment.engine(EngineKind::V1);
-    assert_eq!(
-        (taken.engine.num_gpu_blocks, taken.engine.max_model_len),
-        (card.num_gpu_blocks, card.max_model_len)
-    );
+    assert_eq!((taken.engine.num_gpu_blocks, taken.engine.max_model_len), (card.num_gpu_blocks, card.max_model_len));
     assert_eq!(taken.assumed.len(), 3);
     let said = format!(
         "the run does not say num_gpu_blocks: {} is taken, what llama-3-8b@rtx-4090 holds at gpu_memory_utilization 0.9 (--set \

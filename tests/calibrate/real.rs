@@ -115,9 +115,12 @@ fn a_real_run_that_says_little_is_calibrated_with_what_the_card_holds() {
     let warned = |part: &str| report.warnings.iter().any(|warning| warning.contains(part));
     assert!(warned("does not say num_gpu_blocks") && warned("does not say max_model_len"), "{:?}", report.warnings);
     assert!(warned("kv_cache_pct is 0 throughout"), "{:?}", report.warnings);
+    // The card's figures alone are within a tenth of what was measured; none of the targets is promised of such a run.
     let held_out = report.held_out.unwrap();
-    assert!(held_out.output_tok_s.unwrap().error.abs() < 0.02, "{held_out:?}");
-    assert!(held_out.e2e_ms.unwrap().p50.error.abs() < 0.05, "{held_out:?}");
+    for errors in [&held_out, &report.uncalibrated] {
+        let pairs = [errors.output_tok_s.unwrap(), errors.tpot_ms.unwrap().p50, errors.e2e_ms.unwrap().p50];
+        assert!(pairs.iter().all(|pair| pair.error.abs() < 0.1), "{errors:?}");
+    }
 }
 
 #[test]

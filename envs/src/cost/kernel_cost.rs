@@ -35,7 +35,8 @@ impl KernelCost {
             weight: kernels.weight_seconds(deployment.devices).collect(),
             layer_params: model.layer_params,
             head_params: model.head_params,
-            context_token: deployment.kv_bytes_per_token() / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
+            context_token: deployment.kv_bytes_per_token()
+                / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
             sequence: layers * kernels.decode_sequence,
             attention_pair: kernels.attention_pair(deployment),
             chunk_tile: kernels.chunk_tile,

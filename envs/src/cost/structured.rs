@@ -85,7 +85,8 @@ impl StructuredCost {
         let product_flops = hardware.product_flops_of(model) * hardware.compute_efficiency * devices;
         let flops = hardware.peak_flops * hardware.compute_efficiency * devices;
         let bandwidth = hardware.peak_bandwidth * hardware.bandwidth_efficiency * devices;
-        let windowed = model.structure.window.map_or(0.0, |window| f64::from(window.layers) / f64::from(model.num_layers));
+        let windowed =
+            model.structure.window.map_or(0.0, |window| f64::from(window.layers) / f64::from(model.num_layers));
         let window = model.structure.window.map(|window| f64::from(window.tokens));
         StructuredCost {
             layers_per_token: 2.0 * model.layer_params / product_flops,

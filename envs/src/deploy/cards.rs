@@ -1,8 +1,8 @@
 //! The accelerators known by name: figures of the vendors' data sheets.
 //!
 //! Data sheets print the rate with structured sparsity, which no model here has, in larger type: it stands here only to be told
-//! apart. Host links: PCIe 3.0, 4.0 and 5.0 x16 carry 16, 32 and 64 GB/s one way; about 12, 25 and 52 are reached. Links between
-//! accelerators: four fifths of one way of NVLink or Infinity Fabric, as all-reduces reach them; without, half of PCIe.
+//! apart. Host links: `PCIe` 3.0, 4.0 and 5.0 x16 carry 16, 32 and 64 GB/s one way; about 12, 25 and 52 are reached. Links between
+//! accelerators: four fifths of one way of `NVLink` or Infinity Fabric, as all-reduces reach them; without, half of `PCIe`.
 
 /// An accelerator known by name.
 pub(super) struct Card {
@@ -23,7 +23,7 @@ pub(super) struct Card {
     pub(super) source: &'static str,
 }
 
-/// `rates`: dense, sparse, fp8; `memory`: GB/s and GiB; `links`: PCIe and between accelerators, GB/s.
+/// `rates`: dense, sparse, fp8; `memory`: GB/s and GiB; `links`: `PCIe` and between accelerators, GB/s.
 const fn card(
     name: &'static str,
     words: &'static [&'static str],

@@ -23,12 +23,7 @@ pub(super) struct Entry {
     precision: Precision,
 }
 
-const fn dense(
-    name: &'static str,
-    source: &'static str,
-    published: f64,
-    widths: [u32; 8],
-) -> Entry {
+const fn dense(name: &'static str, source: &'static str, published: f64, widths: [u32; 8]) -> Entry {
     Entry {
         name,
         also: &[],
@@ -64,7 +59,7 @@ impl Entry {
         Entry { published, experts: Some(ExpertWidths { layers, count, per_token, width, shared }), ..self }
     }
 
-    /// Latent attention of DeepSeek's widths.
+    /// Latent attention of `DeepSeek`'s widths.
     const fn latent(self, query_rank: Option<u32>) -> Entry {
         Entry { latent: Some(LatentWidths { kv: Latent { rank: 512, rotary: 64, value: 128 }, query_rank }), ..self }
     }
@@ -117,10 +112,16 @@ pub(super) const CATALOG: &[Entry] = &[
     dense("qwen3-8b", "Qwen/Qwen3-8B", 8.2, [36, 4096, 32, 8, 128, 12_288, 151_936, 40_960]),
     dense("qwen3-14b", "Qwen/Qwen3-14B", 14.8, [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960]),
     dense("qwen3-32b", "Qwen/Qwen3-32B", 32.8, [64, 5120, 64, 8, 128, 25_600, 151_936, 40_960]),
-    dense("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 30.5, [48, 2048, 32, 4, 128, 6144, 151_936, 40_960])
-        .experts(3.3, 0, [128, 8, 768, 0]),
-    dense("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 235.0, [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960])
-        .experts(22.0, 0, [128, 8, 1536, 0]),
+    dense("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 30.5, [48, 2048, 32, 4, 128, 6144, 151_936, 40_960]).experts(
+        3.3,
+        0,
+        [128, 8, 768, 0],
+    ),
+    dense("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 235.0, [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960]).experts(
+        22.0,
+        0,
+        [128, 8, 1536, 0],
+    ),
     dense(
         "qwen3-coder-480b-a35b",
         "Qwen/Qwen3-Coder-480B-A35B-Instruct",
@@ -158,7 +159,9 @@ pub(super) const CATALOG: &[Entry] = &[
         .tied()
         .window(4096, 23),
     // Of these the text part, without the vision tower; full attention in every sixth layer.
-    dense("gemma-3-1b", "google/gemma-3-1b-it", 1.0, [26, 1152, 4, 1, 256, 6912, 262_144, 32_768]).tied().window(512, 22),
+    dense("gemma-3-1b", "google/gemma-3-1b-it", 1.0, [26, 1152, 4, 1, 256, 6912, 262_144, 32_768])
+        .tied()
+        .window(512, 22),
     dense("gemma-3-4b", "google/gemma-3-4b-it", 3.88, [34, 2560, 8, 4, 256, 10_240, 262_208, 131_072])
         .tied()
         .window(1024, 29),
@@ -176,14 +179,9 @@ pub(super) const CATALOG: &[Entry] = &[
         .window(128, 18)
         .experts(5.13, 0, [128, 4, 2880, 0])
         .precision(Precision::ExpertsMxfp4),
-    dense(
-        "deepseek-v2-lite",
-        "deepseek-ai/DeepSeek-V2-Lite",
-        15.7,
-        [27, 2048, 16, 16, 192, 10_944, 102_400, 163_840],
-    )
-    .latent(None)
-    .experts(2.4, 1, [64, 6, 1408, 2816]),
+    dense("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 15.7, [27, 2048, 16, 16, 192, 10_944, 102_400, 163_840])
+        .latent(None)
+        .experts(2.4, 1, [64, 6, 1408, 2816]),
     dense("deepseek-v3", "deepseek-ai/DeepSeek-V3", 671.0, [61, 7168, 128, 128, 192, 18_432, 129_280, 163_840])
         .also(&["deepseek-r1", "deepseek-v3.1"])
         .latent(Some(1536))
@@ -195,10 +193,19 @@ pub(super) const CATALOG: &[Entry] = &[
         .precision(Precision::Fp8),
     dense("phi-4", "microsoft/phi-4", 14.7, [40, 5120, 40, 10, 128, 17_920, 100_352, 16_384]),
     dense("phi-4-mini", "microsoft/Phi-4-mini-instruct", 3.84, [32, 3072, 24, 8, 128, 8192, 200_064, 131_072]).tied(),
-    dense("glm-4.5", "zai-org/GLM-4.5", 355.0, [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072])
-        .experts(32.0, 3, [160, 8, 1536, 1536]),
-    dense("glm-4.6", "zai-org/GLM-4.6", 355.0, [92, 5120, 96, 8, 128, 12_288, 151_552, 202_752])
-        .experts(32.0, 3, [160, 8, 1536, 1536]),
-    dense("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.0, [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072])
-        .experts(12.0, 1, [128, 8, 1408, 1408]),
+    dense("glm-4.5", "zai-org/GLM-4.5", 355.0, [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072]).experts(
+        32.0,
+        3,
+        [160, 8, 1536, 1536],
+    ),
+    dense("glm-4.6", "zai-org/GLM-4.6", 355.0, [92, 5120, 96, 8, 128, 12_288, 151_552, 202_752]).experts(
+        32.0,
+        3,
+        [160, 8, 1536, 1536],
+    ),
+    dense("glm-4.5-air", "zai-org/GLM-4.5-Air", 106.0, [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072]).experts(
+        12.0,
+        1,
+        [128, 8, 1408, 1408],
+    ),
 ];

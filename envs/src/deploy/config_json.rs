@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Model;
 use super::architecture::{Architecture, ExpertWidths, LatentWidths};
+use super::config_refused::{KNOWN, UNGATED, is_set, quoted, refuse_what_is_not_simulated};
 use super::quantization::precision;
 use super::structure::{Latent, Window};
 
@@ -37,114 +38,6 @@ pub struct ModelFileError {
 /// What stands in it, or why it will not do.
 type Reading<T> = Result<T, String>;
 
-/// Types whose every key that matters is understood here. Others are read all the same, and said to be.
-const KNOWN: [&str; 46] = [
-    "arcee",
-    "cohere",
-    "cohere2",
-    "deepseek",
-    "deepseek_v2",
-    "deepseek_v3",
-    "dots1",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "gpt_neox",
-    "gpt_oss",
-    "granite",
-    "granitemoe",
-    "internlm3",
-    "kimi_k2",
-    "llama",
-    "minimax_m2",
-    "ministral",
-    "mistral",
-    "mistral3",
-    "mixtral",
-    "nemotron",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen2_5_vl",
-    "qwen2_moe",
-    "qwen2_vl",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-    "seed_oss",
-    "smollm3",
-    "stablelm",
-    "starcoder2",
-];
-/// Types whose feed-forward part is not gated: two matrices, not three.
-const UNGATED: [&str; 6] = ["arcee", "gpt_neox", "nemotron", "phi", "starcoder2", "apertus"];
-/// Types that are no decoders with attention in every layer, or whose layers share keys and values.
-const REFUSED_TYPES: [&str; 24] = [
-    "bamba", "bart", "falcon_h1", "falcon_mamba", "gemma3n", "gemma3n_text", "granitemoehybrid", "jamba", "kimi_linear", "lfm2",
-    "lfm2_moe", "mamba", "mamba2", "minimax", "minimax_text_01", "mllama", "nemotron_h", "qwen3_next", "recurrent_gemma", "rwkv",
-    "t5", "whisper", "zamba", "zamba2",
-];
-/// Keys that change memory or arithmetic in ways that are not simulated, where they are set.
-const REFUSED_KEYS: [&str; 21] = [
-    "add_cross_attention",
-    "attention_chunk_size",
-    "attn_layer_period",
-    "attn_type_list",
-    "block_types",
-    "cross_attention_layers",
-    "decoder_layers",
-    "encoder_layers",
-    "full_attention_interval",
-    "hybrid_override_pattern",
-    "index_topk",
-    "is_encoder_decoder",
-    "layers_block_type",
-    "linear_attn_config",
-    "linear_num_value_heads",
-    "lru_width",
-    "num_decoder_layers",
-    "num_encoder_layers",
-    "num_kv_shared_layers",
-    "conv_kernel",
-    "state_size",
-];
-/// Parts of the names of others.
-const REFUSED_PARTS: [&str; 5] = ["mamba", "ssm_", "rwkv", "linear_conv", "conv_l_cache"];
-/// Keys about experts that are read, or change neither memory nor arithmetic.
-const EXPERT_KEYS: [&str; 21] = [
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "experts_per_token",
-    "moe_intermediate_size",
-    "n_shared_experts",
-    "num_shared_experts",
-    "shared_expert_intermediate_size",
-    "shared_intermediate_size",
-    "moe_layer_freq",
-    "interleave_moe_layer_step",
-    "num_expert_group",
-    "moe_router_dtype",
-    "moe_router_enable_expert_bias",
-    "moe_router_activation_func",
-    "moe_router_use_sigmoid",
-    "moe_renormalize",
-    "moe_router_topk_scaling_factor",
-    "moe_aux_loss_coeff",
-];
-
 impl Model {
     /// The model of a `config.json`, by its path or its folder's.
     ///
@@ -167,7 +60,8 @@ impl Model {
     /// # Errors
     /// What is wrong.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Model, String> {
-        let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 from byte {} on", error.valid_up_to()))?;
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 from byte {} on", error.valid_up_to()))?;
         let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(top) = &value else { return Err("no JSON object".to_owned()) };
         Ok(Model::of(name, &Config::of(top)?.architecture()?))
@@ -186,24 +80,6 @@ fn name(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let named = if is_usual { whole.parent().and_then(Path::file_name) } else { path.file_stem() };
     named.map_or_else(|| "config".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-/// A value as an error quotes it.
-fn quoted(value: &Value) -> String {
-    let text = value.to_string();
-    if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
-}
-
-/// Whether a key is set to something: not to `null`, `false`, 0 or nothing.
-fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(is_on) => *is_on,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(values) => !values.is_empty(),
-        Value::Object(values) => !values.is_empty(),
-    }
 }
 
 /// The keys of a `config.json`.
@@ -227,28 +103,8 @@ impl<'a> Config<'a> {
             Some(other) => return Err(format!("model_type is {}: expected a name", quoted(other))),
             None => return Err("model_type is missing".to_owned()),
         };
-        let config = Config { top, text, kind };
-        config.refuse_what_is_not_simulated()?;
-        Ok(config)
-    }
-
-    fn refuse_what_is_not_simulated(&self) -> Reading<()> {
-        if REFUSED_TYPES.contains(&self.kind) {
-            return Err(format!(
-                "model_type is {:?}: only decoders with attention of their own in every layer are simulated",
-                self.kind
-            ));
-        }
-        for (key, value) in self.text.iter().filter(|(_, value)| is_set(value)) {
-            let plain = key.to_lowercase();
-            let is_refused =
-                REFUSED_KEYS.contains(&plain.as_str()) || REFUSED_PARTS.iter().any(|part| plain.contains(part));
-            let is_of_experts = plain.contains("expert") || plain.starts_with("moe");
-            if is_refused || (is_of_experts && !EXPERT_KEYS.contains(&plain.as_str())) {
-                return Err(format!("{key} is {}: what it does to memory and time is not simulated", quoted(value)));
-            }
-        }
-        Ok(())
+        refuse_what_is_not_simulated(kind, text)?;
+        Ok(Config { top, text, kind })
     }
 
     /// The first of `keys` that is there and not null, among those of the language model.
@@ -279,7 +135,10 @@ impl<'a> Config<'a> {
 
     fn list(&self, key: &'static str) -> Reading<Option<&'a [Value]>> {
         let Some((_, value)) = self.find(&[key]) else { return Ok(None) };
-        value.as_array().map(|list| Some(list.as_slice())).ok_or_else(|| format!("{key} is {}: expected a list", quoted(value)))
+        value
+            .as_array()
+            .map(|list| Some(list.as_slice()))
+            .ok_or_else(|| format!("{key} is {}: expected a list", quoted(value)))
     }
 
     fn is(&self, kinds: &[&str]) -> bool {
@@ -304,13 +163,16 @@ impl<'a> Config<'a> {
         let hidden = self.needed("hidden_size", WIDTH)?;
         let heads = self.needed("num_attention_heads", HEADS)?;
         let latent = self.latent()?;
-        let kv_heads = match self.count(&["num_key_value_heads"], HEADS)?.or_else(|| self.default("num_key_value_heads")) {
-            Some(kv_heads) if heads.is_multiple_of(kv_heads) => kv_heads,
-            Some(kv_heads) => {
-                return Err(format!("num_key_value_heads is {kv_heads}: {heads} heads cannot be shared among them equally"));
-            }
-            None => heads,
-        };
+        let kv_heads =
+            match self.count(&["num_key_value_heads"], HEADS)?.or_else(|| self.default("num_key_value_heads")) {
+                Some(kv_heads) if heads.is_multiple_of(kv_heads) => kv_heads,
+                Some(kv_heads) => {
+                    return Err(format!(
+                        "num_key_value_heads is {kv_heads}: {heads} heads cannot be shared among them equally"
+                    ));
+                }
+                None => heads,
+            };
         let length = self.length()?;
         let experts = self.experts(layers)?;
         let intermediate = match self.count(&["intermediate_size"], WIDTH)? {
@@ -371,13 +233,13 @@ impl<'a> Config<'a> {
         let length = self.needed("max_position_embeddings", LENGTH)?;
         let scaling = self.find(&["rope_scaling", "rope_parameters"]).and_then(|(_, value)| value.as_object());
         let Some(scaling) = scaling else { return Ok(length) };
-        let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
+        let kind =
+            scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
         let factor = match scaling.get("factor").filter(|value| !value.is_null()) {
             None => return Ok(length),
-            Some(value) => value
-                .as_f64()
-                .filter(|factor| (1.0..=1e4).contains(factor))
-                .ok_or_else(|| format!("factor of rope_scaling is {}: expected a number from 1 to 10000", quoted(value)))?,
+            Some(value) => value.as_f64().filter(|factor| (1.0..=1e4).contains(factor)).ok_or_else(|| {
+                format!("factor of rope_scaling is {}: expected a number from 1 to 10000", quoted(value))
+            })?,
         };
         let from = match kind {
             "yarn" => match scaling.get("original_max_position_embeddings") {
@@ -493,7 +355,12 @@ fn sliding_types(types: &[Value], layers: u32) -> Reading<u32> {
         match kind.as_str() {
             Some("full_attention") => {}
             Some("sliding_attention") => sliding += 1,
-            _ => return Err(format!("layer_types has {}: full_attention and sliding_attention are simulated", quoted(kind))),
+            _ => {
+                return Err(format!(
+                    "layer_types has {}: full_attention and sliding_attention are simulated",
+                    quoted(kind)
+                ));
+            }
         }
     }
     Ok(sliding)

@@ -58,7 +58,8 @@ const MEASURED: &str = "rtx-4090-measured";
 const RTX_4090_MEASURED: &str = include_str!("profiles/rtx-4090-measured.toml");
 
 /// What measured kernels stand for.
-const ROOFS: [&str; 5] = ["peak_flops", "peak_fp8_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
+const ROOFS: [&str; 5] =
+    ["peak_flops", "peak_fp8_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
 
 impl Hardware {
     /// Names of the built-in profiles.

@@ -230,9 +230,12 @@ pub(super) static KEYS: [Key; 34] = [
     },
     Key {
         name: "quantization",
-        kind: KeyKind::DeployedChoice { names: &QUANTIZATIONS.names, set: |d, index| {
-            d.model.set_precision(QUANTIZATIONS.precisions[index]);
-        } },
+        kind: KeyKind::DeployedChoice {
+            names: &QUANTIZATIONS.names,
+            set: |d, index| {
+                d.model.set_precision(QUANTIZATIONS.precisions[index]);
+            },
+        },
         doc: "the same under vLLM's names",
     },
     Key {
@@ -242,7 +245,10 @@ pub(super) static KEYS: [Key; 34] = [
     },
     Key {
         name: "kv_cache_dtype",
-        kind: KeyKind::DeployedChoice { names: &KV_DTYPES, set: |d, index| d.model.kv_bytes = if index < 3 { 2.0 } else { 1.0 } },
+        kind: KeyKind::DeployedChoice {
+            names: &KV_DTYPES,
+            set: |d, index| d.model.kv_bytes = if index < 3 { 2.0 } else { 1.0 },
+        },
         doc: "what keys and values are kept in: two bytes, or one",
     },
 ];
@@ -303,9 +309,12 @@ impl Key {
             KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => number(range),
             KeyKind::Deployed { range, .. } => {
                 let is_count = range.high > 1.0;
-                number(range).filter(|value| !is_count || matches!(value, ParsedValue::Number(count) if count.fract() == 0.0))
+                number(range)
+                    .filter(|value| !is_count || matches!(value, ParsedValue::Number(count) if count.fract() == 0.0))
             }
-            KeyKind::Choice { names, .. } | KeyKind::DeployedChoice { names, .. } => names.iter().position(|name| *name == text).map(ParsedValue::Choice),
+            KeyKind::Choice { names, .. } | KeyKind::DeployedChoice { names, .. } => {
+                names.iter().position(|name| *name == text).map(ParsedValue::Choice)
+            }
         };
         value.ok_or_else(|| SettingError::value(self.name, text, self.kind.expected()))
     }
@@ -377,13 +386,13 @@ pub(super) fn nearest(wrong: &str) -> String {
 }
 
 /// The name that was meant, if one is near: up to three letters off, or with what was written in it.
-pub(super) fn nearest_of<'a>(wrong: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+pub(super) fn nearest_of<'a>(wrong: &str, mut names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     // Words of any length are compared with none: a name has few letters.
     let wrong = if wrong.len() <= MAX_NAME { wrong } else { return None };
     let near = names.clone().map(|name| (distance(wrong, name), name)).min().filter(|(letters, _)| *letters <= 3);
     near.map(|(_, name)| name).or_else(|| {
         let long = (wrong.len() >= 4).then_some(wrong)?;
-        names.clone().find(|name| name.contains(long))
+        names.find(|name| name.contains(long))
     })
 }
 

@@ -53,7 +53,7 @@ pub fn card_rows() -> impl Iterator<Item = CardRow> {
 pub fn describe() -> String {
     let mut text = String::new();
     let _ = writeln!(text, "Models, or the path of any config.json of Hugging Face or of its folder:");
-    let _ = writeln!(text, "  {:<22} {:>8} {:>8} {:>6} {:>8}  {}", "", "weights", "active", "GB", "KB/token", "source");
+    let _ = writeln!(text, "  {:<22} {:>8} {:>8} {:>6} {:>8}  source", "", "weights", "active", "GB", "KB/token");
     for ModelRow { model, also, source, .. } in model_rows() {
         let thousand_millions = |params: f64| format!("{:.2}", params * 1e-9);
         let _ = write!(
@@ -65,13 +65,21 @@ pub fn describe() -> String {
             model.total_weight_bytes() * 1e-9,
             model.kv_bytes_per_token() * 1e-3,
         );
-        let _ = writeln!(text, "{}", if also.is_empty() { String::new() } else { format!("; also {}", also.join(", ")) });
+        let _ =
+            writeln!(text, "{}", if also.is_empty() { String::new() } else { format!("; also {}", also.join(", ")) });
     }
-    let _ = writeln!(text, "  Weights in thousands of millions; bytes as published, --set weight_dtype= and kv_cache_dtype= change them.");
+    let _ = writeln!(
+        text,
+        "  Weights in thousands of millions; bytes as published, --set weight_dtype= and kv_cache_dtype= change them."
+    );
     let _ = writeln!(text, "Accelerators, after N x for so many (4xh100), or a FILE.toml that kvtide calibrate wrote:");
-    let _ = writeln!(text, "  {:<22} {:>8} {:>8} {:>6} {:>8}  {}", "", "TFLOP/s", "in fp8", "GB/s", "GiB", "source");
+    let _ = writeln!(text, "  {:<22} {:>8} {:>8} {:>6} {:>8}  source", "", "TFLOP/s", "in fp8", "GB/s", "GiB");
     for CardRow { hardware, source, .. } in card_rows() {
-        let fp8 = if hardware.peak_fp8_flops > 0.0 { format!("{:.1}", hardware.peak_fp8_flops * 1e-12) } else { "-".to_owned() };
+        let fp8 = if hardware.peak_fp8_flops > 0.0 {
+            format!("{:.1}", hardware.peak_fp8_flops * 1e-12)
+        } else {
+            "-".to_owned()
+        };
         let _ = writeln!(
             text,
             "  {:<22} {:>8.1} {fp8:>8} {:>6.0} {:>8.1}  {source}",
@@ -81,6 +89,7 @@ pub fn describe() -> String {
             hardware.memory_bytes / f64::from(1_u32 << 30),
         );
     }
-    let _ = writeln!(text, "  rtx-4090-measured is an rtx-4090 with efficiencies fitted to a served run. Rates are dense.");
+    let _ =
+        writeln!(text, "  rtx-4090-measured is an rtx-4090 with efficiencies fitted to a served run. Rates are dense.");
     text
 }

@@ -73,7 +73,9 @@ impl Model {
         };
         let is_name = |name: &str| {
             let rest = id.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(|rest| rest.split('-').all(is_same)))
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.strip_prefix('-').is_some_and(|rest| rest.split('-').all(is_same))
+            })
         };
         let longest = |entry: &super::catalog::Entry| {
             std::iter::once(&entry.name).chain(entry.also).filter(|name| is_name(name)).map(|name| name.len()).max()
@@ -220,7 +222,14 @@ mod tests {
         assert_eq!(Model::published_as("Qwen/Qwen3-30B-A3B-Instruct-2507"), Some("qwen3-30b-a3b"));
         assert_eq!(Model::published_as("microsoft/Phi-4-mini-instruct"), Some("phi-4-mini"));
         assert_eq!(Model::published_as("zai-org/GLM-4.5-Air"), Some("glm-4.5-air"));
-        for other in ["deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "Qwen/Qwen2.5-7B-Instruct-AWQ", "microsoft/Phi-4-multimodal-instruct", "mistralai/Mistral-7B-v0.1", "gpt2", ""] {
+        for other in [
+            "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+            "Qwen/Qwen2.5-7B-Instruct-AWQ",
+            "microsoft/Phi-4-multimodal-instruct",
+            "mistralai/Mistral-7B-v0.1",
+            "gpt2",
+            "",
+        ] {
             assert_eq!(Model::published_as(other), None, "{other}");
         }
     }

@@ -38,7 +38,9 @@ pub(super) fn precision(
         }
     };
     match whole {
-        Precision::ExpertsMxfp4 if !has_experts => Err("quantization_config is mxfp4, which is of experts: there are none".into()),
+        Precision::ExpertsMxfp4 if !has_experts => {
+            Err("quantization_config is mxfp4, which is of experts: there are none".into())
+        }
         Precision::Int4 if has_experts && leaves_attention(config) => Ok(Precision::ExpertsInt4),
         whole => Ok(whole),
     }
@@ -46,7 +48,8 @@ pub(super) fn precision(
 
 /// Of groups of modules, which must all be quantised alike.
 fn compressed(config: &Map<String, Value>) -> Result<Precision, String> {
-    let groups = config.get("config_groups").and_then(Value::as_object).ok_or("quantization_config has no config_groups")?;
+    let groups =
+        config.get("config_groups").and_then(Value::as_object).ok_or("quantization_config has no config_groups")?;
     let mut found = None;
     for (name, group) in groups {
         let weights = &group["weights"];

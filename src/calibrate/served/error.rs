@@ -153,7 +153,9 @@ pub enum CalibrateError {
         other: String,
     },
     /// Engines that wait for each other at every layer.
-    #[error("data_parallel_size is {replicas}: engines of {model} share its experts, and wait for each other; that is not simulated")]
+    #[error(
+        "data_parallel_size is {replicas}: engines of {model} share its experts, and wait for each other; that is not simulated"
+    )]
     SharedExperts {
         /// Model name.
         model: String,

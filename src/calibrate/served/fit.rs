@@ -235,7 +235,10 @@ impl FitSearch<'_> {
     }
 
     /// The best of some cold starts, none included, of each run by itself.
-    fn scan_cold_starts(&mut self, mut constants: Vec<FittedConstants>) -> Result<Vec<FittedConstants>, CalibrateError> {
+    fn scan_cold_starts(
+        &mut self,
+        mut constants: Vec<FittedConstants>,
+    ) -> Result<Vec<FittedConstants>, CalibrateError> {
         for (run, constants) in constants.iter_mut().enumerate() {
             let seen = self.runs[run].1;
             let longest = seen.stamps[0].first_s.map_or(0.0, |first| first - seen.arrival_s(0));

@@ -188,7 +188,8 @@ fn request(row: &Row, replicas: u32) -> Result<MeasuredRequest, MeasuredFault> {
 /// One of so many.
 fn replica(rank: Option<u32>, replicas: u32) -> Result<u32, MeasuredFault> {
     let rank = rank.unwrap_or(0);
-    let wrong = || MeasuredFault::Value { field: "dp_rank", value: rank.to_string(), expected: "less than data_parallel_size" };
+    let wrong =
+        || MeasuredFault::Value { field: "dp_rank", value: rank.to_string(), expected: "less than data_parallel_size" };
     (rank < replicas).then_some(rank).ok_or_else(wrong)
 }
 

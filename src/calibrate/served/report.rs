@@ -252,7 +252,8 @@ impl Calibration {
         let is_recorded = self.whole.ticks.iter().any(|tick| tick.kv_usage > 0.0);
         let reads_alike = high - low < 20.0;
         if !is_recorded {
-            warnings.push("kv_cache_pct is 0 throughout: KV usage was not recorded, and its errors say nothing".to_owned());
+            warnings
+                .push("kv_cache_pct is 0 throughout: KV usage was not recorded, and its errors say nothing".to_owned());
         } else if reads_alike {
             warnings.push(format!(
                 "KV usage hardly changed ({low:.0} to {high:.0} %), so that the time to read weights and KV cannot be \
