@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvtide_cuda::{devices, lend};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::deploy::{Deployment, Hardware, Model};
+use kvtide_envs::deploy::{Deployment, Hardware, Model, Structure};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::Slo;
@@ -34,8 +34,9 @@ fn tiny() -> Result<Deployment, Box<dyn Error>> {
         weight_bytes: 2.0,
         kv_bytes: 2.0,
         max_model_len: 512,
+        structure: Structure::default(),
     };
-    Ok(Deployment { model, hardware: Hardware::named("h200").ok_or("a built-in profile")?, devices: 1 })
+    Ok(Deployment::new(model, Hardware::named("h200").ok_or("a built-in profile")?, 1))
 }
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvtide_cuda::{check_kernels, check_schedules, devices, lend, lend_drawn, open_drawn};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure};
 use kvtide_envs::env::{Node, NodeConfig, run};
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -48,8 +48,9 @@ fn small() -> Deployment {
         weight_bytes: 2.0,
         kv_bytes: 2.0,
         max_model_len: 4096,
+        structure: Structure::default(),
     };
-    Deployment { model, hardware: Hardware::named("h200").unwrap(), devices: 1 }
+    Deployment::new(model, Hardware::named("h200").unwrap(), 1)
 }
 
 fn serve(engine: EngineKind, memory: &MemorySource, config: &EngineConfig) -> Summary {

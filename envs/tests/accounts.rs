@@ -22,6 +22,7 @@ use rand::RngExt;
 fn metronome() -> CostModel {
     let hardware = Hardware {
         name: "metronome".to_owned(),
+        peak_fp8_flops: 0.0,
         peak_flops: 1e30,
         peak_bandwidth: 1e30,
         memory_bytes: 1e12,
@@ -34,7 +35,7 @@ fn metronome() -> CostModel {
         swap_overhead: 0.0,
         kernels: None,
     };
-    CostModel::new(&Deployment { model: Model::named("llama-3-8b").unwrap(), hardware, devices: 1 }, 4)
+    CostModel::new(&Deployment::new(Model::named("llama-3-8b").unwrap(), hardware, 1), 4)
 }
 
 fn config(engine: EngineConfig, slo: Slo) -> NodeConfig {

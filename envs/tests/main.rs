@@ -19,6 +19,7 @@ mod golden_v1;
 mod guarded;
 mod honesty;
 mod memory;
+mod models;
 mod off_road;
 mod prefix_pool;
 mod recorded_traces;

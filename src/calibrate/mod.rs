@@ -23,8 +23,8 @@ pub trait Account {
     /// What that line has.
     type Data: Serialize;
 
-    /// It in numbers.
-    fn data(&self) -> &Self::Data;
+    /// It in numbers: a line for each of what it was fitted to.
+    fn data(&self) -> &[Self::Data];
 
     /// It as text for people: constants or what was timed, and errors, those on what was held out first.
     fn text(&self) -> String;

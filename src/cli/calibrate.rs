@@ -15,14 +15,15 @@ use super::output::Output;
 use super::{Exit, stop};
 use crate::calibrate::Account;
 use crate::calibrate::device::{self, DeviceAccount};
-use crate::calibrate::served::{MeasuredRun, RunAccount, Setup, calibrate};
+use crate::calibrate::served::{MeasuredRun, RunAccount, Setup, calibrate_jointly};
 use crate::export;
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
-    /// Measured run: a folder or a .tar, .tar.gz or .tar.zst with requests.jsonl, timeseries.csv and meta.json.
+    /// Measured run: a folder or a .tar, .tar.gz or .tar.zst with requests.jsonl, timeseries.csv and meta.json. Repeatable:
+    /// one fit to all of them, and of each its errors.
     #[arg(long, value_name = "PATH")]
-    measured: Option<PathBuf>,
+    measured: Vec<PathBuf>,
     #[command(flatten)]
     timings: TimingsArgs,
     /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1.
@@ -30,15 +31,15 @@ pub(super) struct CalibrateArgs {
     fit_fraction: f64,
     /// The load of the run, one request a line with `input_toks` and `input_tok_ids`, so that prompts share what they have
     /// in common. Without it a file beside the run is taken that names as many prompts of the same lengths; `none`: no
-    /// prompt shares anything.
+    /// prompt shares anything. One for each run, in their order, or one `none` for all.
     #[arg(long, value_name = "FILE")]
-    load: Option<PathBuf>,
+    load: Vec<PathBuf>,
     /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names.
     #[arg(long, value_name = "MODEL@HARDWARE")]
     env: Option<String>,
     /// Engine setting or number of the hardware, where the run's own is to be replaced. What is fitted starts there.
     /// Repeatable.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", allow_hyphen_values = true)]
     set: Vec<String>,
     /// Write the fitted hardware, for --env MODEL@FILE. Not written by default.
     #[arg(long, value_name = "FILE.toml")]
@@ -46,7 +47,7 @@ pub(super) struct CalibrateArgs {
     /// Draw measured and simulated curves and distributions. Not drawn by default.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// One JSON line on stdout: {"type":"calibration","data":{…}}.
+    /// JSON on stdout, a line for each run: {"type":"calibration","data":{…}}.
     #[arg(long)]
     json: bool,
 }
@@ -70,12 +71,12 @@ struct TimingsArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
-    match &args.measured {
-        Some(run) => args.tell(&args.served(run)?),
-        None => match args.timings()? {
-            Some((measured, deployment)) => args.tell(&DeviceAccount::of(&measured, &deployment)?),
-            None => Ok(Exit::Interrupted),
-        },
+    if !args.measured.is_empty() {
+        return args.tell(&args.served()?);
+    }
+    match args.timings()? {
+        Some((measured, deployment)) => args.tell(&DeviceAccount::of(&measured, &deployment)?),
+        None => Ok(Exit::Interrupted),
     }
 }
 
@@ -101,49 +102,53 @@ impl CalibrateArgs {
             warn!("{warning}");
         }
         let mut output = Output::new();
-        let written = if self.json { output.json(A::KIND, account.data()) } else { output.text(&account.text()) };
-        written.and(Ok(Exit::Done))
+        if self.json {
+            account.data().iter().try_for_each(|data| output.json(A::KIND, data))?;
+        } else {
+            output.text(&account.text())?;
+        }
+        Ok(Exit::Done)
     }
 
-    /// Fits to a run that was served.
-    fn served(&self, run: &Path) -> anyhow::Result<RunAccount> {
+    /// Fits to runs that were served.
+    fn served(&self) -> anyhow::Result<RunAccount> {
         let settings = self.settings()?;
-        let name = name(run);
-        let (run, load) = self.read(run)?;
-        let setup = Setup::of(&run, self.env.as_deref(), &settings)?;
+        let is_none = |load: &PathBuf| load.as_os_str() == "none";
+        let is_of_each = self.load.is_empty() || self.load.len() == self.measured.len();
+        ensure!(
+            is_of_each || (self.load.len() == 1 && is_none(&self.load[0])),
+            "{} --load for {} --measured: give one for each, or one `none` for all",
+            self.load.len(),
+            self.measured.len()
+        );
+        let (mut runs, mut loads) = (Vec::new(), Vec::new());
+        for (index, path) in self.measured.iter().enumerate() {
+            let load = self.load.get(index).or_else(|| self.load.first().filter(|load| is_none(load)));
+            let (run, load) = read(path, load)?;
+            runs.push(run);
+            loads.push(load);
+        }
+        let setups: Vec<Setup> =
+            runs.iter().map(|run| Setup::of(run, self.env.as_deref(), &settings)).collect::<Result<_, _>>()?;
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{pos} simulations  {elapsed}");
         bar.set_style(style.expect("a constant template is valid"));
-        let calibration = calibrate(&run, &setup, self.fit_fraction, &mut || bar.inc(1));
+        let parts: Vec<(&MeasuredRun, &Setup)> = runs.iter().zip(&setups).collect();
+        let calibrations = calibrate_jointly(&parts, self.fit_fraction, &mut || bar.inc(1));
         bar.finish_and_clear();
-        Ok(RunAccount::new(run, calibration?, self.command(&name, load.as_deref())))
-    }
-
-    /// The run, and the load its prompts' tokens come from.
-    fn read(&self, run: &Path) -> anyhow::Result<(MeasuredRun, Option<PathBuf>)> {
-        match &self.load {
-            Some(none) if none.as_os_str() == "none" => Ok((MeasuredRun::read(run, None)?, None)),
-            Some(load) => Ok((MeasuredRun::read(run, Some(load))?, Some(load.clone()))),
-            None => {
-                let (measured, load) = MeasuredRun::read_with_load_beside(run)?;
-                if let Some(path) = &load {
-                    say!(
-                        "taking {} for the load of the run: its {} prompts have the lengths measured (--load none to do \
-                         without)",
-                        path.display(),
-                        measured.requests.len()
-                    );
-                }
-                Ok((measured, load))
-            }
-        }
+        Ok(RunAccount::new(runs, calibrations?, self.command(&loads)))
     }
 
     /// The command that does the same again, without what it only writes.
-    fn command(&self, measured: &str, load: Option<&Path>) -> String {
-        let mut command = format!("kvtide calibrate --measured {measured}");
-        if let Some(load) = load {
-            let _ = write!(command, " --load {}", name(load));
+    fn command(&self, loads: &[Option<PathBuf>]) -> String {
+        let mut command = "kvtide calibrate".to_owned();
+        for measured in &self.measured {
+            let _ = write!(command, " --measured {}", name(measured));
+        }
+        if loads.iter().any(Option::is_some) {
+            for load in loads {
+                let _ = write!(command, " --load {}", load.as_deref().map_or_else(|| "none".to_owned(), name));
+            }
         }
         let _ = write!(command, " --fit-fraction {}", self.fit_fraction);
         if let Some(env) = &self.env {
@@ -153,6 +158,26 @@ impl CalibrateArgs {
             let _ = write!(command, " --set {setting}");
         }
         command
+    }
+}
+
+/// A run, and the load its prompts' tokens come from.
+fn read(run: &Path, load: Option<&PathBuf>) -> anyhow::Result<(MeasuredRun, Option<PathBuf>)> {
+    match load {
+        Some(none) if none.as_os_str() == "none" => Ok((MeasuredRun::read(run, None)?, None)),
+        Some(load) => Ok((MeasuredRun::read(run, Some(load))?, Some(load.clone()))),
+        None => {
+            let (measured, load) = MeasuredRun::read_with_load_beside(run)?;
+            if let Some(path) = &load {
+                say!(
+                    "taking {} for the load of the run: its {} prompts have the lengths measured (--load none to do \
+                     without)",
+                    path.display(),
+                    measured.requests.len()
+                );
+            }
+            Ok((measured, load))
+        }
     }
 }
 
@@ -168,7 +193,7 @@ impl CalibrateArgs {
         ensure!(!same, "--profile and --timings are the same file");
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
-        let deployment = Deployment::load(env)?.with(&settings)?;
+        let deployment = Deployment::load_with(env, &settings)?;
         let engine = device::engine(&deployment, &settings)?;
         let measured = match (device, timings) {
             (Some(device), _) => self.timings.measure(*device, &deployment, &engine)?,

@@ -2,13 +2,14 @@
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use kvtide_envs::deploy::describe_settings;
+use kvtide_envs::deploy::{describe_deployments, describe_settings};
 
 use super::Exit;
 use super::output::Output;
 
 /// Ends the process's work on a command line that clap did not take. A wrong value is an error as any other: one line that says
-/// which option, what stood there and what would do. `--set help` lists what can be set; the rest is clap's.
+/// which option, what stood there and what would do. `--set help` lists what can be set, `--env help`
+/// models and accelerators; the rest is clap's.
 pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
     if error.kind() != ErrorKind::ValueValidation {
         error.exit();
@@ -18,6 +19,10 @@ pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
     let option = option.split_whitespace().next().unwrap_or_default();
     if (option, value) == ("--set", "help") {
         Output::new().text(&describe_settings())?;
+        return Ok(Exit::Done);
+    }
+    if (option, value) == ("--env", "help") {
+        Output::new().text(&describe_deployments())?;
         return Ok(Exit::Done);
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);

@@ -1,7 +1,9 @@
 //! A world as it is written: what the command line and experiment files say.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use kvtide_envs::cost::CostModel;
@@ -33,8 +35,9 @@ pub struct WorldSpec {
     #[arg(long, value_name = "SPEC")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<Written<SyntheticSpec>>,
-    /// Model and hardware: llama-3-8b, qwen2.5-7b, qwen2.5-0.5b or llama-3-70b on [N x]rtx-4090, a10, a100-80g, h100, h200,
-    /// rtx-4090-measured, or a profile that `kvtide calibrate` wrote, such as llama-3-8b@mine.toml.
+    /// Model and hardware, such as llama-3-8b@rtx-4090, qwen3-30b-a3b@2xh100: names (`--env help` lists them), the path of a
+    /// Hugging Face config.json or of its folder for the model, and for the hardware a profile that `kvtide calibrate` wrote,
+    /// such as llama-3-8b@mine.toml.
     #[arg(long, value_name = "MODEL@HARDWARE", default_value = "llama-3-8b@rtx-4090")]
     pub env: Written<DeploymentName>,
     /// Whose scheduling rules: v1 (vLLM today) or v0 (vLLM 0.6).
@@ -56,9 +59,10 @@ pub struct WorldSpec {
     /// Targets: ttft:MS,tpot:MS,stall:MS, or a class: chat, agent, document, batch, real-time.
     #[arg(long, default_value = "ttft:2000,tpot:100,stall:3000")]
     pub slo: Written<Slo>,
-    /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000`, or number of the hardware, such as
-    /// `bandwidth_efficiency=0.9` or `pcie_bandwidth=20e9` (shares, bytes/s, seconds). Repeatable.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    /// Engine setting under vLLM's name, such as `num_gpu_blocks=2000` or `--max-num-seqs=64`, of the model on it, such as
+    /// `quantization=fp8`, or number of the hardware, such as `bandwidth_efficiency=0.9` or `pcie_bandwidth=20e9` (shares,
+    /// bytes/s, seconds). `--set help` lists them. Repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<Setting>,
     /// A smaller or larger pool of GPU blocks: what the deployment's own, or the one that is set, is multiplied by.
@@ -163,7 +167,8 @@ impl WorldSpec {
         if !self.clients.is_none_or(|clients| (1..=MAX_CLIENTS).contains(&clients)) {
             return Err(wrong("clients", &self.clients.unwrap_or(0).to_string(), "1 to 1000000 clients"));
         }
-        let deployment = self.env.load()?.with(&self.set)?;
+        let deployment = self.env.load_with(&self.set)?;
+        say_once(&deployment.notes());
         let node = self.node(&deployment)?;
         let kind = self.memory.as_deref().copied().unwrap_or_default();
         // The traffic first: it is what is wrong most often, and a device takes a while.
@@ -244,6 +249,17 @@ impl WorldSpec {
             self.env = env.into();
         }
         self
+    }
+}
+
+/// Warns of what differs from the real engine, each time something else: many runs are often of one deployment.
+fn say_once(notes: &[String]) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    for note in notes {
+        if said.insert(note.clone()) {
+            warn!("{note}");
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Fitting: constants that are known are found, and nothing of the future is seen.
 
-use kvtide::calibrate::served::{Fit, MeasuredRun, ObservedRun, Setup, calibrate, fit};
+use kvtide::calibrate::served::{
+    CalibrateError, Fit, FittedConstants, MeasuredRun, ObservedRun, RunErrors, RunPart, Setup, calibrate,
+    calibrate_jointly, fit,
+};
 
-use super::made_up::{CLOCKS, TRUTH, simulated_run};
+use super::made_up::{CLOCKS, TRUTH, run_of_another_model, run_of_two_engines, simulated_run};
 
 fn fit_until(run: &MeasuredRun, seconds: f64) -> Fit {
     let setup = Setup::of(run, None, &[]).unwrap();
@@ -20,6 +23,45 @@ fn constants_that_are_known_are_found() {
     near(constants.sequence_overhead, TRUTH.sequence_overhead, 0.1);
     near(constants.cold_start, TRUTH.cold_start, 0.1);
     assert!(objective < 0.02, "{objective}");
+}
+
+#[test]
+fn several_runs_have_one_fit() {
+    let runs = [simulated_run(), run_of_another_model()];
+    let setups = runs.each_ref().map(|run| Setup::of(run, None, &[]).unwrap());
+    let parts: Vec<(&MeasuredRun, &Setup)> = runs.iter().zip(&setups).collect();
+    let found = calibrate_jointly(&parts, 0.3, &mut || {}).unwrap();
+    let [one, other] = [0, 1].map(|index| found[index].fit.constants);
+    assert_eq!(one, FittedConstants { cold_start: one.cold_start, ..other });
+    assert!((one.compute_efficiency / TRUTH.compute_efficiency - 1.0).abs() < 0.02, "{one:?}");
+    assert!((one.bandwidth_efficiency / TRUTH.bandwidth_efficiency - 1.0).abs() < 0.02, "{one:?}");
+    for (calibration, run) in found.iter().zip(&runs) {
+        let report = calibration.report(run);
+        // First tokens of a server with little to do are a few steps long: which of them is hit is decided by a thousandth.
+        let mut others = report.verdicts.iter().filter(|verdict| !verdict.metric.starts_with("ttft"));
+        assert!(others.all(|verdict| verdict.error.abs() < 0.01), "{}: {:?}", report.run, report.verdicts);
+    }
+    let elsewhere = Setup::of(&runs[1], Some("qwen2.5-7b@a10"), &[]).unwrap();
+    let error = calibrate_jointly(&[parts[0], (&runs[1], &elsewhere)], 0.3, &mut || {}).unwrap_err();
+    assert!(matches!(error, CalibrateError::OtherHardware { .. }), "{error}");
+}
+
+#[test]
+fn engines_beside_each_other_serve_their_own_requests() {
+    let run = run_of_two_engines();
+    let setup = Setup::of(&run, None, &[]).unwrap();
+    let calibration = calibrate(&run, &setup, 0.4, &mut || {}).unwrap();
+    let constants = calibration.fit.constants;
+    assert!((constants.bandwidth_efficiency / TRUTH.bandwidth_efficiency - 1.0).abs() < 0.02, "{constants:?}");
+    let report = calibration.report(&run);
+    assert!(report.verdicts.iter().all(|verdict| verdict.met), "{:?}", report.verdicts);
+    assert!(report.warnings.iter().any(|warning| warning.starts_with("2 engines serve beside each other")));
+    // As one engine, which has half of the pool and of the steps, it is nowhere near.
+    let alone = MeasuredRun { engine: simulated_run().engine, ..run };
+    let setup = Setup::of(&alone, None, &[]).unwrap();
+    let served = setup.serve(&TRUTH, &calibration.whole).unwrap();
+    let errors = RunErrors::of(&calibration.whole, &served, RunPart::After(0.0));
+    assert!(errors.e2e_ms.unwrap().p50.error > 0.2, "{errors:?}");
 }
 
 #[test]

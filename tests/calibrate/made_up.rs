@@ -27,23 +27,47 @@ pub fn engine() -> MeasuredEngine {
         model: "meta-llama/Llama-3.1-8B".to_owned(),
         device: "NVIDIA GeForce RTX 4090".to_owned(),
         devices: 1,
+        replicas: 1,
         recorded: "2026-01-01T00:00:00Z".to_owned(),
-        num_gpu_blocks: 2000,
-        block_size: 16,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 1024,
-        max_model_len: 4096,
+        num_gpu_blocks: Some(2000),
+        block_size: Some(16),
+        max_num_seqs: Some(64),
+        max_num_batched_tokens: Some(1024),
+        max_model_len: Some(4096),
         async_scheduling: true,
         enable_chunked_prefill: true,
         enable_prefix_caching: true,
         scheduler_reserve_full_isl: true,
         long_prefill_token_threshold: 0,
+        deployed: Vec::new(),
     }
 }
 
 /// A run of a server that is our simulator with `TRUTH`: first hardly any load, then more than it can bear.
 pub fn simulated_run() -> MeasuredRun {
+    served(unserved_run())
+}
+
+/// The same with another model.
+pub fn run_of_another_model() -> MeasuredRun {
     let mut run = unserved_run();
+    run.name = "another".to_owned();
+    run.engine.model = "Qwen/Qwen2.5-7B-Instruct".to_owned();
+    served(run)
+}
+
+/// The same served by two engines, each with half of the requests.
+pub fn run_of_two_engines() -> MeasuredRun {
+    let mut run = unserved_run();
+    run.engine.replicas = 2;
+    for (index, request) in run.requests.iter_mut().enumerate() {
+        request.replica = index as u32 % 2;
+    }
+    served(run)
+}
+
+/// What the simulator with `TRUTH` makes of a run.
+fn served(mut run: MeasuredRun) -> MeasuredRun {
     let mut whole = ObservedRun::until(&run, f64::INFINITY);
     whole.ticks = (1..=140).map(|t| Tick { at_s: f64::from(t) - CLOCKS[2], ..Tick::default() }).collect();
     let served = Setup::of(&run, None, &[]).unwrap().serve(&TRUTH, &whole).unwrap();
@@ -88,6 +112,7 @@ fn unserved_run() -> MeasuredRun {
             first_token: f64::INFINITY,
             last_token: f64::INFINITY,
             block_hashes: Vec::new(),
+            replica: 0,
         }
     };
     let requests = (0..150).map(request).collect();
@@ -101,6 +126,7 @@ pub fn files(run: &MeasuredRun) -> [(&'static str, String); 3] {
             "input_toks": request.prompt_tokens, "output_toks": request.output_tokens,
             "arrival_time": request.arrival, "queued_ts": request.queued, "scheduled_ts": null,
             "first_token_ts": request.first_token, "last_token_ts": request.last_token,
+            "dp_rank": request.replica,
         });
         format!("{row}\n")
     };
@@ -118,6 +144,7 @@ pub fn files(run: &MeasuredRun) -> [(&'static str, String); 3] {
         "engine_kwargs": {
             "max_num_seqs": max_num_seqs, "max_num_batched_tokens": run.engine.max_num_batched_tokens,
             "max_model_len": run.engine.max_model_len, "tensor_parallel_size": 1,
+            "data_parallel_size": run.engine.replicas,
         },
         "resolved_config": {
             "scheduler_config": { "async_scheduling": true, "scheduler_reserve_full_isl": true, "policy": "fcfs" },

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 
 use kvtide::calibrate::served::{MeasuredEngine, MeasuredFault, MeasuredRun, Setup};
+use kvtide_envs::deploy::{EngineKind, Setting};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -115,7 +116,18 @@ fn a_server_that_is_not_simulated_is_refused() {
             files[2].1 = meta.to_string();
         })
     };
-    assert_eq!(meta(&|meta| meta["kv_cache"] = json!({})), "run/meta.json: num_gpu_blocks is missing");
+    assert_eq!(
+        meta(&|meta| meta["engine_kwargs"]["data_parallel_size"] = json!(1000)),
+        "run/meta.json: data_parallel_size is 1000: expected 1 to 256"
+    );
+    assert_eq!(
+        meta(&|meta| meta["engine_kwargs"]["pipeline_parallel_size"] = json!(2)),
+        "run/meta.json: pipeline_parallel_size is not supported: 2"
+    );
+    assert_eq!(
+        meta(&|meta| meta["engine_kwargs"]["kv_cache_dtype"] = json!("int3")),
+        "run/meta.json: kv_cache_dtype is not supported: int3"
+    );
     assert_eq!(
         meta(&|meta| meta["kv_cache"]["block_size"] = json!(0)),
         "run/meta.json: block_size is 0: expected at least 1"
@@ -238,24 +250,24 @@ fn a_load_beside_the_run_is_found_and_no_other() {
 fn the_measured_settings_are_simulated() {
     // Nothing as vLLM has it by default.
     let engine = MeasuredEngine {
-        block_size: 32,
-        max_num_seqs: 7,
+        block_size: Some(32),
+        max_num_seqs: Some(7),
         async_scheduling: false,
         enable_chunked_prefill: false,
         enable_prefix_caching: false,
         scheduler_reserve_full_isl: false,
         long_prefill_token_threshold: 99,
-        max_num_batched_tokens: 5000,
+        max_num_batched_tokens: Some(5000),
         ..engine()
     };
     let run = MeasuredRun { engine: engine.clone(), ..simulated_run() };
     let simulated = Setup::of(&run, None, &[]).unwrap().engine;
     let simulated = MeasuredEngine {
-        num_gpu_blocks: simulated.num_gpu_blocks,
-        block_size: simulated.block_size,
-        max_num_seqs: simulated.max_num_seqs,
-        max_num_batched_tokens: simulated.max_num_batched_tokens,
-        max_model_len: simulated.max_model_len,
+        num_gpu_blocks: Some(simulated.num_gpu_blocks),
+        block_size: Some(simulated.block_size),
+        max_num_seqs: Some(simulated.max_num_seqs),
+        max_num_batched_tokens: Some(simulated.max_num_batched_tokens),
+        max_model_len: Some(simulated.max_model_len),
         async_scheduling: simulated.async_scheduling,
         enable_chunked_prefill: simulated.enable_chunked_prefill,
         enable_prefix_caching: simulated.enable_prefix_caching,
@@ -279,6 +291,36 @@ fn what_was_measured_is_known_by_its_names() {
     assert_eq!(env(instruct, "NVIDIA H100 80GB HBM3", 4), named("llama-3-70b@4xh100"));
     assert_eq!(env("Qwen/Qwen2.5-7B-Instruct", "NVIDIA A10", 1), named("qwen2.5-7b@a10"));
     assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A100-SXM4-80GB", 1), named("qwen2.5-7b@a100-80g"));
-    assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A100-SXM4-40GB", 1), None);
-    assert_eq!(env("Qwen/Qwen2.5-72B", "NVIDIA H200", 1), None);
+    assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A100-SXM4-40GB", 1), named("qwen2.5-7b@a100-40g"));
+    assert_eq!(
+        env("Qwen/Qwen3-30B-A3B", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 2),
+        named("qwen3-30b-a3b@2xrtx-pro-6000")
+    );
+    assert_eq!(env("Qwen/Qwen2.5-7B", "NVIDIA A10G", 1), None);
+    assert_eq!(env("Qwen/Qwen2.5-Math-7B", "NVIDIA H200", 1), None);
+}
+
+#[test]
+fn what_a_run_does_not_say_is_set_or_taken_from_the_card() {
+    let silent = MeasuredEngine { num_gpu_blocks: None, block_size: None, max_model_len: None, ..engine() };
+    let run = MeasuredRun { engine: silent, ..simulated_run() };
+    let setup = |settings: &[&str]| {
+        let settings: Vec<Setting> = settings.iter().map(|text| text.parse().unwrap()).collect();
+        Setup::of(&run, None, &settings).unwrap()
+    };
+    let taken = setup(&[]);
+    let card = taken.deployment.engine(EngineKind::V1);
+    assert_eq!((taken.engine.num_gpu_blocks, taken.engine.max_model_len), (card.num_gpu_blocks, card.max_model_len));
+    assert_eq!(taken.assumed.len(), 3);
+    let said = format!(
+        "the run does not say num_gpu_blocks: {} is taken, what llama-3-8b@rtx-4090 holds at gpu_memory_utilization 0.9 (--set \
+         num_gpu_blocks=N)",
+        card.num_gpu_blocks
+    );
+    assert_eq!(taken.assumed[0], said);
+    let half = setup(&["gpu_memory_utilization=0.8", "max_model_len=4000"]);
+    assert!(half.engine.num_gpu_blocks < card.num_gpu_blocks && half.engine.max_model_len == 4000);
+    assert_eq!(half.assumed.len(), 2);
+    let all = setup(&["num_gpu_blocks=2000", "block_size=16", "max_model_len=4096"]);
+    assert_eq!((all.engine.num_gpu_blocks, all.assumed.as_slice()), (2000, &[][..]));
 }

@@ -30,6 +30,9 @@ impl Widths {
     /// The sums do not come from such a decoder, or a width is one the kernels cannot do.
     pub(super) fn of(model: &Model) -> Result<Widths, MemoryError> {
         let unsupported = |what: &str| MemoryError::Unsupported(format!("{}: {what}", model.name));
+        if !model.is_plain() {
+            return Err(unsupported("dense decoders with grouped-query attention over all tokens and weights of 2 bytes are supported"));
+        }
         let hidden = f64::from(model.hidden_size);
         let attention = hidden * f64::from(model.head_dim * (2 * model.num_heads + 2 * model.num_kv_heads));
         let intermediate = (model.layer_params / f64::from(model.num_layers) - attention) / (3.0 * hidden);
@@ -47,9 +50,6 @@ impl Widths {
             intermediate: intermediate as u32,
             vocabulary: vocabulary as u32,
         };
-        if model.weight_bytes != 2.0 {
-            return Err(unsupported("weights of 2 bytes are supported"));
-        }
         if ![64, 128].contains(&widths.head_dim) || !widths.heads.is_multiple_of(widths.kv_heads) {
             return Err(unsupported("heads of 64 or 128, a whole number to a key/value head, are supported"));
         }

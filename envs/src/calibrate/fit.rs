@@ -81,6 +81,9 @@ pub enum FitError {
         /// The time.
         seconds: f64,
     },
+    /// A model whose steps are made of other kernels.
+    #[error("{0}: kernels are fitted to dense models with grouped-query attention in 16 bits")]
+    Structure(String),
     /// A step or a copy of nothing, or of too much.
     #[error("{0}: a point needs 1 to {MOST_TOKENS} tokens, or blocks")]
     Load(String),
@@ -139,6 +142,9 @@ impl Fitted {
 fn check(measured: &Measured, deployment: &Deployment) -> Result<(), FitError> {
     if deployment.devices != 1 {
         return Err(FitError::Devices(deployment.devices));
+    }
+    if !deployment.model.is_plain() {
+        return Err(FitError::Structure(deployment.model.name.clone()));
     }
     let (timed, asked) = (&measured.about.model, &deployment.model.name);
     if timed != asked {

@@ -26,7 +26,7 @@ impl KernelCost {
     /// # Panics
     /// If there are no knots, which validation refuses.
     pub(super) fn new(kernels: &KernelTimes, deployment: &Deployment) -> KernelCost {
-        let Deployment { model, hardware, devices } = deployment;
+        let Deployment { model, hardware, devices, .. } = deployment;
         let devices = f64::from(*devices);
         let layers = f64::from(model.num_layers);
         assert!(!kernels.tokens.is_empty(), "a curve without knots");
@@ -35,7 +35,8 @@ impl KernelCost {
             weight: kernels.weight_seconds(deployment.devices).collect(),
             layer_params: model.layer_params,
             head_params: model.head_params,
-            context_token: model.kv_bytes_per_token() / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
+            context_token: deployment.kv_bytes_per_token()
+                / (hardware.peak_bandwidth * kernels.decode_bandwidth * devices),
             sequence: layers * kernels.decode_sequence,
             attention_pair: kernels.attention_pair(deployment),
             chunk_tile: kernels.chunk_tile,

@@ -13,9 +13,11 @@
 //! | attention of `k` tokens after `c` | `max(4 · layers · heads · head_dim · pairs / F, kv_bytes · (c + k) / B)`, `pairs = k · c + k · (k + 1) / 2` | the same with `chunk_compute` and `decode_bandwidth`, `pairs = ⌈k⌉ · (c + (k + 1) / 2)` in whole tiles of `chunk_tile` |
 //! | attention at all | – | `layers · attention_fixed` for decodes, and again for chunks |
 //! | all of this at least | – | `launch` |
-//! | all-reduces | `2 · layers · 2 · (d - 1) / d · n · hidden · weight_bytes / link` | the same |
+//! | all-reduces | `2 · layers · 2 · (d - 1) / d · n · hidden · 2 bytes / link` | the same |
 //! | copies | `swap_overhead + blocks · block_bytes / (PCIe · d)` | the same, less `swap_overlap` times the shorter of copying and all the above |
 //! | host | `step_overhead + s · sequence_overhead` | the same |
+//!
+//! Models with experts, windows or latent attention: the same roofline, with what differs at the head of `structured.rs`.
 //!
 //! `w` is the time of a matrix product for each of its weights, a curve over the tokens multiplied at once. It is what two
 //! shares cannot say: efficiency that rises with the batch, and steps where tiles fill. What finds it from a device's timings
@@ -24,6 +26,7 @@
 mod kernel_cost;
 mod load;
 mod roofline;
+mod structured;
 
 pub use load::{Chunk, StepLoad};
 pub use roofline::CostModel;

@@ -9,7 +9,7 @@
 //! - attention of decodes: `kv_bytes · context / B`, each token reading the keys and values before it
 //! - attention of a prompt chunk of `k` tokens after `c`: `max(4 · layers · heads · head_dim · pairs / F,
 //!   kv_bytes · (c + k) / B)` with `pairs = k · c + k · (k + 1) / 2`
-//! - all-reduces over `d` devices: `2 · layers · 2 · (d - 1) / d · n · hidden · weight_bytes / link`
+//! - all-reduces over `d` devices: `2 · layers · 2 · (d - 1) / d · n · hidden · 2 bytes / link`
 //!
 //! `F` and `B` are peak FLOP/s and bytes/s times the share reached, times `d`. To this come the host's fixed time, its
 //! time per sequence, and swaps: `blocks · block_bytes / PCIe`, not overlapped with compute, as in vLLM's V0. The
@@ -24,10 +24,15 @@
 //! - `layers · attention_fixed` for decodes, where there are any, and for chunks
 //! - altogether never less than `launch`
 //! - swaps: with `C` the time of all this, all-reduces included, and `S` that of the copies, `C + S - swap_overlap · min(C, S)`
+//!
+//! Models with experts, windows or latent attention are priced in `structured.rs`. Quantised weights are read in their bytes;
+//! in fp8 they are multiplied at that rate where the accelerator has one, otherwise at that of 16 bits. Embedding and head are
+//! of two bytes.
 
 use super::kernel_cost::KernelCost;
+use super::structured::StructuredCost;
 use super::{Chunk, StepLoad};
-use crate::deploy::{Deployment, Rates};
+use crate::deploy::{Deployment, Rates, UNQUANTISED_BYTES};
 use crate::sched::{Pricing, StepPlan};
 use crate::tier::{Link, Links};
 use crate::time::Micros;
@@ -54,26 +59,45 @@ pub struct CostModel {
     links: Links<LinkPrice>,
     step_fixed: f64,
     sequence_fixed: f64,
-    /// Boxed, so that a model without kernels stays as small as it is.
-    kernels: Option<Box<KernelCost>>,
+    /// Boxed, so that a plain model stays as small as it is.
+    other: Option<Box<OtherCost>>,
     pricing: Pricing,
+}
+
+/// What is not priced by the plain roofline.
+#[derive(Debug, Clone, PartialEq)]
+enum OtherCost {
+    /// An accelerator with measured kernels.
+    Measured(KernelCost),
+    /// A model that is not dense, or does not attend to all tokens alike.
+    Structured(StructuredCost),
+}
+
+impl OtherCost {
+    fn of(deployment: &Deployment, rates: &Rates) -> Option<Box<OtherCost>> {
+        let kernels = deployment.hardware.kernels.as_ref();
+        let measured = kernels.map(|kernels| OtherCost::Measured(KernelCost::new(kernels, deployment)));
+        let is_structured = !deployment.model.structure.is_dense_over_all_tokens();
+        let structured = || is_structured.then(|| OtherCost::Structured(StructuredCost::new(deployment, rates)));
+        measured.or_else(structured).map(Box::new)
+    }
 }
 
 impl CostModel {
     /// The model of `deployment` with blocks of `block_size` tokens.
     pub fn new(deployment: &Deployment, block_size: u32) -> CostModel {
-        let Deployment { model, hardware, devices } = deployment;
+        let Deployment { model, hardware, devices, .. } = deployment;
         let devices = f64::from(*devices);
         let flops = hardware.peak_flops * hardware.compute_efficiency * devices;
         let bandwidth = hardware.peak_bandwidth * hardware.bandwidth_efficiency * devices;
-        let kv_bytes = model.kv_bytes_per_token();
-        let Rates { layers_per_token, attention_pair, reduce_per_token, swap_per_block } =
-            Rates::of(deployment, block_size);
+        let kv_bytes = deployment.kv_bytes_per_token();
+        let rates = Rates::of(deployment, block_size);
+        let Rates { layers_per_token, attention_pair, reduce_per_token, swap_per_block } = rates;
         CostModel {
             layers_per_token,
             layers_at_least: model.layer_params * model.weight_bytes / bandwidth,
             head_per_sample: 2.0 * model.head_params / flops,
-            head_at_least: model.head_params * model.weight_bytes / bandwidth,
+            head_at_least: model.head_params * UNQUANTISED_BYTES / bandwidth,
             context_token: kv_bytes / bandwidth,
             attention_pair,
             reduce_per_token,
@@ -82,7 +106,7 @@ impl CostModel {
             }),
             step_fixed: hardware.step_overhead,
             sequence_fixed: hardware.sequence_overhead,
-            kernels: hardware.kernels.as_ref().map(|kernels| Box::new(KernelCost::new(kernels, deployment))),
+            other: OtherCost::of(deployment, &rates),
             pricing: deployment.pricing(block_size),
         }
     }
@@ -97,8 +121,8 @@ impl CostModel {
     pub fn step_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
         let sequences = load.sequences();
         let host = f64::from(sequences) * self.sequence_fixed;
-        if let Some(kernels) = &self.kernels {
-            return self.step_fixed + host + self.measured(kernels, load);
+        if let Some(other) = &self.other {
+            return self.step_fixed + host + self.by_other(other, load);
         }
         let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
         // In this order of additions, which committed simulations depend on to the last bit.
@@ -107,10 +131,10 @@ impl CostModel {
 
     /// The same without the host's time, which is what a [`TimedDevice`](crate::calibrate::TimedDevice) measures. Seconds.
     pub fn device_seconds<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, load: &StepLoad<C>) -> f64 {
-        match &self.kernels {
+        match &self.other {
             None if load.sequences() == 0 => self.copies(load.blocks),
             None => self.roofline(load, f64::from(load.sequences())) + self.copies(load.blocks),
-            Some(kernels) => self.measured(kernels, load),
+            Some(other) => self.by_other(other, load),
         }
     }
 
@@ -129,16 +153,21 @@ impl CostModel {
         self.links.iter().zip(&blocks).fold(0.0, |sum, link| sum + time(link))
     }
 
-    /// Time on the accelerator by its measured kernels. Seconds. Not inlined: the plain roofline is not to pay for it.
+    /// Time on the accelerator by other than the plain roofline. Seconds. Not inlined: that is not to pay for it.
     #[inline(never)]
-    fn measured<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, kernels: &KernelCost, load: &StepLoad<C>) -> f64 {
+    fn by_other<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, other: &OtherCost, load: &StepLoad<C>) -> f64 {
         let (sequences, copies) = (load.sequences(), self.copies(load.blocks));
         if sequences == 0 {
             return copies;
         }
-        let tokens = f64::from(load.tokens());
-        let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
-        compute + copies - kernels.overlap * compute.min(copies)
+        match other {
+            OtherCost::Structured(structured) => structured.seconds(load, f64::from(sequences)) + copies,
+            OtherCost::Measured(kernels) => {
+                let tokens = f64::from(load.tokens());
+                let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
+                compute + copies - kernels.overlap * compute.min(copies)
+            }
+        }
     }
 
     /// Time on the accelerator by its roofline, without copies, of at least one sequence. Seconds.
@@ -169,7 +198,7 @@ impl CostModel {
     /// Decode throughput with `sequences` requests of `context` tokens each, tokens/s: the yardstick of rewards.
     pub fn decode_tokens_per_s(&self, sequences: u32, context: u32) -> f64 {
         let count = sequences.max(1);
-        if self.kernels.is_some() {
+        if self.other.is_some() {
             let decode_context = u64::from(count) * u64::from(context);
             let load =
                 StepLoad { decodes: count, decode_context, chunks: std::iter::empty(), blocks: Links::default() };

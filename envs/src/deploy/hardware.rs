@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cards::{CARDS, Card};
 use super::keys::of_hardware;
-use super::{HardwareProfile, KernelTimes, Setting, SettingError};
+use super::{HardwareProfile, KernelTimes, Model, Precision, Setting, SettingError};
 
 /// One accelerator.
 ///
@@ -17,6 +18,9 @@ pub struct Hardware {
     pub name: String,
     /// Peak dense bf16 compute, FLOP/s.
     pub peak_flops: f64,
+    /// The same in fp8; 0 where the accelerator multiplies none, or where that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub peak_fp8_flops: f64,
     /// Peak memory bandwidth, bytes/s.
     pub peak_bandwidth: f64,
     /// Memory, bytes.
@@ -40,42 +44,51 @@ pub struct Hardware {
     pub kernels: Option<KernelTimes>,
 }
 
-const GIB: f64 = (1u64 << 30) as f64;
+pub(super) const GIB: f64 = (1u64 << 30) as f64;
 
+/// For serde: fields that are left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+/// Its name.
+const MEASURED: &str = "rtx-4090-measured";
 /// The measured profile, as `kvtide calibrate` wrote it; what it was fitted to and how stands in it.
 const RTX_4090_MEASURED: &str = include_str!("profiles/rtx-4090-measured.toml");
 
 /// What measured kernels stand for.
-const ROOFS: [&str; 4] = ["peak_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
+const ROOFS: [&str; 5] =
+    ["peak_flops", "peak_fp8_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
 
 impl Hardware {
     /// Names of the built-in profiles.
-    pub const NAMES: [&'static str; 6] = ["rtx-4090", "rtx-4090-measured", "a10", "a100-80g", "h100", "h200"];
+    pub const NAMES: [&'static str; CARDS.len() + 1] = {
+        let mut names = [MEASURED; CARDS.len() + 1];
+        names[0] = CARDS[0].name;
+        let mut index = 1;
+        // The measured one beside the one it is.
+        while index < CARDS.len() {
+            names[index + 1] = CARDS[index].name;
+            index += 1;
+        }
+        names
+    };
 
     /// The built-in profile of that name.
     pub fn named(name: &str) -> Option<Hardware> {
-        // Data sheets: NVIDIA Ada GPU architecture whitepaper v2.1 (RTX 4090), A10 (2021), A100 80GB SXM (2021),
-        // H100 SXM (2023), H200 SXM (2024). PCIe 4.0 and 5.0 x16 carry 32 and 64 GB/s; about 25 and 52 are reached.
-        let (peak_tflops, peak_gb, memory_gib, pcie_gb, link_gb) = match name {
-            "rtx-4090" => (165.2, 1008.0, 24.0, 25.0, 12.0),
-            "rtx-4090-measured" => {
-                return Some(
-                    HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware,
-                );
-            }
-            "a10" => (125.0, 600.0, 24.0, 25.0, 12.0),
-            "a100-80g" => (312.0, 2039.0, 80.0, 25.0, 240.0),
-            "h100" => (989.4, 3350.0, 80.0, 52.0, 360.0),
-            "h200" => (989.4, 4800.0, 141.0 * 1e9 / GIB, 52.0, 360.0),
-            _ => return None,
-        };
+        if name == MEASURED {
+            return Some(HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
+        }
+        let card = CARDS.iter().find(|card| card.name == name)?;
         Some(Hardware {
             name: name.to_owned(),
-            peak_flops: peak_tflops * 1e12,
-            peak_bandwidth: peak_gb * 1e9,
-            memory_bytes: memory_gib * GIB,
-            pcie_bandwidth: pcie_gb * 1e9,
-            link_bandwidth: link_gb * 1e9,
+            peak_flops: card.tflops * 1e12,
+            peak_fp8_flops: card.fp8_tflops * 1e12,
+            peak_bandwidth: card.gb_per_s * 1e9,
+            memory_bytes: card.memory_gib * GIB,
+            pcie_bandwidth: card.pcie_gb * 1e9,
+            link_bandwidth: card.link_gb * 1e9,
             compute_efficiency: 0.7,
             bandwidth_efficiency: 0.8,
             step_overhead: 3e-3,
@@ -83,6 +96,21 @@ impl Hardware {
             swap_overhead: 100e-6,
             kernels: None,
         })
+    }
+
+    /// The built-in profile of what names itself `device`, such as `NVIDIA H100 80GB HBM3`.
+    pub fn of_device(device: &str) -> Option<&'static str> {
+        let words: Vec<String> = device.split([' ', '-', '_']).map(str::to_lowercase).collect();
+        let says = |word: &&str| words.iter().any(|other| other == word);
+        let is_it = |card: &&Card| card.words.iter().all(says);
+        // The one that asks for most words is the nearest.
+        CARDS.iter().filter(is_it).max_by_key(|card| card.words.len()).map(|card| card.name)
+    }
+
+    /// Peak of products with the weights of `model`, FLOP/s: an accelerator without fp8 multiplies those in 16 bits.
+    pub(crate) fn product_flops_of(&self, model: &Model) -> f64 {
+        let is_fp8 = model.structure.precision == Precision::Fp8 && self.peak_fp8_flops > 0.0;
+        if is_fp8 { self.peak_fp8_flops } else { self.peak_flops }
     }
 
     /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
@@ -164,5 +192,26 @@ mod tests {
             assert_eq!((hardware.name.as_str(), hardware.validate()), (name, Ok(())));
         }
         assert_eq!(Hardware::named("abacus"), None);
+        assert_eq!(Hardware::NAMES[..4], ["rtx-4090", "rtx-4090-measured", "a10", "a100-80g"]);
+    }
+
+    #[test]
+    fn devices_are_known_by_the_names_they_give_themselves() {
+        for (device, name) in [
+            ("NVIDIA GeForce RTX 4090", Some("rtx-4090")),
+            ("NVIDIA H100 80GB HBM3", Some("h100")),
+            ("NVIDIA H100 PCIe", Some("h100-pcie")),
+            ("NVIDIA H100 NVL", Some("h100-nvl")),
+            ("NVIDIA A100-SXM4-80GB", Some("a100-80g")),
+            ("NVIDIA A100-SXM4-40GB", Some("a100-40g")),
+            ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", Some("rtx-pro-6000")),
+            ("NVIDIA RTX 6000 Ada Generation", Some("rtx-6000-ada")),
+            ("AMD Instinct MI300X", Some("mi300x")),
+            ("Tesla V100-SXM2-32GB", Some("v100")),
+            ("NVIDIA A10G", None),
+            ("abacus", None),
+        ] {
+            assert_eq!(Hardware::of_device(device), name, "{device}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::{DeadEnds, EngineConfig, Hardware, SettingError};
+use super::{DeadEnds, Deployment, EngineConfig, Hardware, Precision, SettingError};
 use crate::evict::Eviction;
 use crate::kv::Sharing;
 use crate::time::Micros;
@@ -35,6 +35,18 @@ pub(super) enum KeyKind {
     Choice { names: &'static [&'static str], set: fn(&mut EngineConfig, usize) },
     /// A number of the hardware.
     Hardware { range: Range, of: NumberOf },
+    /// A number of how the model is deployed.
+    Deployed { range: Range, set: fn(&mut Deployment, f64) },
+    /// One of several ways to deploy the model, by its place among them.
+    DeployedChoice { names: &'static [&'static str], set: fn(&mut Deployment, usize) },
+}
+
+/// What a key belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Engine,
+    Hardware,
+    Deployment,
 }
 
 /// Numbers that are taken, both ends among them, and the same in words.
@@ -63,9 +75,14 @@ const PATIENCE: Range = range(0.0, 1e6, "a number from 0 to 1000000");
 const FLOPS: Range = range(1e9, 1e19, "FLOP/s, from 1e9 to 1e19");
 const BANDWIDTH: Range = range(1e6, 1e16, "bytes/s, from 1e6 to 1e16");
 const BYTES: Range = range(1e6, 1e15, "bytes, from 1e6 to 1e15");
+const FP8_FLOPS: Range = range(0.0, 1e19, "FLOP/s, from 0 to 1e19");
+const SHARE_OF_MEMORY: Range = range(0.05, 1.0, "a share of the memory from 0.05 to 1");
+const DEVICES: Range = range(1.0, MAX_DEVICES as f64, "a number of accelerators from 1 to 64");
 const SHARE: Range = range(0.01, 1.5, "a share from 0.01 to 1.5");
 const SECONDS: Range = range(0.0, 10.0, "seconds, from 0 to 10");
 
+/// Most accelerators of one deployment.
+pub(super) const MAX_DEVICES: u32 = 64;
 /// Largest pool, in blocks: 2^26 blocks of 16 tokens are a billion tokens.
 const MAX_BLOCKS: u64 = 1 << 26;
 /// Largest batch.
@@ -86,7 +103,7 @@ const fn hardware(name: &'static str, range: Range, of: NumberOf, doc: &'static 
 }
 
 /// Everything that can be set, those of the engine first.
-pub(super) static KEYS: [Key; 27] = [
+pub(super) static KEYS: [Key; 34] = [
     count("block_size", "tokens", (1, 4096), |c| &mut c.block_size, "tokens of a block"),
     count(
         "num_gpu_blocks",
@@ -173,6 +190,7 @@ pub(super) static KEYS: [Key; 27] = [
         doc: "the same as a multiple of the longest wait that first come, first served would have given; 0 for max_wait_s alone",
     },
     hardware("peak_flops", FLOPS, |h| &mut h.peak_flops, "peak dense bf16 compute"),
+    hardware("peak_fp8_flops", FP8_FLOPS, |h| &mut h.peak_fp8_flops, "the same in fp8; 0 where it multiplies none"),
     hardware("peak_bandwidth", BANDWIDTH, |h| &mut h.peak_bandwidth, "peak memory bandwidth"),
     hardware("memory_bytes", BYTES, |h| &mut h.memory_bytes, "memory"),
     hardware("pcie_bandwidth", BANDWIDTH, |h| &mut h.pcie_bandwidth, "host link, one way, as pinned copies reach it"),
@@ -192,7 +210,81 @@ pub(super) static KEYS: [Key; 27] = [
     hardware("step_overhead", SECONDS, |h| &mut h.step_overhead, "host time of a step"),
     hardware("sequence_overhead", SECONDS, |h| &mut h.sequence_overhead, "host time of a step for each sequence"),
     hardware("swap_overhead", SECONDS, |h| &mut h.swap_overhead, "time of a swap, whatever its size"),
+    Key {
+        name: "gpu_memory_utilization",
+        kind: KeyKind::Deployed { range: SHARE_OF_MEMORY, set: |d, share| d.memory_utilization = share },
+        doc: "of each accelerator's memory, for weights, activations and blocks",
+    },
+    Key {
+        name: "tensor_parallel_size",
+        kind: KeyKind::Deployed { range: DEVICES, set: |d, count| d.devices = count as u32 },
+        doc: "accelerators that share the model, where --env does not say it",
+    },
+    Key {
+        name: "weight_dtype",
+        kind: KeyKind::DeployedChoice {
+            names: &Precision::NAMES,
+            set: |d, index| d.model.set_precision(Precision::ALL[index]),
+        },
+        doc: "what weights are kept in; mxfp4 and experts_int4: those of routed experts",
+    },
+    Key {
+        name: "quantization",
+        kind: KeyKind::DeployedChoice {
+            names: &QUANTIZATIONS.names,
+            set: |d, index| {
+                d.model.set_precision(QUANTIZATIONS.precisions[index]);
+            },
+        },
+        doc: "the same under vLLM's names",
+    },
+    Key {
+        name: "dtype",
+        kind: KeyKind::DeployedChoice { names: &["auto", "bfloat16", "half", "float16"], set: |_, _| {} },
+        doc: "what is not quantised is of two bytes under each of them",
+    },
+    Key {
+        name: "kv_cache_dtype",
+        kind: KeyKind::DeployedChoice {
+            names: &KV_DTYPES,
+            set: |d, index| d.model.kv_bytes = if index < 3 { 2.0 } else { 1.0 },
+        },
+        doc: "what keys and values are kept in: two bytes, or one",
+    },
 ];
+
+/// Names of vLLM's `--kv-cache-dtype`: the first three are of two bytes.
+const KV_DTYPES: [&str; 6] = ["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"];
+
+struct Quantizations {
+    names: [&'static str; 8],
+    precisions: [Precision; 8],
+}
+
+/// Names of vLLM's `--quantization` that say by themselves what weights are kept in.
+const QUANTIZATIONS: Quantizations = Quantizations {
+    names: ["none", "fp8", "awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes", "mxfp4"],
+    precisions: [
+        Precision::Bf16,
+        Precision::Fp8,
+        Precision::Int4,
+        Precision::Int4,
+        Precision::Int4,
+        Precision::Int4,
+        Precision::Int4,
+        Precision::ExpertsMxfp4,
+    ],
+};
+
+/// What vLLM calls otherwise.
+const ALIASES: [(&str, &str); 2] = [("num_gpu_blocks_override", "num_gpu_blocks"), ("kv_dtype", "kv_cache_dtype")];
+
+/// The key that is called `name` in any spelling: `max_num_seqs`, `max-num-seqs`, `--max-num-seqs`.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    let plain = name.strip_prefix("--").unwrap_or(name).replace('-', "_");
+    let plain = ALIASES.iter().find(|(alias, _)| *alias == plain).map_or(plain.as_str(), |(_, name)| name);
+    KEYS.iter().find(|key| key.name == plain)
+}
 
 impl Range {
     pub(crate) fn takes(&self, value: f64) -> bool {
@@ -201,8 +293,12 @@ impl Range {
 }
 
 impl Key {
-    pub(super) fn is_of_the_engine(&self) -> bool {
-        !matches!(self.kind, KeyKind::Hardware { .. })
+    pub(super) fn place(&self) -> Place {
+        match self.kind {
+            KeyKind::Hardware { .. } => Place::Hardware,
+            KeyKind::Deployed { .. } | KeyKind::DeployedChoice { .. } => Place::Deployment,
+            _ => Place::Engine,
+        }
     }
 
     pub(super) fn read(&'static self, text: &str) -> Result<ParsedValue, SettingError> {
@@ -211,7 +307,14 @@ impl Key {
             KeyKind::Count { .. } | KeyKind::Seconds(_) => text.parse().ok().map(ParsedValue::Count),
             KeyKind::Flag(_) => text.parse().ok().map(ParsedValue::Flag),
             KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => number(range),
-            KeyKind::Choice { names, .. } => names.iter().position(|name| *name == text).map(ParsedValue::Choice),
+            KeyKind::Deployed { range, .. } => {
+                let is_count = range.high > 1.0;
+                number(range)
+                    .filter(|value| !is_count || matches!(value, ParsedValue::Number(count) if count.fract() == 0.0))
+            }
+            KeyKind::Choice { names, .. } | KeyKind::DeployedChoice { names, .. } => {
+                names.iter().position(|name| *name == text).map(ParsedValue::Choice)
+            }
         };
         value.ok_or_else(|| SettingError::value(self.name, text, self.kind.expected()))
     }
@@ -222,11 +325,13 @@ impl KeyKind {
         match self {
             KeyKind::Count { .. } | KeyKind::Seconds(_) => "a whole number".into(),
             KeyKind::Flag(_) => "true or false".into(),
-            KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => range.expected.into(),
-            KeyKind::Choice { names: [first @ .., last], .. } if !first.is_empty() => {
-                format!("{} or {last}", first.join(", ")).into()
+            KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } | KeyKind::Deployed { range, .. } => {
+                range.expected.into()
             }
-            KeyKind::Choice { names, .. } => names.concat().into(),
+            KeyKind::Choice { names, .. } | KeyKind::DeployedChoice { names, .. } => match names {
+                [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")).into(),
+                names => names.concat().into(),
+            },
         }
     }
 }
@@ -234,9 +339,14 @@ impl KeyKind {
 /// Everything that can be set, a line each: its name, what its value is, what it means.
 pub fn describe() -> String {
     let mut text = String::new();
-    for (place, is_engine) in [("the engine, under vLLM's names", true), ("the hardware", false)] {
-        let _ = writeln!(text, "Settings of {place}:");
-        for key in KEYS.iter().filter(|key| key.is_of_the_engine() == is_engine) {
+    let places = [
+        (Place::Engine, "the engine, under vLLM's names in either spelling"),
+        (Place::Hardware, "the hardware"),
+        (Place::Deployment, "the model on it, under vLLM's names but for weight_dtype"),
+    ];
+    for (place, name) in places {
+        let _ = writeln!(text, "Settings of {name}:");
+        for key in KEYS.iter().filter(|key| key.place() == place) {
             let value = match &key.kind {
                 KeyKind::Count { unit, range: (low, high), .. } => format!("{unit}, {low} to {high}"),
                 KeyKind::Seconds(_) => "whole seconds".to_owned(),
@@ -264,19 +374,30 @@ pub(crate) fn of_hardware() -> impl Iterator<Item = (&'static str, Range, Number
     })
 }
 
-pub(super) fn names(is_meant: impl Fn(&Key) -> bool) -> String {
-    KEYS.iter().filter(|key| is_meant(key)).map(|key| key.name).collect::<Vec<&str>>().join(", ")
+pub(super) fn names(place: Place) -> String {
+    KEYS.iter().filter(|key| key.place() == place).map(|key| key.name).collect::<Vec<&str>>().join(", ")
 }
 
 /// The key that was meant, if one is near: up to three letters off, or with what was written in it.
 pub(super) fn nearest(wrong: &str) -> String {
-    let near = KEYS.iter().map(|key| (distance(wrong, key.name), key.name)).min().filter(|(letters, _)| *letters <= 3);
-    let near = near.map(|(_, name)| name).or_else(|| {
-        let long = (wrong.len() >= 4).then_some(wrong)?;
-        KEYS.iter().map(|key| key.name).find(|name| name.contains(long))
-    });
+    let plain = wrong.trim_start_matches('-').replace('-', "_");
+    let near = nearest_of(&plain, KEYS.iter().map(|key| key.name));
     near.map_or_else(String::new, |name| format!("; was {name} meant?"))
 }
+
+/// The name that was meant, if one is near: up to three letters off, or with what was written in it.
+pub(super) fn nearest_of<'a>(wrong: &str, mut names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    // Words of any length are compared with none: a name has few letters.
+    let wrong = if wrong.len() <= MAX_NAME { wrong } else { return None };
+    let near = names.clone().map(|name| (distance(wrong, name), name)).min().filter(|(letters, _)| *letters <= 3);
+    near.map(|(_, name)| name).or_else(|| {
+        let long = (wrong.len() >= 4).then_some(wrong)?;
+        names.find(|name| name.contains(long))
+    })
+}
+
+/// Longest word that is taken for a name with letters wrong.
+const MAX_NAME: usize = 64;
 
 /// Letters to put in, take out or replace (Levenshtein 1966).
 fn distance(a: &str, b: &str) -> usize {

@@ -2,6 +2,7 @@
 
 use kvtide_rules::Pricing;
 
+use super::model::UNQUANTISED_BYTES;
 use super::{Deployment, KernelTimes};
 
 /// Seconds per unit over all devices of a deployment, by the shares of the peaks they reach.
@@ -20,20 +21,22 @@ pub(crate) struct Rates {
 impl Rates {
     /// Those of `deployment` with blocks of `block_size` tokens.
     pub(crate) fn of(deployment: &Deployment, block_size: u32) -> Rates {
-        let Deployment { model, hardware, devices } = deployment;
+        let Deployment { model, hardware, devices, .. } = deployment;
         let devices = f64::from(*devices);
         let flops = hardware.peak_flops * hardware.compute_efficiency * devices;
+        let product_flops = hardware.product_flops_of(model) * hardware.compute_efficiency * devices;
         let reduce_bytes = 2.0
             * f64::from(model.num_layers)
             * 2.0
             * ((devices - 1.0) / devices)
             * f64::from(model.hidden_size)
-            * model.weight_bytes;
+            * UNQUANTISED_BYTES;
         Rates {
-            layers_per_token: 2.0 * model.layer_params / flops,
+            layers_per_token: 2.0 * model.active_layer_params() / product_flops,
             attention_pair: model.attention_flops_per_pair() / flops,
             reduce_per_token: reduce_bytes / hardware.link_bandwidth,
-            swap_per_block: model.kv_bytes_per_token() * f64::from(block_size) / (hardware.pcie_bandwidth * devices),
+            swap_per_block: deployment.kv_bytes_per_token() * f64::from(block_size)
+                / (hardware.pcie_bandwidth * devices),
         }
     }
 }
@@ -47,7 +50,7 @@ impl KernelTimes {
 
     /// Seconds that attention of one token of a chunk to one before it takes on `deployment`.
     pub(crate) fn attention_pair(&self, deployment: &Deployment) -> f64 {
-        let Deployment { model, hardware, devices } = deployment;
+        let Deployment { model, hardware, devices, .. } = deployment;
         model.attention_flops_per_pair() / (hardware.peak_flops * self.chunk_compute * f64::from(*devices))
     }
 
@@ -60,13 +63,21 @@ impl KernelTimes {
 }
 
 impl Deployment {
+    /// What a token takes by itself, and for each token before it: layers with a window are by the token, as if it were full.
+    fn windowed(&self, rates: Rates) -> (f64, f64) {
+        let Some(window) = self.model.structure.window else { return (rates.layers_per_token, rates.attention_pair) };
+        let share = f64::from(window.layers) / f64::from(self.model.num_layers);
+        let by_itself = rates.attention_pair * share * f64::from(window.tokens);
+        (rates.layers_per_token + by_itself, rates.attention_pair * (1.0 - share))
+    }
+
     /// The price list a scheduler compares preemptions by, with blocks of `block_size` tokens: of measured kernels where
     /// the hardware has them.
     pub fn pricing(&self, block_size: u32) -> Pricing {
         let rates = Rates::of(self, block_size);
         let (per_token, pair) = match &self.hardware.kernels {
             Some(kernels) => (kernels.seconds_per_token(self), kernels.attention_pair(self)),
-            None => (rates.layers_per_token, rates.attention_pair),
+            None => self.windowed(rates),
         };
         Pricing {
             swap_ns_per_block: rates.swap_per_block * 1e9,

@@ -1,4 +1,5 @@
-//! Settings from the command line: `num_gpu_blocks=2000`, under vLLM's names, `bandwidth_efficiency=0.9` under ours.
+//! Settings from the command line: `num_gpu_blocks=2000`, under vLLM's names in either spelling (`--max-num-seqs=8`),
+//! `bandwidth_efficiency=0.9` under ours.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,14 +7,15 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{KEYS, Key, KeyKind, ParsedValue, names, nearest};
-use super::{ConfigError, EngineConfig, Hardware};
+use super::keys::{Key, KeyKind, ParsedValue, Place, find, names, nearest};
+use super::{ConfigError, Deployment, EngineConfig, Hardware};
 use crate::time::Micros;
 
-/// One override of an [`EngineConfig`] or of a [`Hardware`], written `key=value`: its value is of the key's type, and where the
-/// key has a range of its own, within it. Written back as it was read.
+/// One override of an [`EngineConfig`], of a [`Hardware`] or of a [`Deployment`], written `key=value`: its value is of the key's
+/// type, and where the key has a range of its own, within it. Written back as it was read.
 ///
-/// The keys of the two differ, so that each takes what is its own and passes over the rest.
+/// Their keys differ, so that each takes what is its own and passes over the rest. A switch may be written as vLLM's:
+/// `--enable-prefix-caching`, `--no-enable-prefix-caching`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Setting {
@@ -30,8 +32,9 @@ pub enum SettingError {
     Form(String),
     /// No such setting.
     #[error(
-        "unknown setting {0:?}; known of the engine: {engine}; of the hardware: {hardware}{nearest}",
-        engine = names(Key::is_of_the_engine), hardware = names(|key| !key.is_of_the_engine()), nearest = nearest(_0)
+        "unknown setting {0:?}; known of the engine: {engine}; of the hardware: {hardware}; of the model on it: {deployed}{nearest}",
+        engine = names(Place::Engine), hardware = names(Place::Hardware), deployed = names(Place::Deployment),
+        nearest = nearest(_0)
     )]
     Key(String),
     /// A value of another kind.
@@ -64,10 +67,19 @@ impl FromStr for Setting {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Setting, SettingError> {
-        let (name, value) = text.split_once('=').ok_or_else(|| SettingError::Form(text.to_owned()))?;
-        let key = KEYS.iter().find(|key| key.name == name).ok_or_else(|| SettingError::Key(name.to_owned()))?;
+        let pair = text.split_once('=').or_else(|| switch(text));
+        let (name, value) = pair.ok_or_else(|| SettingError::Form(text.to_owned()))?;
+        let key = find(name).ok_or_else(|| SettingError::Key(name.to_owned()))?;
         Ok(Setting { key, value: key.read(value)?, text: text.to_owned() })
     }
+}
+
+/// A switch as vLLM's command line has it: its name, and what it is set to.
+fn switch(text: &str) -> Option<(&str, &'static str)> {
+    let is_switch = |name: &str| find(name).is_some_and(|key| matches!(key.kind, KeyKind::Flag(_)));
+    let name = text.strip_prefix("--")?;
+    let (name, value) = name.strip_prefix("no-").map_or((name, "true"), |name| (name, "false"));
+    is_switch(name).then_some((name, value))
 }
 
 impl TryFrom<String> for Setting {
@@ -119,7 +131,7 @@ impl Setting {
             (KeyKind::Flag(of), ParsedValue::Flag(is_on)) => *of(config) = is_on,
             (KeyKind::Number { set, .. }, ParsedValue::Number(number)) => set(config, number),
             (KeyKind::Choice { set, .. }, ParsedValue::Choice(index)) => set(config, index),
-            // Of the hardware.
+            // Of the hardware or the deployment.
             _ => {}
         }
     }
@@ -132,10 +144,22 @@ impl Setting {
         *of(hardware) = number;
         true
     }
+
+    /// Sets it, if it is of a deployment.
+    pub(super) fn apply_to_deployment(&self, deployment: &mut Deployment) {
+        match (&self.key.kind, self.value) {
+            (KeyKind::Deployed { set, .. }, ParsedValue::Number(number)) => set(deployment, number),
+            (KeyKind::DeployedChoice { set, .. }, ParsedValue::Choice(index)) => set(deployment, index),
+            _ => {}
+        }
+    }
 }
 
 impl EngineConfig {
-    /// These settings with `overrides`, later ones winning. Settings of the hardware are passed over.
+    /// These settings with `overrides`, later ones winning. Settings of hardware and deployment are passed over.
+    ///
+    /// Blocks of another size hold the same bytes together, to a block: a pool whose count no override names has as many fewer or
+    /// more of them.
     ///
     /// What an override makes impossible and no override names is adapted as vLLM does at start-up: the longest sequence
     /// to the pool, and without chunked prefill the token budget to the longest sequence.
@@ -143,10 +167,21 @@ impl EngineConfig {
     /// # Errors
     /// Settings that do not work together.
     pub fn with(mut self, overrides: &[Setting]) -> Result<EngineConfig, SettingError> {
+        let named = |key: &str| overrides.iter().any(|setting| setting.key() == key);
+        let before = self.block_size;
         for setting in overrides {
             setting.apply(&mut self);
         }
-        let named = |key: &str| overrides.iter().any(|setting| setting.key() == key);
+        let keep_bytes = |blocks: u32, block_size: u32| {
+            let blocks = u64::from(blocks) * u64::from(before) / u64::from(block_size.max(1));
+            u32::try_from(blocks).unwrap_or(u32::MAX)
+        };
+        if self.block_size != before && !named("num_gpu_blocks") {
+            self.num_gpu_blocks = keep_bytes(self.num_gpu_blocks, self.block_size);
+        }
+        if self.block_size != before && !named("num_cpu_blocks") {
+            self.num_cpu_blocks = keep_bytes(self.num_cpu_blocks, self.block_size);
+        }
         if !named("max_model_len") {
             self.max_model_len = self.max_model_len.min(self.num_usable_blocks().saturating_mul(self.block_size));
         }
@@ -160,7 +195,7 @@ impl EngineConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::describe;
+    use super::super::keys::{KEYS, describe};
     use super::*;
     use crate::deploy::{DeadEnds, Deployment, EngineKind};
     use crate::evict::Eviction;
@@ -176,6 +211,41 @@ mod tests {
     fn what_is_not_named_adapts() {
         let engine = engine(&["num_gpu_blocks=100", "enable_chunked_prefill=false"]).unwrap();
         assert_eq!((engine.max_model_len, engine.max_num_batched_tokens), (1600, 2048));
+    }
+
+    #[test]
+    fn blocks_of_another_size_hold_the_same_bytes() {
+        let tokens = |settings: &[&str]| {
+            let engine = engine(settings).unwrap();
+            (engine.num_gpu_blocks * engine.block_size, engine.num_cpu_blocks * engine.block_size)
+        };
+        let (gpu, cpu) = tokens(&[]);
+        for size in [1, 8, 32, 64, 100] {
+            let (other_gpu, other_cpu) = tokens(&[&format!("block_size={size}")]);
+            assert!(other_gpu <= gpu && gpu - other_gpu < size && other_cpu <= cpu && cpu - other_cpu < size, "{size}");
+        }
+        // What is counted is counted, in either order.
+        let counted = [["block_size=32", "num_gpu_blocks=1000"], ["num_gpu_blocks=1000", "block_size=32"]];
+        assert!(counted.iter().all(|settings| engine(settings).unwrap().num_gpu_blocks == 1000));
+        assert!(engine(&["block_size=0"]).unwrap_err().to_string().starts_with("block_size is 0"));
+    }
+
+    #[test]
+    fn vllm_spells_them_with_dashes() {
+        let same = [
+            ("max-num-batched-tokens=99", "max_num_batched_tokens=99"),
+            ("--max-num-batched-tokens=99", "max_num_batched_tokens=99"),
+            ("--no-enable-prefix-caching", "enable_prefix_caching=false"),
+            ("--enable-chunked-prefill", "enable_chunked_prefill=true"),
+            ("--num-gpu-blocks-override=900", "num_gpu_blocks=900"),
+        ];
+        for (vllm, ours) in same {
+            let settings = |text| ["enable_prefix_caching=true", "max_model_len=90", text];
+            assert_eq!(engine(&settings(vllm)), engine(&settings(ours)), "{vllm}");
+        }
+        assert!(engine(&["--max-num-seqs"]).is_err() && engine(&["--no-max-num-seqs"]).is_err());
+        let error = engine(&["--max-num-seq=4"]).unwrap_err().to_string();
+        assert!(error.ends_with("; was max_num_seqs meant?"), "{error}");
     }
 
     #[test]
@@ -223,8 +293,10 @@ mod tests {
                 KeyKind::Count { range: (low, _), .. } => low.to_string(),
                 KeyKind::Seconds(_) => "60".to_owned(),
                 KeyKind::Flag(_) => "false".to_owned(),
-                KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } => range.high.to_string(),
-                KeyKind::Choice { names, .. } => names[0].to_owned(),
+                KeyKind::Number { range, .. } | KeyKind::Hardware { range, .. } | KeyKind::Deployed { range, .. } => {
+                    range.high.to_string()
+                }
+                KeyKind::Choice { names, .. } | KeyKind::DeployedChoice { names, .. } => names[0].to_owned(),
             };
             let text = format!("{}={value}", key.name);
             let setting: Setting = serde_json::from_value(text.clone().into()).unwrap();

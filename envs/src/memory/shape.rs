@@ -30,11 +30,14 @@ impl KvShape {
     /// The shape of `model`'s blocks.
     ///
     /// # Errors
-    /// Keys and values are not two bytes wide, or a head is no multiple of 8.
+    /// Keys and values are not two bytes wide or compressed to latents, or a head is no multiple of 8.
     pub fn of(model: &Model, block_size: u32) -> Result<KvShape, MemoryError> {
-        if model.kv_bytes != 2.0 || !model.head_dim.is_multiple_of(8) {
-            let wrong =
-                format!("{}: keys and values of 2 bytes and heads of a multiple of 8 are supported", model.name);
+        let has_latents = model.structure.latent.is_some();
+        if model.kv_bytes != 2.0 || !model.head_dim.is_multiple_of(8) || has_latents {
+            let wrong = format!(
+                "{}: keys and values of 2 bytes, not compressed to latents, and heads of a multiple of 8 are supported",
+                model.name
+            );
             return Err(MemoryError::Unsupported(wrong));
         }
         let (layers, kv_heads, head_dim) = (model.num_layers, model.num_kv_heads, model.head_dim);

@@ -43,8 +43,8 @@ impl Account for DeviceAccount {
     const KIND: &'static str = "device_calibration";
     type Data = Fitted;
 
-    fn data(&self) -> &Fitted {
-        &self.fitted
+    fn data(&self) -> &[Fitted] {
+        std::slice::from_ref(&self.fitted)
     }
 
     fn text(&self) -> String {

@@ -113,9 +113,6 @@ pub enum MeasuredFault {
     /// A load of other requests.
     #[error("{0}")]
     OtherLoad(String),
-    /// A key that must be there.
-    #[error("{0} is missing")]
-    Key(&'static str),
     /// A server that is not simulated.
     #[error("{0} is not supported: {1}")]
     Unsupported(&'static str, String),
@@ -146,6 +143,24 @@ pub enum CalibrateError {
         model: String,
         /// As it names itself.
         device: String,
+    },
+    /// Runs that no one profile could fit.
+    #[error("runs on {one} and on {other}: a profile is of one accelerator; calibrate them one by one")]
+    OtherHardware {
+        /// Of the first run.
+        one: String,
+        /// Of another.
+        other: String,
+    },
+    /// Engines that wait for each other at every layer.
+    #[error(
+        "data_parallel_size is {replicas}: engines of {model} share its experts, and wait for each other; that is not simulated"
+    )]
+    SharedExperts {
+        /// Model name.
+        model: String,
+        /// How many.
+        replicas: u32,
     },
     /// A share that is none.
     #[error("fit fraction {0}: expected a number above 0, at most 1")]

@@ -9,6 +9,8 @@
 //! cold start, because it decides who gets into which of the first steps, so that the objective has basins along it;
 //! then the simplex over all. It works on logarithms within bounds.
 //!
+//! Several runs are fitted at once, with a cold start for each.
+//!
 //! A server that is always full shows only the sum of the time a step takes to read the weights and its fixed time. So
 //! the two overheads carry a weak **prior**: they stay where the profile has them unless the run says otherwise.
 
@@ -76,8 +78,9 @@ pub const PARAMETERS: [Parameter; 5] = [
     },
 ];
 
-/// Positions of the two efficiencies.
+/// Positions of the two efficiencies, and of the cold start, behind all that runs share.
 const EFFICIENCIES: [usize; 2] = [0, 1];
+const COLD_START: usize = PARAMETERS.len() - 1;
 
 impl Parameter {
     /// Its value.
@@ -126,80 +129,147 @@ pub struct Fit {
 /// # Errors
 /// Too little was seen, or the engine cannot work with its settings.
 pub fn fit(setup: &Setup, seen: &ObservedRun, watch: &mut dyn FnMut()) -> Result<Fit, CalibrateError> {
-    let (started, ticks) = (seen.num_started(), seen.ticks.len());
-    if started < LEAST.0 || ticks < LEAST.1 {
-        let until_s = seen.until_s;
-        return Err(CalibrateError::TooLittle {
-            until_s,
-            started,
-            ticks,
-            least_started: LEAST.0,
-            least_ticks: LEAST.1,
-        });
+    let mut fits = fit_jointly(&[(setup, seen)], watch)?;
+    Ok(fits.remove(0))
+}
+
+/// The same of several runs at once: the constants are those of all of them, but for the cold start, which each has for
+/// itself. What is least is the mean of the objectives.
+///
+/// # Errors
+/// Too little was seen of one of them, or an engine cannot work with its settings.
+///
+/// # Panics
+/// Without runs.
+pub fn fit_jointly(runs: &[(&Setup, &ObservedRun)], watch: &mut dyn FnMut()) -> Result<Vec<Fit>, CalibrateError> {
+    for (_, seen) in runs {
+        let (started, ticks) = (seen.num_started(), seen.ticks.len());
+        if started < LEAST.0 || ticks < LEAST.1 {
+            let until_s = seen.until_s;
+            return Err(CalibrateError::TooLittle {
+                until_s,
+                started,
+                ticks,
+                least_started: LEAST.0,
+                least_ticks: LEAST.1,
+            });
+        }
     }
-    let start = FittedConstants::of(&setup.deployment.hardware);
-    let mut search = FitSearch { setup, seen, prior: start, simulations: 0, watch };
-    let coarse = search.descend(start, &EFFICIENCIES, COARSE)?;
-    let scanned = search.scan_cold_start(coarse)?;
+    let start = FittedConstants::of(&runs[0].0.deployment.hardware);
+    let mut search = FitSearch { runs, prior: start, simulations: 0, watch };
+    let efficiencies = EFFICIENCIES.map(Free::Shared);
+    let coarse = search.descend(vec![start; runs.len()], &efficiencies, COARSE)?;
+    let scanned = search.scan_cold_starts(coarse)?;
     // One that is zero has no logarithm and stays.
-    let free: Vec<usize> = (0..PARAMETERS.len()).filter(|index| PARAMETERS[*index].get(&scanned) > 0.0).collect();
+    let shared = (0..COLD_START).map(Free::Shared);
+    let all = shared.chain((0..runs.len()).map(Free::ColdStart));
+    let free: Vec<Free> = all.filter(|free| free.get(&scanned) > 0.0).collect();
     let constants = search.descend(scanned, &free, FINE)?;
-    let objective = search.objective(&constants)?;
-    Ok(Fit { constants, objective, simulations: search.simulations })
+    let objectives: Vec<f64> =
+        (0..runs.len()).map(|run| search.objective_of(run, &constants[run])).collect::<Result<_, _>>()?;
+    let simulations = search.simulations;
+    let fits = constants.into_iter().zip(objectives);
+    Ok(fits.map(|(constants, objective)| Fit { constants, objective, simulations }).collect())
+}
+
+/// A constant that is free to move: one of all runs, by its place among the parameters, or the cold start of one.
+#[derive(Debug, Clone, Copy)]
+enum Free {
+    Shared(usize),
+    ColdStart(usize),
+}
+
+impl Free {
+    fn parameter(self) -> &'static Parameter {
+        match self {
+            Free::Shared(index) => &PARAMETERS[index],
+            Free::ColdStart(_) => &PARAMETERS[COLD_START],
+        }
+    }
+
+    /// Its value among those of all runs.
+    fn get(self, constants: &[FittedConstants]) -> f64 {
+        match self {
+            Free::Shared(_) => self.parameter().get(&constants[0]),
+            Free::ColdStart(run) => self.parameter().get(&constants[run]),
+        }
+    }
+
+    fn set(self, constants: &mut [FittedConstants], value: f64) {
+        let of = self.parameter().of;
+        match self {
+            Free::Shared(_) => constants.iter_mut().for_each(|constants| *of(constants) = value),
+            Free::ColdStart(run) => *of(&mut constants[run]) = value,
+        }
+    }
 }
 
 struct FitSearch<'a> {
-    setup: &'a Setup,
-    seen: &'a ObservedRun,
+    runs: &'a [(&'a Setup, &'a ObservedRun)],
     prior: FittedConstants,
     simulations: u32,
     watch: &'a mut dyn FnMut(),
 }
 
 impl FitSearch<'_> {
-    /// Varies the parameters `free` downhill from `start`.
+    /// Varies what is `free` downhill from `start`.
     fn descend(
         &mut self,
-        start: FittedConstants,
-        free: &[usize],
+        start: Vec<FittedConstants>,
+        free: &[Free],
         limits: StoppingRule,
-    ) -> Result<FittedConstants, CalibrateError> {
+    ) -> Result<Vec<FittedConstants>, CalibrateError> {
         let place = |at: &[f64]| {
-            let mut constants = start;
-            for (&index, log) in free.iter().zip(at) {
-                let Parameter { bounds: (low, high), of, .. } = PARAMETERS[index];
-                *of(&mut constants) = log.exp().clamp(low, high);
+            let mut constants = start.clone();
+            for (one, log) in free.iter().zip(at) {
+                let (low, high) = one.parameter().bounds;
+                one.set(&mut constants, log.exp().clamp(low, high));
             }
             constants
         };
-        let at: Vec<f64> = free.iter().map(|index| PARAMETERS[*index].get(&start).ln()).collect();
-        let outside = |at: &[f64]| -> f64 {
-            free.iter().zip(at).map(|(&index, log)| outside(PARAMETERS[index].bounds, *log)).sum()
-        };
+        let at: Vec<f64> = free.iter().map(|one| one.get(&start).ln()).collect();
+        let outside =
+            |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| outside(one.parameter().bounds, *log)).sum() };
         let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
         Ok(place(&found))
     }
 
-    /// The best of some cold starts, none included.
-    fn scan_cold_start(&mut self, constants: FittedConstants) -> Result<FittedConstants, CalibrateError> {
-        let longest = self.seen.stamps[0].first_s.map_or(0.0, |first| first - self.seen.arrival_s(0));
-        let mut best = (f64::INFINITY, constants);
-        for number in 0..=COLD_STARTS {
-            let cold_start = longest * f64::from(number) / f64::from(COLD_STARTS);
-            let constants = FittedConstants { cold_start, ..constants };
-            let objective = self.objective(&constants)?;
-            if objective < best.0 {
-                best = (objective, constants);
+    /// The best of some cold starts, none included, of each run by itself.
+    fn scan_cold_starts(
+        &mut self,
+        mut constants: Vec<FittedConstants>,
+    ) -> Result<Vec<FittedConstants>, CalibrateError> {
+        for (run, constants) in constants.iter_mut().enumerate() {
+            let seen = self.runs[run].1;
+            let longest = seen.stamps[0].first_s.map_or(0.0, |first| first - seen.arrival_s(0));
+            let mut best = (f64::INFINITY, *constants);
+            for number in 0..=COLD_STARTS {
+                let cold_start = longest * f64::from(number) / f64::from(COLD_STARTS);
+                let tried = FittedConstants { cold_start, ..*constants };
+                let objective = self.objective_of(run, &tried)?;
+                if objective < best.0 {
+                    best = (objective, tried);
+                }
             }
+            *constants = best.1;
         }
-        Ok(best.1)
+        Ok(constants)
     }
 
-    fn objective(&mut self, constants: &FittedConstants) -> Result<f64, CalibrateError> {
+    fn objective(&mut self, constants: &[FittedConstants]) -> Result<f64, CalibrateError> {
+        let mut sum = 0.0;
+        for (run, constants) in constants.iter().enumerate() {
+            sum += self.objective_of(run, constants)?;
+        }
+        Ok(sum / constants.len() as f64)
+    }
+
+    fn objective_of(&mut self, run: usize, constants: &FittedConstants) -> Result<f64, CalibrateError> {
         self.simulations += 1;
         (self.watch)();
-        let served = self.setup.serve(constants, self.seen)?;
-        Ok(distance(self.seen, &served) + self.prior(constants))
+        let (setup, seen) = self.runs[run];
+        let served = setup.serve(constants, seen)?;
+        Ok(distance(seen, &served) + self.prior(constants))
     }
 
     fn prior(&self, constants: &FittedConstants) -> f64 {

@@ -15,6 +15,7 @@ use super::engine::MeasuredEngine;
 use super::error::{MeasuredError, MeasuredFault};
 use super::files::{Files, TextFile};
 use super::load;
+use super::replicas;
 
 /// Most requests of a run, and most ticks.
 pub(super) const MAX_ROWS: usize = 1 << 21;
@@ -51,6 +52,8 @@ pub struct MeasuredRequest {
     pub last_token: f64,
     /// Hash of each full block of the prompt, binding all before it; empty where the tokens are not known.
     pub block_hashes: Vec<u64>,
+    /// Which of the engines beside each other served it.
+    pub replica: u32,
 }
 
 /// What the server said of itself at a moment.
@@ -78,6 +81,8 @@ struct Row {
     queued_ts: f64,
     first_token_ts: f64,
     last_token_ts: f64,
+    #[serde(default)]
+    dp_rank: Option<u32>,
 }
 
 impl MeasuredRun {
@@ -88,12 +93,15 @@ impl MeasuredRun {
     pub fn read(path: &Path, load: Option<&Path>) -> Result<MeasuredRun, MeasuredError> {
         let files = Files::read(path)?;
         let engine = MeasuredEngine::parse(&files.meta)?;
-        let mut requests = parse_requests(&files.requests)?;
+        let (mut requests, say_replicas) = parse_requests(&files.requests, engine.replicas)?;
         if let Some(load) = load {
-            load::identify(&mut requests, load, engine.block_size)?;
+            load::identify(&mut requests, load, engine.tokens_per_block())?;
         }
         // A client may write its rows as requests end.
         requests.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
+        if !say_replicas {
+            replicas::assign(&mut requests, engine.replicas);
+        }
         let ticks = parse_ticks(&files.series)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(MeasuredRun { name, engine, requests, ticks })
@@ -122,13 +130,16 @@ impl MeasuredRun {
     }
 }
 
-fn parse_requests(file: &TextFile) -> Result<Vec<MeasuredRequest>, MeasuredError> {
+/// The requests, and whether every one of them says which engine served it.
+fn parse_requests(file: &TextFile, replicas: u32) -> Result<(Vec<MeasuredRequest>, bool), MeasuredError> {
     let mut requests = Vec::new();
+    let mut say_replicas = true;
     for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |fault| MeasuredError::line(&file.name, index + 1, fault);
         let row: Row =
             serde_json::from_str(line).map_err(|error| wrong(MeasuredFault::Json(without_position(&error))))?;
-        requests.push(request(&row).map_err(wrong)?);
+        requests.push(request(&row, replicas).map_err(wrong)?);
+        say_replicas &= row.dp_rank.is_some();
         if requests.len() > MAX_ROWS {
             return Err(wrong(MeasuredFault::TooMany(MAX_ROWS)));
         }
@@ -136,11 +147,11 @@ fn parse_requests(file: &TextFile) -> Result<Vec<MeasuredRequest>, MeasuredError
     if requests.is_empty() {
         Err(MeasuredError::file(&file.name, MeasuredFault::Empty("requests")))
     } else {
-        Ok(requests)
+        Ok((requests, say_replicas))
     }
 }
 
-fn request(row: &Row) -> Result<MeasuredRequest, MeasuredFault> {
+fn request(row: &Row, replicas: u32) -> Result<MeasuredRequest, MeasuredFault> {
     for (field, tokens, limit, expected) in [
         ("input_toks", row.input_toks, MAX_PROMPT_TOKENS, "1 to 16777216"),
         ("output_toks", row.output_toks, MAX_OUTPUT_TOKENS, "1 to 1048576"),
@@ -170,7 +181,16 @@ fn request(row: &Row) -> Result<MeasuredRequest, MeasuredFault> {
         first_token: row.first_token_ts,
         last_token: row.last_token_ts,
         block_hashes: Vec::new(),
+        replica: replica(row.dp_rank, replicas)?,
     })
+}
+
+/// One of so many.
+fn replica(rank: Option<u32>, replicas: u32) -> Result<u32, MeasuredFault> {
+    let rank = rank.unwrap_or(0);
+    let wrong =
+        || MeasuredFault::Value { field: "dp_rank", value: rank.to_string(), expected: "less than data_parallel_size" };
+    (rank < replicas).then_some(rank).ok_or_else(wrong)
 }
 
 const COLUMNS: [&str; 6] = ["t", "prompt_throughput", "gen_throughput", "running", "waiting", "kv_cache_pct"];

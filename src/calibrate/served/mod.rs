@@ -1,4 +1,4 @@
-//! Fits the cost model to a measured run of a real server, and says how well it then forecasts the rest of the run.
+//! Fits the cost model to measured runs of a real server, and says how well it then forecasts the rest of each.
 //!
 //! [`MeasuredRun`] is what the server recorded. [`ObservedRun`] is what it had recorded by a moment; [`fit`](fit::fit) is given
 //! no more than that. [`Setup::serve`] serves the same requests with the simulator's own node, scheduler and prefix
@@ -14,6 +14,7 @@ mod load;
 mod measured;
 mod nelder_mead;
 mod picture;
+mod replicas;
 mod report;
 mod seen;
 mod serve;
@@ -25,7 +26,7 @@ pub use account::RunAccount;
 pub use compare::{Curves, Pair, PairedPercentiles, RunErrors, RunPart, Stalls};
 pub use engine::MeasuredEngine;
 pub use error::{CalibrateError, MeasuredError, MeasuredFault};
-pub use fit::{Fit, PARAMETERS, Parameter, fit};
+pub use fit::{Fit, PARAMETERS, Parameter, fit, fit_jointly};
 pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 pub use picture::picture;
 pub use report::{CalibrationReport, FitRange, FittedConstant, Verdict};
@@ -64,13 +65,20 @@ impl Setup {
                 device: run.engine.device.clone(),
             })?,
         };
-        let deployment = Deployment::load(&env)?.with(overrides)?;
+        // What is set here wins over what the run says.
+        let all = [&run.engine.deployed, overrides].concat();
+        let deployment = Deployment::load_with(&env, &all)?;
         let engine = run.engine.config(&deployment).with(overrides)?;
         // Whatever is measured is served to its end, which is promised only here.
         if engine.engine != EngineKind::V1 || engine.dead_ends != DeadEnds::Safe {
             return Err(CalibrateError::Engine);
         }
-        Ok(Setup { deployment, engine })
+        let replicas = run.engine.replicas;
+        if replicas > 1 && deployment.model.structure.experts.is_some() {
+            return Err(CalibrateError::SharedExperts { model: deployment.model.name, replicas });
+        }
+        let assumed = run.engine.assumed(&engine, &deployment, overrides);
+        Ok(Setup { deployment, engine, replicas, assumed })
     }
 }
 
@@ -85,25 +93,57 @@ pub fn calibrate(
     fraction: f64,
     watch: &mut dyn FnMut(),
 ) -> Result<Calibration, CalibrateError> {
+    let mut calibrations = calibrate_jointly(&[(run, setup)], fraction, watch)?;
+    Ok(calibrations.remove(0))
+}
+
+/// The same of several runs on accelerators of one kind: one fit to all of them, each with a cold start of its own.
+///
+/// # Errors
+/// As for one, or the runs are of different accelerators.
+pub fn calibrate_jointly(
+    runs: &[(&MeasuredRun, &Setup)],
+    fraction: f64,
+    watch: &mut dyn FnMut(),
+) -> Result<Vec<Calibration>, CalibrateError> {
     if !(fraction > 0.0 && fraction <= 1.0) {
         return Err(CalibrateError::Fraction(fraction));
+    }
+    for (run, setup) in runs {
+        check(run, setup, runs[0].1)?;
+    }
+    let cut = |run: &MeasuredRun| {
+        let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
+        ObservedRun::until(run, until)
+    };
+    let seen: Vec<ObservedRun> = runs.iter().map(|(run, _)| cut(run)).collect();
+    let parts: Vec<(&Setup, &ObservedRun)> = runs.iter().map(|(_, setup)| *setup).zip(&seen).collect();
+    let fits = fit_jointly(&parts, watch)?;
+    let calibration = |((run, setup), (seen, fit)): (&(&MeasuredRun, &Setup), (&ObservedRun, Fit))| {
+        let whole = ObservedRun::whole(run, seen.clock);
+        Ok(Calibration {
+            fraction,
+            until_s: seen.until_s,
+            fitted: setup.serve(&fit.constants, &whole)?,
+            unfitted: setup.serve(&FittedConstants::of(&setup.deployment.hardware), &whole)?,
+            setup: Setup::clone(setup),
+            fit,
+            whole,
+        })
+    };
+    runs.iter().zip(seen.iter().zip(fits)).map(calibration).collect()
+}
+
+/// Whether `run` can be served, on the hardware of `first`.
+fn check(run: &MeasuredRun, setup: &Setup, first: &Setup) -> Result<(), CalibrateError> {
+    let (one, other) = (&first.deployment.hardware, &setup.deployment.hardware);
+    if one != other {
+        return Err(CalibrateError::OtherHardware { one: one.name.clone(), other: other.name.clone() });
     }
     let max_model_len = setup.engine.max_model_len;
     if let Some(index) = run.requests.iter().position(|request| request.prompt_tokens >= max_model_len) {
         let prompt_tokens = run.requests[index].prompt_tokens;
         return Err(CalibrateError::Prompt { index, prompt_tokens, max_model_len });
     }
-    let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
-    let seen = ObservedRun::until(run, until);
-    let fit = fit(setup, &seen, watch)?;
-    let whole = ObservedRun::whole(run, seen.clock);
-    Ok(Calibration {
-        fraction,
-        until_s: seen.until_s,
-        fitted: setup.serve(&fit.constants, &whole)?,
-        unfitted: setup.serve(&FittedConstants::of(&setup.deployment.hardware), &whole)?,
-        setup: setup.clone(),
-        fit,
-        whole,
-    })
+    Ok(())
 }

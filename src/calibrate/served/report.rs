@@ -1,8 +1,6 @@
 //! What a calibration has to say: constants, the range they were seen in, errors, and where not to trust them.
 
-use std::path::Path;
-
-use kvtide_envs::deploy::{FittedTo, HardwareProfile, ServedRun};
+use kvtide_envs::deploy::{Hardware, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
@@ -148,11 +146,15 @@ impl Calibration {
         report
     }
 
-    /// The fitted accelerator as the profile in the file `path`, written by `command`.
-    pub fn profile(&self, run: &MeasuredRun, path: &Path, command: &str) -> HardwareProfile {
+    /// The fitted accelerator, as any of the runs it was fitted to together has it.
+    pub fn hardware(&self) -> Hardware {
+        self.fit.constants.apply(&self.setup.deployment.hardware)
+    }
+
+    /// Where the fit to `run` comes from, by `command`.
+    pub fn provenance(&self, run: &MeasuredRun, command: &str) -> ServedRun {
         let range = self.fit_range();
-        let hardware = self.fit.constants.apply(&self.setup.deployment.hardware);
-        let provenance = ServedRun {
+        ServedRun {
             command: command.to_owned(),
             version: format!("kvtide {}", env!("CARGO_PKG_VERSION")),
             data: run.name.clone(),
@@ -165,8 +167,7 @@ impl Calibration {
             running: range.running,
             kv_usage: range.kv_usage,
             cold_start_s: self.fit.constants.cold_start,
-        };
-        HardwareProfile::fitted(path, hardware, FittedTo::Run(provenance))
+        }
     }
 
     fn constants(&self) -> Vec<FittedConstant> {
@@ -212,7 +213,14 @@ impl Calibration {
     }
 
     fn warnings(&self, report: &CalibrationReport) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.setup.assumed.clone();
+        if self.setup.replicas > 1 {
+            warnings.push(format!(
+                "{} engines serve beside each other, each its own requests: where the run does not say whose they are \
+                 (dp_rank), they are those that vLLM's balancer would give it",
+                self.setup.replicas
+            ));
+        }
         for verdict in report.verdicts.iter().filter(|verdict| !verdict.met) {
             warnings.push(format!(
                 "{} is off by {:+.1} %, more than {:.0} %",
@@ -241,8 +249,12 @@ impl Calibration {
                 report.ticks_outside
             ));
         }
+        let is_recorded = self.whole.ticks.iter().any(|tick| tick.kv_usage > 0.0);
         let reads_alike = high - low < 20.0;
-        if reads_alike {
+        if !is_recorded {
+            warnings
+                .push("kv_cache_pct is 0 throughout: KV usage was not recorded, and its errors say nothing".to_owned());
+        } else if reads_alike {
             warnings.push(format!(
                 "KV usage hardly changed ({low:.0} to {high:.0} %), so that the time to read weights and KV cannot be \
                  told from the fixed time of a step: step_overhead is mostly its prior; a run with light load would tell"

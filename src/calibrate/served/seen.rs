@@ -24,6 +24,8 @@ pub struct ObservedRun {
     pub stamps: Vec<Stamps>,
     /// In order.
     pub ticks: Vec<Tick>,
+    /// Which of the engines beside each other served each request.
+    pub replicas: Vec<u32>,
 }
 
 /// When a request got its first and its last token.
@@ -135,7 +137,7 @@ impl ObservedRun {
         let until_s = clock.engine_s(until);
         let seen = |stamp: f64| (stamp <= until).then(|| clock.engine_s(stamp));
         let queued = || run.requests.iter().filter(|request| request.queued <= until);
-        let block_size = run.engine.block_size;
+        let block_size = run.engine.tokens_per_block();
         let requests = queued().map(|request| {
             let arrival = Micros::from_secs_f64(clock.arrival_s(request));
             let output_tokens = if request.last_token <= until { request.output_tokens } else { MAX_OUTPUT_TOKENS };
@@ -157,6 +159,20 @@ impl ObservedRun {
             requests: requests.collect(),
             stamps: stamps.collect(),
             ticks: ticks.take_while(|tick| tick.at_s <= until_s).collect(),
+            replicas: queued().map(|request| request.replica).collect(),
+        }
+    }
+
+    /// What `replica` served, at the same moments.
+    pub(super) fn of_replica(&self, replica: u32) -> ObservedRun {
+        let is_its = |(_, other): &(usize, &u32)| **other == replica;
+        let its = || self.replicas.iter().enumerate().filter(is_its).map(|(index, _)| index);
+        ObservedRun {
+            requests: its().map(|index| self.requests[index].clone()).collect(),
+            stamps: its().map(|index| self.stamps[index]).collect(),
+            ticks: self.ticks.clone(),
+            replicas: its().map(|_| replica).collect(),
+            ..*self
         }
     }
 

@@ -23,6 +23,10 @@ pub struct Setup {
     pub deployment: Deployment,
     /// The engine's settings, as measured.
     pub engine: EngineConfig,
+    /// How many such engines serve beside each other.
+    pub replicas: u32,
+    /// What the run did not say, and what is taken for it, in sentences.
+    pub assumed: Vec<String>,
 }
 
 /// What is fitted. Times are seconds.
@@ -66,7 +70,7 @@ impl FittedConstants {
 }
 
 /// What came of the requests in the simulation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SimulatedRun {
     /// As in [`ObservedRun`]; `None` for what was not awaited.
     pub stamps: Vec<Stamps>,
@@ -94,6 +98,15 @@ impl Setup {
     /// # Errors
     /// The engine cannot work with its settings.
     pub fn serve(&self, constants: &FittedConstants, seen: &ObservedRun) -> Result<SimulatedRun, CalibrateError> {
+        if self.replicas == 1 {
+            return self.serve_by_one(constants, seen);
+        }
+        let run = |replica| self.serve_by_one(constants, &seen.of_replica(replica));
+        let runs: Vec<SimulatedRun> = (0..self.replicas).map(run).collect::<Result<_, _>>()?;
+        Ok(SimulatedRun::together(seen, &runs))
+    }
+
+    fn serve_by_one(&self, constants: &FittedConstants, seen: &ObservedRun) -> Result<SimulatedRun, CalibrateError> {
         let mut node = self.node(constants, &seen.requests)?;
         let mut awaited = Awaited::new(seen);
         let mut recorder = TickRecorder::new(&seen.ticks);

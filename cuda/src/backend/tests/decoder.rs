@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure};
 use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
 use kvtide_envs::sched::RequestId;
@@ -33,11 +33,12 @@ pub(super) fn model(head_dim: u32) -> Model {
         weight_bytes: 2.0,
         kv_bytes: 2.0,
         max_model_len: 4096,
+        structure: Structure::default(),
     }
 }
 
 pub(super) fn deployment() -> Deployment {
-    Deployment { model: model(64), hardware: Hardware::named("h200").unwrap(), devices: 1 }
+    Deployment::new(model(64), Hardware::named("h200").unwrap(), 1)
 }
 
 fn engine() -> EngineConfig {

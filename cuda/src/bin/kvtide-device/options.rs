@@ -117,7 +117,7 @@ impl DeviceOptions {
     }
 
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
-        let deployment = Deployment::load(&self.env).and_then(|deployment| deployment.with(&self.settings));
+        let deployment = Deployment::load_with(&self.env, &self.settings);
         deployment.map_err(|error| error.to_string())
     }
 

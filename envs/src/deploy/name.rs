@@ -1,0 +1,212 @@
+//! What deployments are called on the command line and in files: `model@hardware`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::keys::MAX_DEVICES;
+use super::{Deployment, DeploymentError, Hardware, HardwareProfile, Model, Setting};
+
+/// What a deployment is called: `llama-3-8b@rtx-4090`, `llama-3-70b@4xh100`, `path/to/config.json@2xmine.toml`. A built-in model,
+/// built-in hardware and the number of devices are known to be there; files are read when the deployment is loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentName {
+    model: ModelName,
+    devices: u32,
+    hardware: HardwareName,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum ModelName {
+    BuiltIn(Box<Model>),
+    /// A `config.json`'s file, or the folder it lies in.
+    File(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum HardwareName {
+    BuiltIn(Hardware),
+    /// A [`HardwareProfile`]'s file.
+    File(PathBuf),
+}
+
+impl DeploymentName {
+    /// The deployment, with its files if it names any.
+    ///
+    /// # Errors
+    /// No such file, or the model does not fit.
+    pub fn load(&self) -> Result<Deployment, DeploymentError> {
+        self.load_with(&[])
+    }
+
+    /// The same with `overrides` of hardware and deployment, which may be what makes the model fit.
+    ///
+    /// # Errors
+    /// No such file, or the model does not fit.
+    pub fn load_with(&self, overrides: &[Setting]) -> Result<Deployment, DeploymentError> {
+        let hardware = match &self.hardware {
+            HardwareName::BuiltIn(hardware) => hardware.clone(),
+            HardwareName::File(path) => HardwareProfile::read(path)?.hardware,
+        };
+        let model = match &self.model {
+            ModelName::BuiltIn(model) => Model::clone(model),
+            ModelName::File(path) => Model::read(path)?,
+        };
+        Deployment::new(model, hardware, self.devices).with(overrides)
+    }
+
+    /// The same with files that were relative to `folder`; `None` if it names none.
+    #[must_use]
+    pub fn relative_to(&self, folder: &Path) -> Option<DeploymentName> {
+        let mut moved = self.clone();
+        if let ModelName::File(path) = &mut moved.model {
+            *path = folder.join(&*path);
+        }
+        if let HardwareName::File(path) = &mut moved.hardware {
+            *path = folder.join(&*path);
+        }
+        let names_one = matches!(self.model, ModelName::File(_)) || matches!(self.hardware, HardwareName::File(_));
+        names_one.then_some(moved)
+    }
+}
+
+impl FromStr for ModelName {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<ModelName, DeploymentError> {
+        if let Some(model) = Model::named(text) {
+            return Ok(ModelName::BuiltIn(Box::new(model)));
+        }
+        let is_json = Path::new(text).extension().is_some_and(|extension| extension == "json");
+        let is_path = is_json || text.contains(['/', '\\']) || [".", ".."].contains(&text);
+        if is_path { Ok(ModelName::File(text.into())) } else { Err(DeploymentError::Model(text.to_owned())) }
+    }
+}
+
+/// Model and hardware: what follows the last `@`, because a folder may have one in its name, or the first after a model's name,
+/// because a profile may.
+fn taken_apart(text: &str) -> Option<(&str, &str)> {
+    let first = text.split_once('@').filter(|(model, _)| Model::named(model).is_some());
+    first.or_else(|| text.rsplit_once('@'))
+}
+
+impl FromStr for DeploymentName {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<DeploymentName, DeploymentError> {
+        let (model, hardware) = taken_apart(text).ok_or_else(|| DeploymentError::Form(text.to_owned()))?;
+        let model = model.parse()?;
+        let (devices, hardware) = counted(hardware);
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(DeploymentError::Devices(devices));
+        }
+        let hardware = if Path::new(hardware).extension().is_some_and(|extension| extension == "toml") {
+            HardwareName::File(hardware.into())
+        } else {
+            let known = Hardware::named(hardware);
+            HardwareName::BuiltIn(known.ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?)
+        };
+        Ok(DeploymentName { model, devices, hardware })
+    }
+}
+
+/// `4xh100`, taken apart; one of it without a number.
+fn counted(hardware: &str) -> (u32, &str) {
+    match hardware.split_once('x') {
+        Some((count, name)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (count.parse().unwrap_or(u32::MAX), name)
+        }
+        _ => (1, hardware),
+    }
+}
+
+impl fmt::Display for DeploymentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hardware = match &self.hardware {
+            HardwareName::BuiltIn(hardware) => hardware.name.clone(),
+            HardwareName::File(path) => path.display().to_string(),
+        };
+        // A file whose name begins with a number and an x is one of it, and not as many.
+        let is_one = self.devices == 1 && counted(&hardware).1 == hardware;
+        let count = if is_one { String::new() } else { format!("{}x", self.devices) };
+        match &self.model {
+            ModelName::BuiltIn(model) => write!(f, "{}@{count}{hardware}", model.name),
+            ModelName::File(path) => write!(f, "{}@{count}{hardware}", path.display()),
+        }
+    }
+}
+
+/// Built-in names only; [`Deployment::load`] also reads files.
+impl FromStr for Deployment {
+    type Err = DeploymentError;
+
+    fn from_str(text: &str) -> Result<Deployment, DeploymentError> {
+        let name: DeploymentName = text.parse()?;
+        match (&name.model, &name.hardware) {
+            (ModelName::BuiltIn(_), HardwareName::BuiltIn(_)) => name.load(),
+            (ModelName::File(path), _) => Err(DeploymentError::Model(path.display().to_string())),
+            (_, HardwareName::File(path)) => Err(DeploymentError::Hardware(path.display().to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_may_be_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hardware = Hardware::named("h100").unwrap();
+        "mine".clone_into(&mut hardware.name);
+        let profile = HardwareProfile { hardware: hardware.clone(), provenance: None };
+        std::fs::write(folder.path().join("2x.toml"), profile.to_toml()).unwrap();
+        // `4x` is a number of devices, `2x.toml` is not.
+        for (text, devices, name) in
+            [("llama-3-70b@4x2x.toml", 4, "llama-3-70b@4xmine"), ("llama-3-8b@./2x.toml", 1, "llama-3-8b@mine")]
+        {
+            let there = text.parse::<DeploymentName>().unwrap().relative_to(folder.path()).unwrap();
+            let deployment = there.load().unwrap();
+            assert_eq!(there.to_string().parse(), Ok(there));
+            assert_eq!((deployment.devices, &deployment.hardware), (devices, &hardware));
+            assert_eq!(deployment.name(), name);
+        }
+        let one: DeploymentName = "llama-3-8b@1x2x.toml".parse().unwrap();
+        assert_eq!((one.devices, one.to_string()), (1, "llama-3-8b@1x2x.toml".to_owned()));
+        let built_in: DeploymentName = "llama-3-70b@4xh100".parse().unwrap();
+        assert_eq!(
+            (built_in.relative_to(folder.path()), built_in.to_string()),
+            (None, "llama-3-70b@4xh100".to_owned())
+        );
+        assert_eq!(Deployment::load("llama-3-70b@4xh100"), "llama-3-70b@4xh100".parse());
+        let missing = Deployment::load("llama-3-8b@nowhere.toml").unwrap_err().to_string();
+        assert!(missing.starts_with("nowhere.toml: cannot open"), "{missing}");
+        assert!("llama-3-8b@nowhere.toml".parse::<Deployment>().is_err());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<Deployment>().unwrap_err().to_string();
+        assert!(error("llama-3-8b").contains("MODEL@HARDWARE"));
+        assert!(error("gpt@h100").contains("unknown model \"gpt\"; known: llama-3-8b"));
+        assert!(error("llama-3-8b@tpu").contains("unknown hardware \"tpu\"; known: rtx-4090"));
+        assert!(error("llama-3-8b@0xh100").contains("0 devices"));
+    }
+
+    #[test]
+    fn files_are_told_from_names() {
+        let is_file = |model: &str| matches!(model.parse(), Ok(ModelName::File(_)));
+        for path in ["a/config.json", "./a", "mine.json", "..", "meta-llama/Llama-3.1-8B", "/cache/models--a@b/c"] {
+            assert!(is_file(path), "{path}");
+            // A profile's name may have an `@` where the model is a name, a model's folder where it is a path.
+            let name: DeploymentName = format!("{path}@4xh100").parse().unwrap();
+            assert_eq!((&name.model, name.devices), (&ModelName::File(path.into()), 4));
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        assert!(!is_file("llama-3-8b") && !is_file("mine"));
+        let profile: DeploymentName = "llama-3-8b@a@b.toml".parse().unwrap();
+        assert_eq!(profile.hardware, HardwareName::File("a@b.toml".into()));
+        let moved = "a/config.json@h100".parse::<DeploymentName>().unwrap().relative_to(Path::new("folder")).unwrap();
+        assert_eq!(moved.to_string(), "folder/a/config.json@h100");
+    }
+}
