@@ -11,5 +11,6 @@ mod handover;
 mod hosts;
 mod memory;
 mod programs;
+mod record;
 mod snapshots;
 mod timings;

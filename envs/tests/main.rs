@@ -21,6 +21,7 @@ mod honesty;
 mod memory;
 mod off_road;
 mod prefix_pool;
+mod rates;
 mod recorded_traces;
 mod reference_model;
 mod reference_v1;
