@@ -2,9 +2,9 @@
 
 One process, five schedulers that are given the same requests and do the same steps: vLLM's own twice, of which the second
 is the noise floor, with kvtide in shadow mode, with kvtide acting by a full table whose choice is what the others do
-anyway, and with kvtide that only records. They take turns of as many steps as lie between two decisions, in an order that is drawn for each round: whatever
-else the machine does falls on all alike, and every turn has its share of the decisions. That the steps are the same is
-checked.
+anyway, and with kvtide that only records. They take turns of as many steps as lie between two decisions, in an order that is
+drawn for each round: whatever else the machine does falls on all alike, and every turn has its share of the decisions. That
+the steps are the same is checked.
 
 The cost of a turn is what its planning took more than that of vLLM's own in the same round, in parts of the latter's
 `schedule()`: once of `schedule()`, once of everything that is planned with (`add_request` and `update_from_output` too).

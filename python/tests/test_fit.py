@@ -79,7 +79,8 @@ def test_a_mismatch_is_said_once_a_table_and_shown_until_another_is_loaded(actin
     metrics = scheduler.kvtide.metrics
     assert metrics.mismatches == {"model", "slo"}
     if metrics.exported:
-        shown = {what: metrics.exported["table_mismatch"].labels("vllm", "act", what)._value.get() for what in ("model", "slo", "host")}
+        gauge = metrics.exported["table_mismatch"]
+        shown = {what: gauge.labels("vllm", "act", what)._value.get() for what in ("model", "slo", "host")}
         assert shown == {"model": 1.0, "slo": 1.0, "host": 0.0}
     for _ in range(50):
         scheduler.schedule()

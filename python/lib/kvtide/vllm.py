@@ -1,8 +1,8 @@
 """kvtide inside vLLM's V1 scheduler (0.33).
 
 Installed, the plugin puts `kvtide.vllm.Scheduler` in the place of vLLM's own wherever `KVTIDE_TABLE` or `KVTIDE_RECORD` is
-set and `--scheduler-cls` is not; `--scheduler-cls kvtide.vllm.Scheduler` says so outright. The scheduler is vLLM's, synchronous or
-asynchronous as configured. What a table decides is carried out like this:
+set and `--scheduler-cls` is not; `--scheduler-cls kvtide.vllm.Scheduler` says so outright. The scheduler is vLLM's,
+synchronous or asynchronous as configured. What a table decides is carried out like this:
 
 - **watermark**: the KV-cache manager's `watermark_blocks`, which vLLM reads at every admission;
 - **admission**: a waiting queue with vLLM's interface and order, except for which request is next;
