@@ -1,5 +1,6 @@
 #!/bin/sh
-# Every shipped table on vLLM's own V1 scheduler, beside what `kvtide simulate` says of the same traffic.
+# Every shipped table on vLLM's own V1 scheduler, beside what `kvtide simulate` says of the same traffic; and what that scheduler
+# serves, recorded, beside what it was given.
 #
 #   scripts/vllm-check.sh           all scenarios (python/checks/scenarios.toml)
 #   scripts/vllm-check.sh --quick   two of them and less of each: five minutes at most, once the environment exists
@@ -55,5 +56,10 @@ run() {
 }
 case $mode in
     --cost) run python/checks/adapter_cost.py --limit 2 ;;
-    *) run python/checks/vllm_check.py --kvtide "$simulator" $mode ;;
+    *)
+        wrong=0
+        run python/checks/vllm_check.py --kvtide "$simulator" $mode || wrong=1
+        run python/checks/record_check.py --kvtide "$simulator" $mode || wrong=1
+        exit $wrong
+        ;;
 esac

@@ -12,7 +12,7 @@
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
-//! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
+//! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve; [`mod@bench`] measures how fast all of it is;
 //! [`cli`] is the command line over all of them.
 
 #[macro_use]
@@ -35,5 +35,6 @@ pub mod plot;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod scrape;
 pub mod train;
 pub mod world;

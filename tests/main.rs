@@ -13,5 +13,6 @@ mod hosts;
 mod memory;
 mod page;
 mod programs;
+mod record;
 mod snapshots;
 mod timings;

@@ -22,6 +22,7 @@ mod memory;
 mod models;
 mod off_road;
 mod prefix_pool;
+mod rates;
 mod recorded_traces;
 mod reference_model;
 mod reference_v1;

@@ -1,10 +1,10 @@
 """What kvtide costs vLLM's scheduler: `adapter_cost.py [--limit 2]`.
 
-One process, four schedulers that are given the same requests and do the same steps: vLLM's own twice, of which the second
-is the noise floor, with kvtide in shadow mode, and with kvtide acting by a full table whose choice is what the others do
-anyway. They take turns of as many steps as lie between two decisions, in an order that is drawn for each round: whatever
-else the machine does falls on all alike, and every turn has its share of the decisions. That the steps are the same is
-checked.
+One process, five schedulers that are given the same requests and do the same steps: vLLM's own twice, of which the second
+is the noise floor, with kvtide in shadow mode, with kvtide acting by a full table whose choice is what the others do
+anyway, and with kvtide that only records. They take turns of as many steps as lie between two decisions, in an order that is
+drawn for each round: whatever else the machine does falls on all alike, and every turn has its share of the decisions. That
+the steps are the same is checked.
 
 The cost of a turn is what its planning took more than that of vLLM's own in the same round, in parts of the latter's
 `schedule()`: once of `schedule()`, once of everything that is planned with (`add_request` and `update_from_output` too).
@@ -40,7 +40,7 @@ PROMPT, ANSWER = 1600, 200
 HELD = 112
 # Nobody is late and all are as long, so that the shortest of those on time is the first.
 SLO = "ttft:86400000,tpot:100,stall:86400000"
-PLAIN, FLOOR, SHADOW, ACT = KINDS = ("vllm", "vllm again", "shadow", "act")
+PLAIN, FLOOR, SHADOW, ACT, RECORD = KINDS = ("vllm", "vllm again", "shadow", "act", "record")
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,15 @@ class Case:
 
 
 class Side:
-    """One of the four, with what its turns took."""
+    """One of the five, with what its turns took."""
 
     def __init__(self, kind: str, case: Case, table: str) -> None:
-        os.environ.pop("KVTIDE_TABLE", None)
+        for name in ("KVTIDE_TABLE", "KVTIDE_RECORD"):
+            os.environ.pop(name, None)
         cls = None
+        if kind == RECORD:
+            os.environ["KVTIDE_RECORD"] = str(Path(table).with_name("traffic.jsonl"))
+            cls = "kvtide.vllm.Scheduler"
         if kind in (SHADOW, ACT):
             os.environ.update(KVTIDE_TABLE=table, KVTIDE_MODE=kind, KVTIDE_SLO=SLO)
             cls = "kvtide.vllm.Scheduler"

@@ -26,6 +26,8 @@ class Engine:
     max_num_batched_tokens: int = 2048
     prefix_cache: bool = True
     async_scheduling: bool = True
+    # What clients call the model. Its shape is that of none.
+    served_as: str | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -45,8 +47,9 @@ class Engine:
             }  # fmt: skip
             (Path(folder) / "config.json").write_text(json.dumps(shape))
             model = ModelConfig(
-                model=folder, skip_tokenizer_init=True, dtype="float16", max_model_len=self.max_model_len
-            )
+                model=folder, skip_tokenizer_init=True, dtype="float16", max_model_len=self.max_model_len,
+                served_model_name=self.served_as,
+            )  # fmt: skip
             cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=self.prefix_cache)
             cache.num_gpu_blocks = self.num_gpu_blocks
             scheduler_config = SchedulerConfig(
@@ -79,7 +82,7 @@ class Engine:
             hash_block_size=BLOCK,
         )
 
-    def request(self, name: str, prompt: list[int], output_tokens: int, arrival_s: float):
+    def request(self, name: str, prompt: list[int], output_tokens: int, arrival_s: float, cache_salt: str | None = None):
         """A request that is answered with exactly so many tokens."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
@@ -90,6 +93,7 @@ class Engine:
             sampling_params=SamplingParams(max_tokens=output_tokens, ignore_eos=True),
             pooling_params=None,
             arrival_time=arrival_s,
+            cache_salt=cache_salt,
             block_hasher=block_hasher() if self.prefix_cache else None,
         )
 

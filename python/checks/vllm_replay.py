@@ -5,7 +5,7 @@ played: requests arrive as the trace says, or as so many clients send them; a st
 (by the simulator's own code, `kvtide._kvtide.StepCost`); every finished prefill or decode returns one token. So the numbers
 compare with `kvtide simulate` on the same trace.
 
-Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`.
+Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from engine import BLOCK, Engine, answer, sampled
 
 from kvtide._kvtide import Slo, StepCost
+from kvtide.recording import Recording
 from kvtide.tide import Tide
 
 
@@ -203,9 +204,15 @@ def guard_report(scheduler) -> dict:
 
 def serve(world: World, policy: str) -> dict:
     """The world, served under `policy`."""
+    return {"policy": policy, **drive(world, policy)[1]}
+
+
+def drive(world: World, policy: str) -> tuple[Driver, dict]:
+    """The world, served under `policy`: who drove it, and what came of it."""
     kind, _, value = policy.partition(":")
     watermark, scheduler_cls = 0.0, None
-    os.environ.pop("KVTIDE_TABLE", None)
+    for name in ("KVTIDE_TABLE", "KVTIDE_RECORD"):
+        os.environ.pop(name, None)
     if kind == "fixed":
         watermark = float(value)
     elif kind in ("table", "shadow"):
@@ -214,18 +221,23 @@ def serve(world: World, policy: str) -> dict:
         os.environ["KVTIDE_SLO"] = str(world.slo)
         os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = str(world.cost.prefill_ns_per_token)
         os.environ["KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR"] = str(world.cost.attention_ns_per_token_pair)
+    elif kind == "record":
+        scheduler_cls = "kvtide.vllm.Scheduler"
+        os.environ["KVTIDE_RECORD"] = value
     elif kind != "default":
         sys.exit(f"no policy {policy!r}")
     driver = Driver(world)
-    Tide.clock = Tide.wall_clock = staticmethod(lambda: driver.now_us * 1e-6)
+    for told in (Tide, Recording):
+        told.clock = told.wall_clock = staticmethod(lambda: driver.now_us * 1e-6)
     scheduler = world.engine.scheduler(watermark, scheduler_cls)
     # Otherwise every policy pays for the objects of those before it.
     gc.collect()
     gc.disable()
     try:
-        return {"policy": policy, **driver.run(scheduler)}
+        return driver, driver.run(scheduler)
     finally:
         gc.enable()
+        scheduler.shutdown()
 
 
 def read(path: Path) -> list[dict]:

@@ -2,6 +2,7 @@
 
 use kvtide_envs::cost::{Chunk, CostModel, StepLoad};
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
+use kvtide_envs::tier::Links;
 use kvtide_envs::time::Micros;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -28,7 +29,7 @@ impl PyStepCost {
     /// new ones included, and chunks of prompts are computed, each (tokens before it, tokens).
     fn step_us(&self, decodes: u32, decode_context: u64, chunks: Vec<(u32, u32)>) -> u64 {
         let chunks = chunks.into_iter().map(|(context, tokens)| Chunk { context, tokens });
-        let load = StepLoad { decodes, decode_context, chunks, blocks: 0 };
+        let load = StepLoad { decodes, decode_context, chunks, blocks: Links::default() };
         Micros::from_secs_f64(self.cost.step_seconds(&load)).max(Micros(1)).0
     }
 

@@ -15,6 +15,7 @@ mod ledger;
 mod observation;
 mod pricing;
 mod queue;
+mod recorder;
 mod requests;
 mod slo;
 mod table;
@@ -43,6 +44,7 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<observation::PyObserver>()?;
     m.add_class::<pricing::PyPricing>()?;
     m.add_class::<queue::PyWaitingQueue>()?;
+    m.add_class::<recorder::PyRecorder>()?;
     m.add_class::<slo::PySlo>()?;
     m.add_class::<vllm::PyVllmView>()?;
     m.add_class::<table::PyTable>()

@@ -46,7 +46,8 @@ class Request:
     def __init__(self, request_id, prompt, output, arrival_s=0.0):
         self.request_id, self.num_prompt_tokens, self.wanted, self.arrival_time = request_id, prompt, output, arrival_s
         self.num_output_tokens = self.num_computed_tokens = self.num_stale_output_tokens = 0
-        self.status = Status.WAITING
+        self.status, self.priority, self.lora_request, self.cache_salt = Status.WAITING, 0, None, None
+        self.prompt_token_ids, self.block_hashes = list(range(prompt)), []
 
     @property
     def num_tokens(self):
@@ -159,9 +160,20 @@ class VllmScheduler:
         session.num_prompt_tokens, session.num_output_tokens = session.num_tokens + update.prompt - 1, 0
         session.arrival_time = update.arrival_time
 
+    def abort(self, request_id):
+        request = self.requests[request_id]
+        request.status = Status.FINISHED_ABORTED
+        for queue in (self.waiting, self.running):
+            if request in queue:
+                queue.remove(request)
+        self._free_request(request)
+
     def _free_request(self, request):
         self.kv_cache_manager.release(request)
         del self.requests[request.request_id]
+
+    def shutdown(self):
+        pass
 
 
 class Scheduler(TideMixin, VllmScheduler):

@@ -8,6 +8,7 @@ mod evaluate;
 mod explain;
 mod export;
 mod inspect;
+mod record;
 mod replay;
 mod simulate;
 mod trace;
@@ -44,6 +45,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Look at a recorded workload, convert it, or generate one.
     Trace(trace::TraceArgs),
+    /// Record rates and lengths of a server by the counters it shows, as a profile to draw traffic from.
+    Record(record::RecordArgs),
     /// Serve a workload under one or more policies and print what came of it.
     Simulate(simulate::SimulateArgs),
     /// Train an agent from an experiment file.
@@ -113,6 +116,7 @@ fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::R
     match command {
         Command::Demo(args) => demo::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Train(args) => train::run(&args, tensors),
         Command::Evaluate(args) => evaluate::run(&args),

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use kvtide_envs::trace::rates::RateProfileStats;
 use kvtide_envs::trace::servegen::ServeGenStats;
 use kvtide_envs::trace::{SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
@@ -82,6 +83,7 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
             match trace {
                 Trace::Requests(reader) => show(&mut output, *json, "trace", &TraceStats::of(*reader)?)?,
                 Trace::Clients(clients) => show(&mut output, *json, "clients", &ServeGenStats::of(&clients))?,
+                Trace::Profile(profile) => show(&mut output, *json, "profile", &RateProfileStats::of(&profile))?,
             }
         }
         TraceCommand::Convert { input, output, sessions } => {

@@ -118,6 +118,7 @@ impl World {
                         WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
                     }
                     Trace::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
+                    Trace::Profile(profile) => WorkloadSource::Rates { profile: Arc::new(profile), replay },
                 };
                 (source, replayed_name(path, &replay))
             }
@@ -172,6 +173,7 @@ impl World {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => Some(format!("{:016x}", trace.fingerprint())),
             WorkloadSource::Clients { clients, .. } => Some(format!("{:016x}", clients.fingerprint())),
+            WorkloadSource::Rates { profile, .. } => Some(format!("{:016x}", profile.fingerprint())),
             WorkloadSource::Synthetic(_) => None,
         }
     }

@@ -64,6 +64,7 @@ impl EpisodeSource {
         match &self.source {
             WorkloadSource::Replay { trace, .. } => drop(trace.window(self.range)?),
             WorkloadSource::Clients { clients, .. } => drop(clients.check_window(Some(self.range))?),
+            WorkloadSource::Rates { profile, .. } => drop(profile.check_window(Some(self.range))?),
             WorkloadSource::Synthetic(_) => {}
         }
         let options = ResetOptions { load: Some(high), ..ResetOptions::default() };
@@ -128,6 +129,7 @@ impl EpisodeSource {
             WorkloadSource::Clients { clients, replay } => {
                 Ok(clients.mean_output(self.range.start..self.range.end) * replay.lengths.output)
             }
+            WorkloadSource::Rates { profile, replay } => Ok(profile.mean_output(self.range) * replay.lengths.output),
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

@@ -92,6 +92,11 @@ pub enum Fault {
         "holds statistics of clients, not requests: serve them as a trace, or look at them with kvtide trace stats"
     )]
     Statistics,
+    /// Rates and lengths where requests are needed.
+    #[error(
+        "holds rates and lengths over time, not requests: serve it as a trace, or look at it with kvtide trace stats"
+    )]
+    Rates,
     /// A value that is not what it should be.
     #[error("{field} `{value}` is not {expected}")]
     NotA {

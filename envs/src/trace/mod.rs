@@ -26,6 +26,7 @@
 //! | [`Format::Mooncake`] | a JSON object with `input_length`, `output_length` or `hash_ids` | `mooncake.rs` |
 //! | [`Format::Sessions`] | a JSON object with `requests` and `block_size` or `hash_id_scope`; an archive of them (tar) | `kvct.rs`, `archive.rs` |
 //! | [`Format::ServeGen`] | a folder; a tar archive of `chunk-N-trace.csv`, `chunk-N-dataset.json` | `servegen/` |
+//! | [`Format::Profile`] | a JSON object with `kvtide_profile` | `rates/` |
 //! | [`Format::Canonical`] | a JSON object with `arrival_us` | `jsonl.rs` |
 
 mod archive;
@@ -35,6 +36,7 @@ mod hash_ids;
 pub mod jsonl;
 mod kvct;
 mod mooncake;
+pub mod rates;
 mod record;
 pub mod servegen;
 mod sessions;
@@ -49,6 +51,7 @@ use serde::Serialize;
 pub use archive::{MAX_ARCHIVE_BYTES, MAX_HASHES, MAX_SESSION_BYTES, MAX_SESSION_REQUESTS, MAX_SESSIONS};
 pub use error::{Fault, TraceError};
 pub use hash_ids::HashIds;
+pub use rates::RateProfile;
 pub use record::Request;
 pub use servegen::ServeGen;
 pub use sessions::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
@@ -92,6 +95,8 @@ pub enum Format {
     Sessions,
     /// Statistics of clients, as `ServeGen` publishes them: no requests, but what they are drawn from.
     ServeGen,
+    /// Rates and lengths over time, as a server's counters tell them: no requests, but what they are drawn from.
+    Profile,
     /// kvtide's own: one [`Request`] a line.
     Canonical,
 }
@@ -103,6 +108,7 @@ impl fmt::Display for Format {
             Format::Mooncake => "Mooncake JSONL",
             Format::Sessions => "agentic sessions",
             Format::ServeGen => "ServeGen statistics",
+            Format::Profile => "kvtide rate profile",
             Format::Canonical => "kvtide JSONL",
         })
     }
@@ -114,6 +120,8 @@ pub enum Trace {
     Requests(Box<TraceReader>),
     /// Statistics of clients.
     Clients(ServeGen),
+    /// Rates and lengths over time.
+    Profile(RateProfile),
 }
 
 impl Trace {
@@ -130,6 +138,9 @@ impl Trace {
         let opened = Opened::open(path)?;
         if archive::recognise(&opened.start) && servegen::recognise(&opened.start) {
             return ServeGen::read_archive(opened).map(Trace::Clients);
+        }
+        if rates::recognise(&opened.start) {
+            return RateProfile::read(opened).map(Trace::Profile);
         }
         TraceReader::of(opened, arrivals).map(Box::new).map(Trace::Requests)
     }
@@ -194,6 +205,7 @@ impl TraceReader {
         match Trace::open(path, arrivals)? {
             Trace::Requests(reader) => Ok(*reader),
             Trace::Clients(clients) => Err(TraceError::of_file(clients.path(), Fault::Statistics)),
+            Trace::Profile(profile) => Err(TraceError::of_file(profile.path(), Fault::Rates)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Extent, Replay, SyntheticSpec, Window, Workload, WorkloadError};
 use crate::time::Micros;
-use crate::trace::ServeGen;
+use crate::trace::{RateProfile, ServeGen};
 
 /// Traffic that is drawn from.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +20,13 @@ pub enum WorkloadSource {
     Clients {
         /// The statistics.
         clients: Arc<ServeGen>,
+        /// What is drawn; load, window and seed are replaced.
+        replay: Replay,
+    },
+    /// Drawn from rates and lengths over time.
+    Rates {
+        /// The profile.
+        profile: Arc<RateProfile>,
         /// What is drawn; load, window and seed are replaced.
         replay: Replay,
     },
@@ -42,13 +49,14 @@ impl WorkloadSource {
     /// The requests of a draw.
     ///
     /// # Errors
-    /// The load or the window is out of range, or nothing arrives: those of [`Replay::apply`], [`ServeGen::draw`] and
+    /// The load or the window is out of range, or nothing arrives: those of [`Replay::apply`], [`ServeGen::draw`], [`RateProfile::draw`] and
     /// [`SyntheticSpec::generate`].
     pub fn draw(&self, draw: &Draw) -> Result<Workload, WorkloadError> {
         let Draw { window, load, seed } = *draw;
         match self {
             WorkloadSource::Replay { trace, replay } => Replay { load, window, seed, ..*replay }.apply(trace),
             WorkloadSource::Clients { clients, replay } => clients.draw(&Replay { load, window, seed, ..*replay }),
+            WorkloadSource::Rates { profile, replay } => profile.draw(&Replay { load, window, seed, ..*replay }),
             WorkloadSource::Synthetic(spec) => {
                 let workload = SyntheticSpec { rate_rps: spec.rate_rps * load, seed, ..*spec }.generate()?;
                 window.map_or(Ok(workload.clone()), |window| workload.window(window))
@@ -64,6 +72,7 @@ impl WorkloadSource {
         match self {
             WorkloadSource::Replay { trace, .. } => Ok(trace.span()),
             WorkloadSource::Clients { clients, .. } => Ok(clients.span()),
+            WorkloadSource::Rates { profile, .. } => Ok(profile.span()),
             WorkloadSource::Synthetic(spec) => match spec.extent {
                 Extent::Duration(duration) => Ok(duration),
                 Extent::Requests(_) => Ok(spec.generate()?.span()),
@@ -80,7 +89,7 @@ impl WorkloadSource {
     pub fn depends_on_seed(&self, load: f64) -> bool {
         match self {
             WorkloadSource::Replay { replay, .. } => Replay { load, ..*replay }.depends_on_seed(),
-            WorkloadSource::Clients { .. } => true,
+            WorkloadSource::Clients { .. } | WorkloadSource::Rates { .. } => true,
             WorkloadSource::Synthetic(spec) => spec.depends_on_seed(),
         }
     }

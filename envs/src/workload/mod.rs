@@ -1,7 +1,7 @@
 //! What a simulation is given: an immutable list of requests, shared between as many runs as like.
 //!
 //! A [`Workload`] comes from a recorded trace, as it is or through a [`Replay`] (window, load scaling, jitter), from
-//! statistics of clients ([`clients`]), or from a [`SyntheticSpec`]. A [`WorkloadSource`] is any of these, and gives the
+//! statistics of clients ([`clients`]), from rates and lengths over time ([`rates`]), or from a [`SyntheticSpec`]. A [`WorkloadSource`] is any of these, and gives the
 //! workload of a [`Draw`]; a [`Split`] says which part of it is for learning and which for judging.
 
 pub mod agentic;
@@ -13,6 +13,7 @@ mod error;
 pub mod lengths;
 mod lognormal;
 pub mod profile;
+pub mod rates;
 pub mod replay;
 mod spec;
 mod split;

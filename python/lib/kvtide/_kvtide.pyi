@@ -70,6 +70,34 @@ class Pricing:
     def prefill_ns_per_token(self) -> float: ...
     def prefill_us(self, tokens: int) -> int: ...
 
+class Recorder:
+    """Writes a kvtide trace of what a node serves."""
+
+    def __init__(self, path: str | PathLike[str], file_bytes: int, files: int, secret: bytes, header: str) -> None: ...
+    def ended(
+        self,
+        arrival_us: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        block_tokens: int = 0,
+        hashes: list[bytes] | None = None,
+        tokens: list[int] | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        cache_salt: str | None = None,
+        aborted: bool = False,
+    ) -> bool: ...
+    def close(self) -> None: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def dropped(self) -> list[tuple[str, int]]: ...
+    @property
+    def aborted(self) -> int: ...
+    @property
+    def failure(self) -> str | None: ...
+
 class Ledger:
     """Counts what an observation counts, and says when a decision is due."""
 

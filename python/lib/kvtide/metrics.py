@@ -12,11 +12,15 @@ COUNTERS = {
     "out_of_range": ("Decisions at which a feature that the table decides by was out of its trained range", ("feature",)),
     "errors": ("Failures inside kvtide; the engine went on by itself", ("where",)),
     "reloads": ("Table files read", ("result",)),
+    "record_rows": ("Requests written to the trace", ()),
+    "record_aborted": ("Of these, requests that were aborted, with the tokens they had", ()),
+    "record_dropped": ("Requests that ended and are not in the trace", ("reason",)),
 }
 GAUGES = {
     "watermark": ("Share of the pool that admission leaves free, as decided last", ()),
     "in_force": ("1 where what the table decided last is what the engine does", ()),
     "table_info": ("1 for the table that is loaded", ("name", "profile", "hash")),
+    "table_mismatch": ("1 where the table that is loaded was made for something else than is served", ("what",)),
 }
 BASE = ("host", "mode")
 TELL_US = 1_000_000
@@ -32,6 +36,7 @@ class Metrics:
         self.counts: Counts[tuple[str, str]] = Counts()
         self.values: dict[str, float] = {}
         self.table: tuple[str, ...] = ()
+        self.mismatches: frozenset[str] = frozenset()
         self.exported = _export(logger)
         self._told: Counts[tuple[str, str]] = Counts()
         self._tell_at_us = 0
@@ -52,12 +57,24 @@ class Metrics:
         if info:
             info.labels(self.host, self.mode, *labels).set(1)
 
+    def mismatched(self, found: frozenset[str], known: tuple[str, ...]) -> None:
+        """In what the table that is loaded is for something else, of what can be known."""
+        self.mismatches = found
+        gauge = self.exported and self.exported["table_mismatch"]
+        if gauge:
+            for what in known:
+                gauge.labels(self.host, self.mode, what).set(float(what in found))
+
+    def total(self, name: str, label: str, count: int) -> None:
+        """How many there are of what is counted elsewhere."""
+        self.counts[name, label] = count
+
     def tell(self, now_us: int) -> None:
         """Tells Prometheus what has changed, if a second has passed."""
         if self.exported is None or now_us < self._tell_at_us:
             return
         self._tell_at_us = now_us + TELL_US
-        for (name, label), count in self.counts.items():
+        for (name, label), count in tuple(self.counts.items()):
             labels = (self.host, self.mode) + ((label,) if label else ())
             if count != self._told[name, label]:
                 self.exported[name].labels(*labels).inc(count - self._told[name, label])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kvtide._kvtide import Controls, Guard, Observation, Slo, Table, TableError
 from kvtide.fallbacks import Fallbacks
+from kvtide.fit import KNOWN, WrongEngine, check_engine, differences
 from kvtide.metrics import Metrics
 from kvtide.settings import Settings
 
@@ -32,6 +33,8 @@ class Engine:
     watermark: float
     # Whether a table may know a better watermark to fall back to.
     asks_table: bool
+    # Names of the model it serves, as far as it has any.
+    models: tuple[str, ...] = ()
 
 
 class Pilot:
@@ -89,7 +92,7 @@ class Pilot:
         try:
             table = Table.load(self.settings.table)
             self._check(table)
-            slo, interval = self._trained(table)
+            slo, interval, unlike = self._trained(table)
         except OSError as error:
             return self._refuse("no_table", "unreadable", error)
         except TableError as error:
@@ -97,6 +100,8 @@ class Pilot:
             return self._refuse(refusals.get(error.reason, "no_table"), error.reason, error)
         except Unsupported as error:
             return self._refuse("profile", "profile", error)
+        except WrongEngine as error:
+            return self._refuse("host", "engine", error)
         except ValueError as error:
             return self._refuse("no_table", "metadata", error)
         self.table = table
@@ -110,9 +115,13 @@ class Pilot:
             "kvtide: table %r loaded: mode %s, profile %s, sha256 %s, %d leaves, decides every %d steps (%s)",
             name, self.metrics.mode, table.profile, digest, table.leaves, interval, self.settings.table,
         )  # fmt: skip
+        self.metrics.mismatched(frozenset(unlike), KNOWN)
+        for sentence in unlike.values():
+            self.logger.warning("kvtide: table %r is not for what is served: %s; judge it there before it acts", name, sentence)
         return True
 
     def _check(self, table: Table) -> None:
+        check_engine(table.metadata, self.engine.host)
         missing = sorted(set(table.heads) - self.engine.heads)
         if missing:
             raise Unsupported(
@@ -123,15 +132,17 @@ class Pilot:
             self.engine.host, prefix_cache=self.engine.prefix_cache, range_tolerance=self.settings.range_tolerance
         )
 
-    def _trained(self, table: Table) -> tuple[Slo, int]:
+    def _trained(self, table: Table) -> tuple[Slo, int, dict[str, str]]:
+        """Targets and interval it is used with, and in what it is for something else than is served."""
         metadata = table.metadata
+        unlike = differences(metadata, self.engine.host, self.engine.models)
         # Several where it was trained for several; the first is what it was trained for first of all.
         trained = [Slo.parse(targets.strip()) for targets in metadata.get("slo", "").split(";") if targets.strip()]
         slo = self.settings.slo or (trained or [Slo()])[0]
         if trained and slo not in trained:
-            self.logger.warning("kvtide: the table was trained for %s, KVTIDE_SLO says otherwise", metadata["slo"])
+            unlike["slo"] = f"it was trained for {metadata['slo']}, KVTIDE_SLO says otherwise: {slo}"
         interval = metadata.get("interval", "")
-        return slo, self.settings.interval or (int(interval) if interval.isdecimal() else 0) or DEFAULT_INTERVAL
+        return slo, self.settings.interval or (int(interval) if interval.isdecimal() else 0) or DEFAULT_INTERVAL, unlike
 
     def _refuse(self, refusal: str, reason: str, error: Exception) -> bool:
         self.metrics.count("reloads", reason)

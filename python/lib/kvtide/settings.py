@@ -18,8 +18,9 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a node uses its table."""
+    """How a node uses its table, and what it records."""
 
+    # Empty: none, and nothing is decided.
     table: str
     mode: str = "shadow"
     # None: what the table was trained for, else the default targets.
@@ -40,13 +41,19 @@ class Settings:
     # knows to be best, or this one. None: what suits the engine.
     fallback: str | None = None
     fallback_watermark: float | None = None
+    # Where what is served is recorded; numbered files of so many megabytes, and so many of them.
+    record: str | None = None
+    record_mb: int = 64
+    record_files: int = 16
 
     @staticmethod
     def from_env(environ: Mapping[str, str] = os.environ) -> Settings | None:
-        """The settings, or None without `KVTIDE_TABLE`: then kvtide is not there."""
-        table = environ.get("KVTIDE_TABLE", "")
-        if not table:
+        """The settings, or None without `KVTIDE_TABLE` and `KVTIDE_RECORD`: then kvtide is not there."""
+        table, record = environ.get("KVTIDE_TABLE", ""), environ.get("KVTIDE_RECORD") or None
+        if not table and record is None:
             return None
+        if record is not None and not record.endswith((".jsonl", ".jsonl.gz")):
+            raise SettingError(f"KVTIDE_RECORD is a file whose name ends in .jsonl or .jsonl.gz, found {record!r}")
         mode = environ.get("KVTIDE_MODE", "shadow")
         if mode not in MODES:
             raise SettingError(f"KVTIDE_MODE is shadow or act, found {mode!r}")
@@ -67,6 +74,9 @@ class Settings:
             range_tolerance=_number(environ, "KVTIDE_RANGE_TOLERANCE", float, 0.1, 0),
             fallback=fallback if is_named else "engine",
             fallback_watermark=None if is_named else _share("KVTIDE_FALLBACK", fallback),
+            record=record,
+            record_mb=_number(environ, "KVTIDE_RECORD_MB", int, 64, 1),
+            record_files=_number(environ, "KVTIDE_RECORD_FILES", int, 16, 1),
         )
 
 

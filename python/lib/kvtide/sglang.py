@@ -46,7 +46,10 @@ class TideTracker:
         self.metrics = Metrics("sglang", "act" if self.acts else "shadow", logger)
         # What SGLang does by itself is no watermark, so where kvtide falls back the ratio is SGLang's.
         has_cache = not getattr(scheduler.server_args, "disable_radix_cache", False)
-        engine = Engine("sglang-0.5", HEADS, prefix_cache=has_cache, watermark=0.0, asks_table=False)
+        args = scheduler.server_args
+        named = (getattr(args, field, None) for field in ("model_path", "served_model_name"))
+        models = tuple(name for name in named if isinstance(name, str))
+        engine = Engine("sglang-0.5", HEADS, prefix_cache=has_cache, watermark=0.0, asks_table=False, models=models)
         self.pilot = Pilot(settings, self.metrics, engine, logger)
         self.observer = Observer()
         self.ledger = Ledger()
@@ -206,7 +209,9 @@ def after_init(result, scheduler, *args, **kwargs):
     """After `Scheduler.init_schedule_policy`: puts our tracker where SGLang's is."""
     try:
         settings = Settings.from_env()
-        if settings is not None:
+        if settings is not None and settings.record:
+            logger.warning("kvtide: KVTIDE_RECORD is for vLLM; of SGLang, kvtide record takes rates and lengths by its metrics")
+        if settings is not None and settings.table:
             tracker = TideTracker(scheduler, scheduler.new_token_ratio_tracker, settings, ranks_of(scheduler))
             scheduler.new_token_ratio_tracker = tracker
             if settings.metrics_port:

@@ -14,6 +14,9 @@ from kvtide.settings import Settings
 # vLLM shows what is logged under its own name.
 logger = logging.getLogger("vllm.kvtide")
 
+# This vLLM, as kvtide knows it.
+HOST = "vllm-0.33"
+
 # As far as an observation looks from either end of a waiting queue that is not kvtide's.
 WAITING_WINDOW = 16
 NEWEST_WINDOW = 64
@@ -35,10 +38,10 @@ class Tide:
     clock = staticmethod(time.monotonic)
     wall_clock = staticmethod(time.time)
 
-    def __init__(self, scheduler, settings: Settings) -> None:
+    def __init__(self, scheduler, settings: Settings, metrics: Metrics | None = None) -> None:
         self.scheduler = scheduler
         self.acts = settings.mode == "act"
-        self.metrics = Metrics("vllm", settings.mode, logger)
+        self.metrics = metrics or Metrics("vllm", settings.mode, logger)
         self.manager = scheduler.kv_cache_manager
         self.engine_blocks = self.manager.watermark_blocks
         engine = engine_of(scheduler)
@@ -258,4 +261,14 @@ def engine_of(scheduler) -> Engine:
     elif getattr(scheduler.policy, "value", scheduler.policy) != "fcfs":
         heads = frozenset({"watermark"})
     watermark = scheduler.scheduler_config.watermark
-    return Engine("vllm-0.33", heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True)
+    return Engine(HOST, heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True,
+                  models=models_of(scheduler))  # fmt: skip
+
+
+def models_of(scheduler) -> tuple[str, ...]:
+    """Names by which the model goes: where it was loaded from, what clients call it, what its own configuration calls it."""
+    config = getattr(scheduler.vllm_config, "model_config", None)
+    own, served = getattr(config, "hf_config", None), getattr(config, "served_model_name", None)
+    names = [getattr(config, "model", None), *([served] if isinstance(served, str) else served or ())]
+    names += [getattr(own, "model_type", None), *(getattr(own, "architectures", None) or ())]
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))

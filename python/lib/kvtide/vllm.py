@@ -1,8 +1,8 @@
 """kvtide inside vLLM's V1 scheduler (0.33).
 
-Installed, the plugin puts `kvtide.vllm.Scheduler` in the place of vLLM's own wherever `KVTIDE_TABLE` is set and
-`--scheduler-cls` is not; `--scheduler-cls kvtide.vllm.Scheduler` says so outright. The scheduler is vLLM's, synchronous or
-asynchronous as configured. What a table decides is carried out like this:
+Installed, the plugin puts `kvtide.vllm.Scheduler` in the place of vLLM's own wherever `KVTIDE_TABLE` or `KVTIDE_RECORD` is
+set and `--scheduler-cls` is not; `--scheduler-cls kvtide.vllm.Scheduler` says so outright. The scheduler is vLLM's,
+synchronous or asynchronous as configured. What a table decides is carried out like this:
 
 - **watermark**: the KV-cache manager's `watermark_blocks`, which vLLM reads at every admission;
 - **admission**: a waiting queue with vLLM's interface and order, except for which request is next;
@@ -11,7 +11,10 @@ asynchronous as configured. What a table decides is carried out like this:
 
 Under `--scheduling-policy priority` only the watermark is kvtide's, since order and victim are the operator's then.
 
-Nothing here is called once a request: a step costs two looks at a clock and a few counters, a decision every few steps one
+`KVTIDE_RECORD` writes down what is served (`recording.py`), with a table or without one: a few numbers are copied when a
+request ends, and nothing at all in a step.
+
+Nothing of deciding is called once a request: a step costs two looks at a clock and a few counters, a decision every few steps one
 look at who runs, in Rust (`python/checks/adapter_cost.py` measures both).
 """
 
@@ -19,40 +22,84 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 
 from kvtide._kvtide import WaitingQueue
-from kvtide.metrics import serve
+from kvtide.metrics import Metrics, serve
+from kvtide.recording import Recording, of_rank
 from kvtide.settings import Settings
-from kvtide.tide import Tide
+from kvtide.tide import HOST, Tide
 
 logger = logging.getLogger("vllm.kvtide")
 
 
-def attach(scheduler) -> Tide | None:
-    """kvtide at work on `scheduler`; None if it is not asked for or cannot start."""
+def attach(scheduler) -> tuple[Tide | None, Recording | None]:
+    """kvtide at work on `scheduler`, and what it records; None for what is not asked for or cannot start."""
     try:
         settings = Settings.from_env()
         if settings is None:
-            logger.warning("kvtide: KVTIDE_TABLE is not set; vLLM schedules by itself")
-            return None
-        tide = Tide(scheduler, settings)
+            logger.warning("kvtide: neither KVTIDE_TABLE nor KVTIDE_RECORD is set; vLLM schedules by itself")
+            return None, None
+        metrics = Metrics("vllm", settings.mode if settings.table else "record", logger)
+        rank = getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0)
         if settings.metrics_port:
-            rank = getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0)
             serve(settings.metrics_port + rank, logger)
-        return tide
+    except Exception:
+        logger.exception("kvtide: cannot start; vLLM schedules by itself")
+        return None, None
+    return deciding(scheduler, settings, metrics), recording(scheduler, settings, metrics, rank)
+
+
+def deciding(scheduler, settings: Settings, metrics: Metrics) -> Tide | None:
+    """The table at work, if there is to be one."""
+    try:
+        return Tide(scheduler, settings, metrics) if settings.table else None
     except Exception:
         logger.exception("kvtide: cannot start; vLLM schedules by itself")
         return None
+
+
+def recording(scheduler, settings: Settings, metrics: Metrics, rank: int) -> Recording | None:
+    """What is served, recorded, if it is to be."""
+    if settings.record is None:
+        return None
+    try:
+        ranks = getattr(scheduler.vllm_config.parallel_config, "data_parallel_size", 1)
+        settings = replace(settings, record=of_rank(settings.record, rank, ranks))
+        block_tokens = getattr(scheduler, "hash_block_size", scheduler.block_size)
+        return Recording(settings, metrics, HOST, block_tokens, logger)
+    except Exception:
+        logger.exception("kvtide: cannot record; vLLM goes on")
+        return None
+
+
+def note(recording: Recording, request) -> None:
+    """A request, or a turn of a session whose client sends its input in parts, has ended."""
+    lora = request.lora_request
+    recording.ended(
+        request.request_id,
+        request.num_prompt_tokens,
+        request.num_output_tokens,
+        hashes=request.block_hashes,
+        tokens=request.prompt_token_ids,
+        # vLLM's smaller is more urgent, kvtide's larger.
+        priority=-request.priority if request.priority else None,
+        # Whom vLLM keeps apart by itself.
+        tenant=lora.lora_name if lora else None,
+        cache_salt=request.cache_salt or None,
+        aborted=request.status.name == "FINISHED_ABORTED",
+    )
 
 
 class TideMixin:
     """Around vLLM's scheduler: what is called, and when."""
 
     kvtide: Tide | None = None
+    kvtide_recording: Recording | None = None
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.kvtide = attach(self)
+        self.kvtide, self.kvtide_recording = attach(self)
 
     def schedule(self, *args, **kwargs):
         tide = self.kvtide
@@ -85,9 +132,22 @@ class TideMixin:
                 tide.arrived(request)
             except Exception:
                 tide.pilot.failed("arrived")
+        recording = self.kvtide_recording
+        if is_new and recording is not None:
+            try:
+                recording.arrived(request.request_id, request.arrival_time)
+            except Exception:
+                recording.failed("record")
         return result
 
     def _update_request_as_session(self, session, *args, **kwargs):
+        recording = self.kvtide_recording
+        if recording is not None:
+            try:
+                # The turn before, of which nothing is left afterwards.
+                note(recording, session)
+            except Exception:
+                recording.failed("record")
         result = super()._update_request_as_session(session, *args, **kwargs)
         tide = self.kvtide
         if tide is not None:
@@ -95,6 +155,11 @@ class TideMixin:
                 tide.went_on(session)
             except Exception:
                 tide.pilot.failed("went_on")
+        if recording is not None:
+            try:
+                recording.arrived(session.request_id, session.arrival_time)
+            except Exception:
+                recording.failed("record")
         return result
 
     def _request_blocks_can_be_freed(self, request, *args, **kwargs):
@@ -123,7 +188,22 @@ class TideMixin:
                 tide.freed(request)
             except Exception:
                 tide.pilot.failed("freed")
+        recording = self.kvtide_recording
+        if recording is not None:
+            try:
+                note(recording, request)
+            except Exception:
+                recording.failed("record")
         return super()._free_request(request, *args, **kwargs)
+
+    def shutdown(self, *args, **kwargs):
+        recording, self.kvtide_recording = self.kvtide_recording, None
+        if recording is not None:
+            try:
+                recording.close()
+            except Exception:
+                recording.failed("record")
+        return super().shutdown(*args, **kwargs)
 
 
 _classes: dict[str, type] = {}

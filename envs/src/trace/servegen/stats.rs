@@ -114,7 +114,8 @@ impl ServeGenStats {
 }
 
 impl LengthStats {
-    fn of(mut tokens: Vec<f64>, mean: f64) -> LengthStats {
+    /// Of lengths drawn, whose true mean is known.
+    pub(in crate::trace) fn of(mut tokens: Vec<f64>, mean: f64) -> LengthStats {
         tokens.sort_by(f64::total_cmp);
         let at = |p| percentile(&tokens, p);
         LengthStats { mean, p50: at(50.0), p90: at(90.0), p95: at(95.0), p99: at(99.0), max: at(100.0) }
