@@ -71,6 +71,8 @@ pub struct Comparison {
 pub struct AtLoad {
     /// The load.
     pub load: f64,
+    /// Requests offered a second, the mean over draws; `None` in a closed loop.
+    pub offered_rps: Option<f64>,
     /// Draws that were run at it.
     pub runs: usize,
     /// Mean share of requests that met every target.
@@ -178,6 +180,7 @@ impl<'a> Loaded<'a> {
         let times = wait.zip(longest_wait_ms(&theirs)).filter(|(_, theirs)| *theirs > 0.0);
         AtLoad {
             load: self.load,
+            offered_rps: mean_of(&rows, |row| row.offered_rps),
             runs: rows.len(),
             slo_attainment: self.resampling.interval(&pairs(&served, &served), attainment),
             ttft_p99_ms: ttft_p99_ms(&rows),

@@ -163,6 +163,8 @@ pub struct FoundLoad {
     pub load: Option<f64>,
     /// What the default attains there.
     pub attained: Option<f64>,
+    /// Requests offered a second there, the mean over draws; `None` in a closed loop.
+    pub offered_rps: Option<f64>,
 }
 
 /// A load this far from its target is no answer.
@@ -208,9 +210,29 @@ pub fn find_loads(
         // At a crossing it is as near as it gets; elsewhere there may be nothing to be near to.
         let is_near = |attained: &f64| matches!(crossing, Crossing::At(_)) || (attained - target).abs() <= NEAR;
         let attained = attained.filter(is_near);
-        found.push(FoundLoad { target, load: attained.map(|_| load), attained });
+        let load = attained.map(|_| load);
+        let offered_rps = load.map_or(Ok(None), |load| offered_rps(world, window, seeds, load))?;
+        found.push(FoundLoad { target, load, attained, offered_rps });
     }
     Ok(Some(found))
+}
+
+/// Requests offered a second, the mean over draws.
+fn offered_rps(
+    world: &World,
+    window: Option<Window>,
+    seeds: &[u64],
+    load: f64,
+) -> Result<Option<f64>, MatrixError> {
+    let mut sum = 0.0;
+    for &seed in seeds {
+        let draw = world.draw(&Draw { window, load, seed });
+        let workload =
+            draw.map_err(|error| MatrixError::Draw { window: window_name(window), load, seed, error })?;
+        let Some(rate) = world.offered_rps(&workload) else { return Ok(None) };
+        sum += rate;
+    }
+    Ok(Some(sum / seeds.len().max(1) as f64))
 }
 
 /// What the engine's default attains on one draw.

@@ -242,16 +242,24 @@ impl Job<'_> {
         chosen: Option<&'b Controls>,
         summaries: Vec<Summary>,
     ) -> impl Iterator<Item = RunRow> + 'b {
-        self.draws.iter().zip(summaries).map(move |((seed, _), summary)| RunRow {
+        let node = self.world.node_at(self.cell.load);
+        self.draws.iter().zip(summaries).map(move |((seed, workload), summary)| RunRow {
             policy: name.clone(),
             chosen: chosen.map(|controls| PolicySpec::Fixed(*controls)),
             trace: self.world.trace.clone(),
             recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),
+            engine: Some(node.engine.engine.name().to_owned()),
+            host: Some(node.host.name.to_owned()),
+            set: self.world.asked.set.clone(),
+            options: self.world.asked.options.clone(),
             window: window_name(self.cell.window),
             load: self.cell.load,
+            clients: node.clients,
+            offered_rps: self.world.offered_rps(workload),
             seed: *seed,
             slo: self.world.node.slo.to_string(),
+            kvtide: Some(env!("CARGO_PKG_VERSION").to_owned()),
             summary,
         })
     }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::agent::{EpisodeSummary, GenerationReport, IterationReport, Losses, SearchState};
 
 pub use generation::GenerationRecord;
-pub(crate) use jsonl::Envelope;
+pub(crate) use jsonl::{Envelope, OwnedEnvelope};
 pub use jsonl::JsonLines;
 pub use progress::Progress;
 pub use rate::RateMeter;

@@ -3,6 +3,7 @@
 mod spec;
 mod written;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,6 +98,18 @@ pub struct World {
     pub trace: String,
     /// What blocks are made of.
     pub memory: MemorySource,
+    /// What was asked for that is not so by default.
+    pub asked: AskedFor,
+}
+
+/// What was asked for that is not so by default, as it was written. What results name anyway (traffic, deployment, engine, host,
+/// targets, clients) is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AskedFor {
+    /// `--set`: of the engine and of the hardware, by key.
+    pub set: BTreeMap<String, String>,
+    /// Other options, by name.
+    pub options: BTreeMap<String, String>,
 }
 
 impl World {
@@ -127,7 +140,7 @@ impl World {
                 (WorkloadSource::Synthetic(*spec), spec.to_string())
             }
         };
-        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled })
+        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled, asked: AskedFor::default() })
     }
 
     /// How long the traffic lasts at load 1.
@@ -154,6 +167,12 @@ impl World {
     /// The node at a load: in a closed loop the load multiplies its clients.
     pub fn node_at(&self, load: f64) -> NodeConfig {
         self.node.clone().at_load(load)
+    }
+
+    /// Requests that `workload` offers a second; none in a closed loop, and none where all come at once.
+    pub fn offered_rps(&self, workload: &Workload) -> Option<f64> {
+        let is_open = self.node.clients.is_none() && !workload.is_at_once();
+        is_open.then(|| workload.rate_rps())
     }
 
     /// Whether different seeds give different requests at this load.
