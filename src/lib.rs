@@ -13,7 +13,7 @@
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
 //! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`mod@bench`] measures how fast all of it is;
-//! [`cli`] is the command line over all of them.
+//! [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
 #[macro_use]
 mod say;
@@ -35,5 +35,6 @@ pub mod plot;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod text;
 pub mod train;
 pub mod world;

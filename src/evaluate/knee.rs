@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::matrix::{MatrixError, Watch, window_name};
+use super::watch::Budget;
 use crate::policy::PolicySpec;
 use crate::world::{Draw, World};
 
@@ -14,6 +15,8 @@ use crate::world::{Draw, World};
 const MAX_FACTOR: f64 = 1024.0;
 /// Halvings of the bracket, in logarithms: 2 ^ (1 / 2 ^ 6) is 1.1 %.
 const HALVINGS: u32 = 6;
+/// How often a search looks, about: some factors of 2, the halvings, and once at what it found.
+pub(super) const LOOKS: usize = 3 + HALVINGS as usize + 1;
 /// The seed of [`knee`]; results are judged on others.
 const SEED: u64 = 0;
 
@@ -183,15 +186,16 @@ pub fn find_loads(
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<FoundLoad>>, MatrixError> {
+    let budget = Budget::new(watch, targets.len() * LOOKS * seeds.len());
     let mut look = |load: f64| -> Result<Option<Probe>, MatrixError> {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let seeds = if world.depends_on_seed(load) { seeds } else { &seeds[..seeds.len().min(1)] };
-        watch.planned(seeds.len());
+        budget.planned(seeds.len());
         let looked = seeds.par_iter().map(|&seed| {
             let probe = attained_by_default(world, &Draw { window, load, seed });
-            watch.done();
+            budget.done();
             probe
         });
         let probes = looked.collect::<Result<Vec<Probe>, MatrixError>>()?;

@@ -19,7 +19,7 @@ use crate::agent::{EpisodeSummary, GenerationReport, IterationReport, Losses, Se
 pub use generation::GenerationRecord;
 pub(crate) use jsonl::{Envelope, OwnedEnvelope};
 pub use jsonl::JsonLines;
-pub use progress::Progress;
+pub use progress::{LINE_SECONDS, Progress, progress_line};
 pub use rate::RateMeter;
 pub use tensorboard::TensorBoard;
 
