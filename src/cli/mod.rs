@@ -12,6 +12,7 @@ mod export;
 mod inspect;
 mod man;
 mod replay;
+mod run_folder;
 mod simulate;
 mod topics;
 mod trace;
@@ -51,13 +52,14 @@ Exit codes: 0 done; 1 a check failed, the answer is no; 2 an error; 130 interrup
 
 /// What is said to who asks for nothing.
 const NOTHING_ASKED: &str = "\
-kvtide simulates an LLM serving engine on your traffic, and makes a policy that beats its fixed watermark.
+kvtide simulates an LLM serving engine on your traffic and makes a policy that
+beats its fixed watermark.
 
-  kvtide trace stats trace.csv                                  what is in a recorded workload
-  kvtide simulate --workload chat:rate=2,duration=600           serve traffic, recorded or generated
-  kvtide inspect policy.kvt                                     what a decision table does, in words
+  kvtide trace stats trace.csv                          what is in your traffic
+  kvtide simulate --workload chat:rate=2,duration=600   serve traffic, yours or not
+  kvtide WHOLE_WAY    from traffic to a policy, judged
 
-kvtide --help lists every command, kvtide COMMAND --help its options and examples.";
+kvtide --help lists every command, kvtide COMMAND --help its options.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -154,7 +156,9 @@ fn build() -> String {
 fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
     let Some(command) = command else {
         // As after any command line that cannot be done.
-        say::line(Level::Quiet, format_args!("{NOTHING_ASKED}"));
+        let tunes = command_line().find_subcommand("tune").is_some();
+        let whole_way = format!("{:34}", if tunes { "tune trace.csv" } else { "demo" });
+        say::line(Level::Quiet, format_args!("{}", NOTHING_ASKED.replace("WHOLE_WAY   ", &whole_way)));
         return Err(usage::Said.into());
     };
     match command {

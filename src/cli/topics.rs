@@ -6,6 +6,8 @@ use kvtide_envs::deploy::{Hardware, Model, describe_settings};
 use kvtide_envs::sched::Slo;
 use kvtide_runtime::{Choices, Head, Host};
 
+use crate::text::{labelled, wrapped};
+
 /// The topics there are.
 pub(super) const TOPICS: [&str; 6] = ["env", "host", "policy", "set", "slo", "workload"];
 
@@ -34,17 +36,20 @@ pub(super) const POLICIES: [(&str, &str); 10] = [
     ("oracle", "the same with the true lengths; nobody can run it"),
 ];
 
-/// What is to be known of a topic; `None` if it is none.
-pub(super) fn text(topic: &str) -> Option<String> {
-    match topic {
+/// What is to be known of a topic, at most `width` columns wide; `None` if it is none.
+pub(super) fn text(topic: &str, width: usize) -> Option<String> {
+    let text = match topic {
+        // The list of settings is a table of its own.
+        "set" => return Some(describe_settings()),
         "env" => Some(env()),
         "host" => Some(hosts()),
-        "policy" => Some(policies()),
-        "set" => Some(describe_settings()),
+        "policy" => Some(policies(width)),
         "slo" => Some(slo()),
         "workload" => Some(workloads()),
         _ => None,
-    }
+    };
+    // What stands in columns is as wide as it may be already.
+    text.map(|text| wrapped(&text, width, 0))
 }
 
 fn env() -> String {
@@ -69,10 +74,10 @@ fn hosts() -> String {
     text
 }
 
-fn policies() -> String {
+fn policies(width: usize) -> String {
     let mut text = String::from("--policy POLICY: who decides. Repeatable.\n\n");
     for (name, meaning) in POLICIES {
-        let _ = writeln!(text, "  {name:23}{meaning}");
+        text.push_str(&labelled(&format!("  {name}"), meaning, 25, width));
     }
     text.push_str("\nfixed, past-future and oracle take heads after commas:\n\n");
     for head in Head::ALL.into_iter().filter(|&head| head != Head::Watermark) {
@@ -87,7 +92,7 @@ fn policies() -> String {
 fn slo() -> String {
     format!(
         "--slo TARGETS: a request is attained if it meets all of them at once.\n\n\
-         ttft:MS,tpot:MS[,stall:MS]: time to the first token, mean time per token after it, longest gap between tokens, in\n\
+         ttft:MS,tpot:MS[,stall:MS]: time to the first token, mean time per token after it, longest gap between tokens, in \
          milliseconds, as in ttft:2000,tpot:100,stall:3000. Or a class: {}.\n",
         Slo::class_names().collect::<Vec<_>>().join(", ")
     )
@@ -102,7 +107,7 @@ fn workloads() -> String {
         "\n  rate=R       requests a second (agentic: sessions that start)\n  \
            duration=D   how long: 600, 600s, 10m, 1h; or\n  \
            n=N          how many requests\n  \
-           cv=CV        burstiness: coefficient of variation of the time between arrivals, 0 to 20 (1: Poisson)\n  \
+           cv=CV        burstiness: coefficient of variation of gaps, 0 to 20\n  \
            lengths=F    what lengths are multiplied by: 0.5, or PROMPT:OUTPUT\n  \
            seed=S       another draw\n  \
            in, out, spread; in_p95, out_p95   mean tokens, and how they vary, of uniform and lognormal\n",
@@ -131,7 +136,11 @@ mod tests {
 
     #[test]
     fn every_topic_has_a_text() {
-        assert!(TOPICS.iter().all(|topic| text(topic).is_some_and(|text| text.ends_with('\n'))));
-        assert_eq!(text("weather"), None);
+        for topic in TOPICS.iter().filter(|topic| **topic != "set") {
+            let text = text(topic, 80).unwrap();
+            assert!(text.ends_with('\n') && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+        assert!(text("set", 80).is_some_and(|text| text.contains("num_gpu_blocks")));
+        assert_eq!(text("weather", 80), None);
     }
 }

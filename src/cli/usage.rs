@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::output::Output;
 use super::{Exit, topics};
-use crate::text::{self, wrapped};
+use crate::text;
 
 /// Ends the process's work on a command line that clap did not take. A wrong value is an error as any other: one line that says
 /// which option, what stood there and what would do. `--set help` lists what can be set, `kvtide help set` as well, and so with
@@ -43,10 +43,7 @@ fn asked_for_help() -> Option<String> {
 }
 
 fn tell(topic: &str) -> anyhow::Result<Exit> {
-    let text = topics::text(topic).unwrap_or_default();
-    // The list of settings is a table of its own.
-    let text = if topic == "set" { text } else { wrapped(&text, text::width(), 4) };
-    Output::new().text(&text)?;
+    Output::new().text(&topics::text(topic, text::width()).unwrap_or_default())?;
     Ok(Exit::Done)
 }
 

@@ -69,6 +69,20 @@ pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     out
 }
 
+/// `label`, and from column `at` on `text`, in lines of at most `width` columns.
+pub fn labelled(label: &str, text: &str, at: usize, width: usize) -> String {
+    let pad = " ".repeat(at.saturating_sub(columns(label) + 1));
+    let body = wrapped(text, width.saturating_sub(at).max(LEAST_WIDTH / 2), 0);
+    let mut lines = body.lines();
+    let mut out = format!("{label}{pad} {}\n", lines.next().unwrap_or_default());
+    for line in lines {
+        out.push_str(&" ".repeat(at));
+        out.push_str(line);
+        out.push('\n');
+    }
+    out
+}
+
 /// `text` in at most `width` columns, its end cut off if it takes more.
 pub fn shortened(text: &str, width: usize) -> String {
     if columns(text) <= width {
@@ -95,6 +109,13 @@ mod tests {
         assert_eq!(wrapped("one\ntwo", 80, 2), "one\ntwo\n");
         // Two spaces between words stay two where they fit.
         assert_eq!(wrapped("a  b", 80, 0), "a  b\n");
+    }
+
+    #[test]
+    fn a_label_stands_beside_what_it_is_about() {
+        let text = labelled("made from", "one two three four five six seven", 12, 32);
+        assert_eq!(text, "made from   one two three four\n            five six seven\n");
+        assert_eq!(labelled("a", "b", 4, 80), "a   b\n");
     }
 
     #[test]
