@@ -31,12 +31,12 @@ impl Manifest {
         }
         told.push(("how good", self.how_good()));
         let at = printable(&path.display().to_string());
-        told.push(("make a table", format!("kvtide export --checkpoint {at} --out policy.kvt")));
+        told.push(("make table", format!("kvtide export --checkpoint {at} --out policy.kvt")));
         told.push((
             "judge it",
             format!("kvtide evaluate --trace TRACE --loads auto --policy default --policy best-fixed --policy checkpoint:{at}"),
         ));
-        told.into_iter().map(|(label, text)| labelled(label, &text, AT.max(label.len() + 1), width)).collect()
+        told.into_iter().map(|(label, text)| labelled(label, &text, AT, width)).collect()
     }
 
     /// How much it has learned from, and how.

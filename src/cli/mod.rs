@@ -28,6 +28,7 @@ use common::{args, handover, output, progress, stop, talk};
 
 use crate::agent::Tensors;
 use crate::say::{self, Level};
+use crate::text;
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
@@ -50,16 +51,22 @@ Values: kvtide help env|host|policy|set|slo|workload
 stdout is data, stderr is talk; --json gives JSON Lines, {\"type\":…,\"data\":…}.
 Exit codes: 0 done; 1 a check failed, the answer is no; 2 an error; 130 interrupted, what was finished is kept.";
 
-/// What is said to who asks for nothing.
-const NOTHING_ASKED: &str = "\
-kvtide simulates an LLM serving engine on your traffic and makes a policy that
-beats its fixed watermark.
-
-  kvtide trace stats trace.csv                          what is in your traffic
-  kvtide simulate --workload chat:rate=2,duration=600   serve traffic, yours or not
-  kvtide WHOLE_WAY    from traffic to a policy, judged
-
-kvtide --help lists every command, kvtide COMMAND --help its options.";
+/// What is said to who asks for nothing: the commands most of those who know nothing yet want.
+fn nothing_asked() -> String {
+    let whole_way = if command_line().find_subcommand("tune").is_some() { "tune trace.csv" } else { "demo" };
+    let first = [
+        ("trace stats trace.csv", "what is in your traffic"),
+        ("simulate --workload chat:rate=2,duration=600", "serve traffic"),
+        (whole_way, "make a policy of it"),
+    ];
+    let lines = first.map(|(command, what)| text::labelled(&format!("  kvtide {command}"), what, 55, text::PIPED_WIDTH));
+    format!(
+        "kvtide simulates an LLM serving engine on your traffic and makes a policy that\n\
+         beats its fixed watermark.\n\n{}\n\
+         kvtide --help lists every command, kvtide COMMAND --help its options.",
+        lines.concat()
+    )
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -156,9 +163,7 @@ fn build() -> String {
 fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
     let Some(command) = command else {
         // As after any command line that cannot be done.
-        let tunes = command_line().find_subcommand("tune").is_some();
-        let whole_way = format!("{:34}", if tunes { "tune trace.csv" } else { "demo" });
-        say::line(Level::Quiet, format_args!("{}", NOTHING_ASKED.replace("WHOLE_WAY   ", &whole_way)));
+        say::line(Level::Quiet, format_args!("{}", nothing_asked()));
         return Err(usage::Said.into());
     };
     match command {

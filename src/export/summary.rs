@@ -5,7 +5,7 @@ use std::path::Path;
 use kvtide_runtime::format::TableFile;
 use kvtide_runtime::{Head, TreeNode};
 
-use super::rules::{KnownNames, leaves, short};
+use super::rules::{KnownNames, leaves};
 use super::words;
 use crate::text::{labelled, printable};
 
@@ -142,11 +142,11 @@ impl TableText<'_> {
         }
     }
 
-    /// `the oldest wait is above 0.2489 TTFT targets`.
+    /// `the oldest wait > 0.2489 TTFT targets`.
     fn condition(&self, Condition { feature, threshold, greater }: &Condition) -> String {
         let unit = self.names.spec(*feature).map_or("", |spec| spec.unit);
         let side = if *greater { ">" } else { "≤" };
-        format!("{} {side} {} {unit}", self.feature(*feature), short(*threshold)).trim_end().to_owned()
+        format!("{} {side} {}", self.feature(*feature), words::amount(*threshold, unit))
     }
 
     fn in_doubt(&self) -> String {

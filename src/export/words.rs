@@ -2,6 +2,8 @@
 
 use kvtide_runtime::{FEATURES, Head, NUM_FEATURES};
 
+use super::rules::short;
+
 /// Each feature in words, in their order.
 const FEATURE_WORDS: [&str; NUM_FEATURES] = [
     "free blocks",
@@ -48,6 +50,19 @@ pub(super) fn feature_named(name: &str) -> Option<&'static str> {
     FEATURE_WORDS.get(index).copied()
 }
 
+/// A value of a feature with its unit: shares in per cent.
+pub(super) fn amount(value: f32, unit: &str) -> String {
+    match unit {
+        "fraction" => format!("{} %", short(value * 100.0)),
+        "pool" => format!("{} % of the pool", short(value * 100.0)),
+        "host pool" => format!("{} % of the host's pool", short(value * 100.0)),
+        "slots" => format!("{} % of max_num_seqs", short(value * 100.0)),
+        "budget" => format!("{} × max_num_batched_tokens", short(value)),
+        "outputs" => format!("{} × the mean answer", short(value)),
+        unit => format!("{} {unit}", short(value)).trim_end().to_owned(),
+    }
+}
+
 /// What a choice does: `leaves 2 % free`, `admits in order of arrival`.
 pub(super) fn choice(head: Head, name: &str) -> String {
     match (head, name) {
@@ -91,6 +106,14 @@ mod tests {
         assert_eq!(choice(Head::Watermark, "0.02"), "leaves 2 % free");
         assert_eq!(choice(Head::Watermark, "0.005"), "leaves 0.5 % free");
         assert_eq!(choice(Head::Watermark, "#9"), "watermark #9");
+    }
+
+    #[test]
+    fn shares_are_told_in_per_cent() {
+        assert_eq!(amount(0.6202, "fraction"), "62.02 %");
+        assert_eq!(amount(0.25, "TTFT targets"), "0.25 TTFT targets");
+        assert_eq!(amount(0.25, ""), "0.25");
+        assert!(FEATURES.iter().all(|spec| amount(0.5, spec.unit).len() > 3));
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
             if is_first {
                 is_first = false;
             } else if at + 1 + wide > width {
+                out.truncate(out.trim_end_matches(' ').len());
                 out.push('\n');
                 at = lead + indent;
                 out.push_str(&" ".repeat(at));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
+use kvtide_envs::deploy::{Deployment, DeploymentError, Hardware, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -128,9 +128,13 @@ impl World {
                 let replay = *replay;
                 let source = match Trace::open(path, sessions)? {
                     Trace::Requests(reader) => {
+                        detail!("{}: read as {}, {}", path.display(), reader.format(), reader.compression());
                         WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
                     }
-                    Trace::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
+                    Trace::Clients(clients) => {
+                        detail!("{}: read as statistics of clients", path.display());
+                        WorkloadSource::Clients { clients: Arc::new(clients), replay }
+                    }
                 };
                 (source, replayed_name(path, &replay))
             }
@@ -141,6 +145,50 @@ impl World {
             }
         };
         Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled, asked: AskedFor::default() })
+    }
+
+    /// Says with what will be simulated, to who asked for it.
+    fn in_detail(&self) {
+        let NodeConfig { engine, slo, host, .. } = &self.node;
+        let span = self.span().map_or_else(|_| "unknown".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
+        match &self.source {
+            WorkloadSource::Replay { trace, .. } => {
+                detail!("traffic: {}, {} requests over {span}, {:.2} req/s at load 1", self.trace, trace.requests().len(), trace.rate_rps());
+            }
+            _ => detail!("traffic: {} over {span}", self.trace),
+        }
+        detail!(
+            "engine {}, host {}: {} blocks of {} tokens, {} on the host; at most {} requests and {} tokens a step, {} tokens a \
+             sequence; prefix cache {}, asynchronous {}; targets {slo}",
+            engine.engine.name(),
+            host.name,
+            engine.num_gpu_blocks,
+            engine.block_size,
+            engine.num_cpu_blocks,
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.max_model_len,
+            if engine.enable_prefix_caching { "on" } else { "off" },
+            if engine.async_scheduling { "on" } else { "off" },
+        );
+        let hardware = &self.deployment.hardware;
+        let from = match (&hardware.kernels, Hardware::named(&hardware.name)) {
+            (Some(_), _) => "measured kernels",
+            (None, Some(_)) => "the data sheet and engineering defaults",
+            (None, None) => "the profile given",
+        };
+        detail!(
+            "{}: {:.1} TFLOP/s at {:.0} %, {:.0} GB/s at {:.0} %, {:.2} ms a step beside; from {from}",
+            self.deployment.name(),
+            hardware.peak_flops * 1e-12,
+            hardware.compute_efficiency * 100.0,
+            hardware.peak_bandwidth * 1e-9,
+            hardware.bandwidth_efficiency * 100.0,
+            hardware.step_overhead * 1e3,
+        );
+        for (name, value) in self.asked.set.iter().chain(&self.asked.options) {
+            detail!("asked for: {name} = {value}");
+        }
     }
 
     /// How long the traffic lasts at load 1.

@@ -174,7 +174,9 @@ impl WorldSpec {
         // The traffic first: it is what is wrong most often, and a device takes a while.
         let world = World::new(&self.traffic()?, deployment, node, self.interval)?;
         let memory = device::memory(kind, &world.deployment, &world.node.engine)?;
-        Ok(World { memory, asked: self.asked(), ..world })
+        let world = World { memory, asked: self.asked(), ..world };
+        world.in_detail();
+        Ok(world)
     }
 
     /// What is not as it is where nothing is said.
