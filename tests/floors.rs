@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
 const FLOORS: [&[&str]; 11] = [
-    &["bootstrap", "device", "plot", "text"],
+    &["bootstrap", "device", "plot", "say", "text"],
     &["world"],
     &["constant"],
     &["agent"],

@@ -155,7 +155,8 @@ fn values_are_explained_where_they_are_asked_for() {
 fn shells_are_offered_commands_options_and_values() {
     let folder = tempdir().unwrap();
     for (shell, part) in [("bash", "complete -F _kvtide"), ("zsh", "#compdef kvtide"), ("fish", "complete -c kvtide")] {
-        let script = done(folder.path(), &["completions", shell]).stdout;
+        // Zsh's has colons behind backslashes.
+        let script = done(folder.path(), &["completions", shell]).stdout.replace("\\:", ":");
         for part in [part, "best-static", "llama-3-8b@rtx-4090", "real-time", "sglang-0.5", "chat:rate=2,duration=600"] {
             assert!(script.contains(part), "{shell}: {part}");
         }

@@ -162,7 +162,9 @@ fn times_text(summary: &Summary, width: usize) -> String {
         return String::new();
     }
     let mut table = TextTable::new(columns);
-    rows.into_iter().for_each(|row| table.row(row));
+    for row in rows {
+        table.row(row);
+    }
     table.render(width)
 }
 

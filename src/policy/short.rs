@@ -14,8 +14,8 @@ pub fn short_names(names: &[&PolicyName]) -> Vec<String> {
     let mut taken: Vec<String> = Vec::new();
     for name in names {
         // Of equals, more of the path; where that is too long, a number.
-        let tried = (1..=MOST_PARTS).map(|parts| candidate(name, parts));
-        let fitting = tried.filter(|short| text::columns(short) <= MOST_COLUMNS && !taken.contains(short)).next();
+        let mut tried = (1..=MOST_PARTS).map(|parts| candidate(name, parts));
+        let fitting = tried.find(|short| text::columns(short) <= MOST_COLUMNS && !taken.contains(short));
         let short = fitting.unwrap_or_else(|| numbered(&candidate(name, 1), &taken));
         taken.push(short);
     }
@@ -65,7 +65,8 @@ fn numbered(name: &str, taken: &[String]) -> String {
         return cut;
     }
     let with = |number: usize| format!("{}#{number}", text::shortened(name, MOST_COLUMNS - 3));
-    (2..).map(with).find(|short| !taken.contains(short)).unwrap_or(cut)
+    // One of so many is free.
+    (2..taken.len() + 3).map(with).find(|short| !taken.contains(short)).unwrap_or(cut)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Calibration: reading a measured run, fitting constants that are known, seeing nothing of the future, and a real run.
 
 mod fitting;
-pub mod made_up;
+mod made_up;
 mod reading;
 mod real;
