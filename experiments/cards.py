@@ -38,12 +38,14 @@ SCENARIOS = {
 
 
 def inspected(name):
-    """Metadata of a table, and its first line."""
+    """Metadata of a table, with its size and its heads."""
     shown = subprocess.run(
-        [KVTIDE, "inspect", str(CHECKPOINTS / name / "policy.kvt")], capture_output=True, text=True, check=True
+        [KVTIDE, "inspect", str(CHECKPOINTS / name / "policy.kvt"), "--json"], capture_output=True, text=True, check=True
     ).stdout
-    pairs = (line.split(None, 1) for line in shown.splitlines() if len(line.split(None, 1)) == 2)
-    return {key: value.strip() for key, value in pairs}
+    table = json.loads(shown)["data"]
+    heads = next(list(node["leaf"]) for node in table["nodes"] if "leaf" in node)
+    order = [head for head in ("watermark", "victim", "preemption", "admission") if head in heads]
+    return table["metadata"] | {"profile": f"{table['profile']} ({', '.join(order)})"}
 
 
 def off_road(name):

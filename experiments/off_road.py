@@ -59,10 +59,10 @@ class Table:
 
     def __init__(self, name):
         self.name, self.path = name, f"checkpoints/{name}/policy.kvt"
-        shown = subprocess.run([KVTIDE, "inspect", self.path], capture_output=True, text=True)
+        shown = subprocess.run([KVTIDE, "inspect", self.path, "--json"], capture_output=True, text=True)
         if shown.returncode:
             sys.exit(f"{shlex.join(shown.args)}: {shown.stderr.strip()}")
-        said = dict(line.split(None, 1) for line in shown.stdout.splitlines() if len(line.split(None, 1)) == 2)
+        said = json.loads(shown.stdout)["data"]["metadata"]
         if "fallback" not in said:
             sys.exit(f"{self.path} does not say what it falls back to; export it again")
         self.constant = f"fixed:{said['fallback'].strip()}"
@@ -86,7 +86,14 @@ def judge(group, cell, found, tables):
         if run.returncode:
             sys.exit(f"{group} {cell}: {shlex.join(words)}\n{run.stderr}")
         mark.write_text(stamp)
-    return [json.loads(line) for line in kept.read_text().splitlines()]
+    return list(runs(kept.read_text()))
+
+
+def runs(text):
+    """The runs of JSON Lines, which had not always an envelope."""
+    for line in map(json.loads, text.splitlines()):
+        if line.get("type", "run") == "run":
+            yield line.get("data", line)
 
 
 def mean(values):

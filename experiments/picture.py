@@ -6,6 +6,8 @@ import pathlib
 import re
 import sys
 
+from table import of_comparisons
+
 RESULTS = pathlib.Path(__file__).parent / "results"
 TO = pathlib.Path(__file__).parent.parent / "docs" / "attainment.svg"
 PANELS = [
@@ -26,6 +28,10 @@ PANEL = (WIDTH - LEFT - 12 - GAP * (len(PANELS) - 1)) / len(PANELS)
 
 def at_loads(name):
     """Loads, and what each policy attains at each of them, in per cent."""
+    lines = RESULTS / f"{name}.jsonl"
+    if lines.exists() and (found := of_comparisons(lines)) is not None:
+        rows, loads = found
+        return [float(load) for load in loads], {policy: row["shares"] for policy, row in rows.items()}
     loads, rows, inside = [], {}, False
     for line in (RESULTS / f"{name}.txt").read_text().splitlines():
         if line.startswith("at load"):

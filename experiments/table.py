@@ -2,6 +2,7 @@
 
 What ships is the table, so a row is of a table; the checkpoint it was made from stands beside it.
 """
+import json
 import pathlib
 import re
 
@@ -24,8 +25,50 @@ def seconds(text):
     return float(value) * (0.001 if unit == "ms" else 1.0)
 
 
+def rest(of):
+    """`1 trace, 5 draws, 12 stretches`, as tables say it."""
+    if not of or "draws" not in of:
+        return "–"
+    parts = [(of["traces"], "trace", "s"), (of["draws"], "draw", "s"), (of.get("stretches"), "stretch", "es")]
+    return ", ".join(f"{count} {name}{'' if count == 1 else end}" for count, name, end in parts if count is not None)
+
+
+def percent_of(interval):
+    """`62 % [58, 66]`, as tables say it."""
+    if interval is None:
+        return "–"
+    whole = lambda share: int(share * 100 + (0.5 if share >= 0 else -0.5))  # noqa: E731
+    ends = "" if interval["low"] is None else f" [{whole(interval['low'])}, {whole(interval['high'])}]"
+    return f"{whole(interval['mean'])} %{ends}"
+
+
+def of_comparisons(path):
+    """What `read` gives, from the `comparison` lines of a file of results; `None` of a file that has none."""
+    lines = map(json.loads, path.read_text().splitlines())
+    compared = [line["data"] for line in lines if line.get("type") == "comparison"]
+    if not compared:
+        return None
+    rows = {}
+    for line in compared:
+        wait = lambda times: None if times is None else round(times, 2)  # noqa: E731
+        rows[line["policy"]] = dict(
+            attained=round(line["slo_attainment"] * 100, 1),
+            ttft=None if line["ttft_p99_ms"] is None else round(line["ttft_p99_ms"] / 1e3, 2),
+            evidence=rest(line["slo_attainment_mean"]),
+            fewer={against["than"]: percent_of(against["fewer_violations"]) for against in line["against"]},
+            waits=[wait(at["longest_wait_times"]) for at in line["loads"]],
+            shares=[round(at["slo_attainment"]["mean"] * 100, 1) for at in line["loads"] if at["slo_attainment"]],
+        )
+    return rows, [f"{at['load']:g}" for at in compared[0]["loads"]]
+
+
 def read(path):
-    """Rows by policy, with what each has fewer violations than and its longest wait at each load; `None` of an older form."""
+    """Rows by policy, with what each has fewer violations than and its longest wait at each load; `None` of an older form.
+
+    From the `comparison` lines beside the text, which came with the envelope, or from the text of before."""
+    lines = path.with_suffix(".jsonl")
+    if lines.exists() and (found := of_comparisons(lines)) is not None:
+        return found
     rows, references, loads, part = {}, [], [], ""
     text = path.read_text()
     if "violations over every load run" not in text:

@@ -31,11 +31,18 @@ done
 for table in checkpoints/*/policy.kvt; do
   cp "$table" "$new/tables/$(basename "$(dirname "$table")").kvt"
 done
+"$programs/kvtide" man --out "$new/man/man1" --quiet
+mkdir -p "$new/completions"
+"$programs/kvtide" completions bash > "$new/completions/kvtide.bash"
+"$programs/kvtide" completions zsh > "$new/completions/_kvtide"
+"$programs/kvtide" completions fish > "$new/completions/kvtide.fish"
 cat > "$new/README.txt" <<'TEXT'
 kvtide          the tool; it needs nothing else here but, to train by PPO, the two below
 kvtide-train    the same with libtorch, which kvtide hands over to when training starts
 lib/            libtorch (CPU) for kvtide-train
 tables/         decision tables that ship with kvtide: kvtide inspect tables/reasoning.kvt
+man/            pages of the manual: man -M man kvtide
+completions/    for bash, zsh and fish: source completions/kvtide.bash
 licenses/       of kvtide and of what is in lib/
 
 The folder can be copied anywhere. Start with: ./kvtide demo

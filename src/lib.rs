@@ -12,8 +12,8 @@
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
 //! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
-//! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve; [`mod@bench`] measures how fast all of it is;
-//! [`cli`] is the command line over all of them.
+//! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve;
+//! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
 #[macro_use]
 mod say;
@@ -36,5 +36,6 @@ pub mod policy;
 pub mod record;
 pub mod report;
 pub mod scrape;
+pub mod text;
 pub mod train;
 pub mod world;

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::{done, lines, refused};
 use kvtide_envs::calibrate::{
-    DeviceAbout, Direction, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, measure,
+    DeviceAbout, Direction, Measured, MeasurementPlan, Overlap, StepShape, TimedDevice, Timing, measure,
 };
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind};
@@ -51,14 +51,18 @@ impl TimedDevice for Sheet {
     }
 }
 
-#[test]
-fn timings_that_were_kept_give_a_profile_that_is_used() {
-    let folder = tempdir().unwrap();
+/// The timings of such a device.
+pub fn measured() -> Measured {
     let deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
     let engine = EngineConfig { num_cpu_blocks: 1024, ..deployment.engine(EngineKind::V1) };
     let mut sheet = Sheet(CostModel::new(&deployment, engine.block_size));
-    let measured = measure(&MeasurementPlan::new(&engine, 200, 1), &mut sheet, &mut |_| {}).unwrap();
-    fs::write(folder.path().join("timings.json"), serde_json::to_string(&measured).unwrap()).unwrap();
+    measure(&MeasurementPlan::new(&engine, 200, 1), &mut sheet, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn timings_that_were_kept_give_a_profile_that_is_used() {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("timings.json"), serde_json::to_string(&measured()).unwrap()).unwrap();
 
     // Fitted to a card of other numbers, the timings' own come out.
     let arguments =
@@ -70,6 +74,7 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
         "{fitted}"
     );
     let bandwidth = fitted["hardware"]["pcie_bandwidth"].as_f64().unwrap();
+    let deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
     assert!((bandwidth / deployment.hardware.pcie_bandwidth - 1.0).abs() < 0.02, "{bandwidth}");
     assert!(run.stderr.contains("profile written to mine.toml: use it with --env llama-3-8b@mine.toml"));
     let profile = fs::read_to_string(folder.path().join("mine.toml")).unwrap();

@@ -108,7 +108,7 @@ fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[RunRow], table: &Pa
     files::replace(&results, lines.as_bytes()).with_context(|| format!("cannot write {}", results.display()))?;
     let comparisons = compare(rows, &PolicySpec::BestFixed.into(), &[]);
     let mut output = Output::new();
-    output.text(&render(&comparisons, &[]))?;
+    output.text(&render(&comparisons, &[], crate::text::width()))?;
     output.text(&in_words(&comparisons))?;
     output.text(&demo.decide(world, table)?)?;
     output.line(&format!(

@@ -1,23 +1,22 @@
 //! `kvtide evaluate`.
 
-use std::fs::File;
-use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Args;
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
-use super::output::Output;
+use super::output::{Lines, Output};
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    Comparison, FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
+    FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
+use crate::text::{self, printable, wrapped};
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -44,7 +43,7 @@ pub(super) struct EvaluateArgs {
     /// Also write a page with tables, charts and a timeline to this file: one file of HTML, nothing is fetched.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Also write every run to this file, one JSON object a line, as runs finish.
+    /// Also write to this file what --json writes to stdout: the same lines, each as soon as it is known.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
@@ -66,19 +65,23 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     args.report.as_deref().map(report::check_folder).transpose()?;
     let made_on = report::today()?;
     let bar = Runs::new();
+    bar.phase("looking for loads");
     let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
         return Ok(Exit::Interrupted);
     };
+    bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     simulate::warn_of_idle_seeds(&world, &matrix);
     for doubt in doubts(&world, &matrix, &args.policies)? {
         warn!("{doubt}");
     }
-    let (rows, cells) = served(args, &world, &matrix, &found, &bar, stop)?;
+    let mut lines = Lines::new(args.json, args.out.as_deref())?;
+    let (rows, cells) = served(&mut lines, &world, &matrix, &found, &bar, stop)?;
     // Whatever ended the runs, what is finished is compared.
     let mut comparisons = compare(&rows, &reference, &versus);
     let mut is_whole = matches!(cells, Ok(cells) if cells == matrix.cells());
     if args.capacity && is_whole {
+        bar.phase("looking for capacity");
         is_whole = bisect_capacities(&world, &matrix, &mut comparisons, &bar, stop)?;
     }
     drop(bar);
@@ -86,7 +89,10 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let (world, matrix, found) = (&world, &matrix, &found[..]);
     let material =
         ReportInput { command, made_on, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
-    show(args.json, &material)?;
+    comparisons.iter().try_for_each(|comparison| lines.write("comparison", comparison))?;
+    if !args.json {
+        show(&material)?;
+    }
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
         report::write(path, &material)?;
@@ -117,56 +123,47 @@ fn compared(args: &EvaluateArgs, policies: &[(PolicyName, Subject)]) -> anyhow::
 
 /// Every run, written and printed as it finishes, and how many cells were finished, or why not all.
 fn served(
-    args: &EvaluateArgs,
+    lines: &mut Lines,
     world: &World,
     matrix: &Matrix,
     found: &[FoundLoad],
     bar: &Runs,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Vec<RunRow>, Result<usize, MatrixError>)> {
-    let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-    let mut file = args.out.as_deref().map(create).transpose()?;
-    let mut output = Output::new();
-    if args.json {
-        found.iter().try_for_each(|found| output.json("load", found))?;
-    }
+    found.iter().try_for_each(|found| lines.write("load", found))?;
     let (mut rows, mut written) = (Vec::new(), Ok(()));
     let cells = run_matrix(world, matrix, bar, stop, &mut |finished| {
         rows.extend_from_slice(finished);
-        written = finished.iter().try_for_each(|row| {
-            if let Some(file) = &mut file {
-                writeln!(file, "{}", serde_json::to_string(row)?)?;
-            }
-            if args.json { output.json("run", row) } else { Ok(()) }
-        });
+        written = finished.iter().try_for_each(|row| lines.write("run", row));
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     written.map(|()| (rows, cells))
 }
 
 /// Prints the comparison.
-fn show(json: bool, material: &ReportInput<'_>) -> anyhow::Result<()> {
+fn show(material: &ReportInput<'_>) -> anyhow::Result<()> {
     let ReportInput { world, matrix, found, versus, comparisons, .. } = material;
     let mut output = Output::new();
-    if json {
-        return comparisons.iter().try_for_each(|comparison: &Comparison| output.json("comparison", comparison));
-    }
     if comparisons.is_empty() {
         return Ok(());
     }
-    output.line(&format!(
-        "{} on {}, {}, {} windows x {} loads x {} seeds",
-        world.trace,
+    let several = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut head = format!(
+        "{} on {}, {}, {}, {}, {}\n",
+        printable(&world.trace),
         world.deployment.name(),
         world.node.slo,
-        matrix.windows.len(),
-        matrix.loads.len(),
-        matrix.seeds.len()
-    ))?;
+        several(matrix.windows.len(), "window"),
+        several(matrix.loads.len(), "load"),
+        several(matrix.seeds.len(), "seed")
+    );
     if !found.is_empty() {
-        output.line(&found_text(found))?;
+        head.push_str(&found_text(found));
+        head.push('\n');
     }
-    output.text(&render(comparisons, versus))
+    head.push('\n');
+    output.text(&wrapped(&head, text::width(), 2))?;
+    output.text(&render(comparisons, versus, text::width()))
 }
 
 /// This process's command line, as a shell would take it.

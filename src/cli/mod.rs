@@ -3,14 +3,19 @@
 mod bench;
 mod calibrate;
 mod common;
+mod completions;
 mod demo;
 mod evaluate;
+mod examples;
 mod explain;
 mod export;
 mod inspect;
+mod man;
 mod record;
 mod replay;
+mod run_folder;
 mod simulate;
+mod topics;
 mod trace;
 mod train;
 mod usage;
@@ -18,12 +23,13 @@ mod usage;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use common::{args, handover, output, progress, stop, talk};
 
 use crate::agent::Tensors;
 use crate::say::{self, Level};
+use crate::text;
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
@@ -36,7 +42,31 @@ struct Cli {
     #[arg(long, short, global = true)]
     verbose: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+}
+
+/// What stands beneath the tool's help.
+const AFTER_HELP: &str = "\
+Values: kvtide help env|host|policy|set|slo|workload
+
+stdout is data, stderr is talk; --json gives JSON Lines, {\"type\":…,\"data\":…}.
+Exit codes: 0 done; 1 a check failed, the answer is no; 2 an error; 130 interrupted, what was finished is kept.";
+
+/// What is said to who asks for nothing: the commands most of those who know nothing yet want.
+fn nothing_asked() -> String {
+    let whole_way = if command_line().find_subcommand("tune").is_some() { "tune trace.csv" } else { "demo" };
+    let first = [
+        ("trace stats trace.csv", "what is in your traffic"),
+        ("simulate --workload chat:rate=2,duration=600", "serve traffic"),
+        (whole_way, "make a policy of it"),
+    ];
+    let lines = first.map(|(command, what)| text::labelled(&format!("  kvtide {command}"), what, 55, text::PIPED_WIDTH));
+    format!(
+        "kvtide simulates an LLM serving engine on your traffic and makes a policy that\n\
+         beats its fixed watermark.\n\n{}\n\
+         kvtide --help lists every command, kvtide COMMAND --help its options.",
+        lines.concat()
+    )
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,6 +95,10 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Measure how fast simulator and training are on this machine, with the spread over repeats.
     Bench(bench::BenchArgs),
+    /// Write completions for a shell to stdout.
+    Completions(completions::CompletionsArgs),
+    /// Write pages of the manual.
+    Man(man::ManArgs),
 }
 
 impl Cli {
@@ -91,10 +125,10 @@ enum Exit {
 /// Runs the command line of this process. Training by PPO multiplies with `tensors`; without it, it is handed over to
 /// `kvtide-train`, which is this tool with it.
 pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
-    let result = match Cli::try_parse() {
+    let result = match asked() {
         Ok(cli) => {
             say::set_level(cli.level());
-            detail!("kvtide {}", env!("CARGO_PKG_VERSION"));
+            detail!("{}", build());
             command(cli.command, tensors)
         }
         Err(error) => usage::end(&error),
@@ -105,6 +139,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
         Ok(Exit::Interrupted) => ExitCode::from(130),
         // Whoever reads stdout has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<usage::Said>() => ExitCode::from(2),
         Err(error) => {
             say::line(Level::Quiet, format_args!("error: {}", one_line(&error)));
             ExitCode::from(2)
@@ -112,7 +147,28 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     }
 }
 
-fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+/// The command line of this tool, whole.
+fn command_line() -> clap::Command {
+    examples::with_examples(Cli::command().after_help(AFTER_HELP))
+}
+
+/// What this process is asked for.
+fn asked() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command_line().try_get_matches()?)
+}
+
+/// Which build this is, and on how much it runs.
+fn build() -> String {
+    let commit = option_env!("KVTIDE_COMMIT").map_or_else(String::new, |commit| format!(", commit {commit}"));
+    format!("kvtide {}{commit}; {} threads", env!("CARGO_PKG_VERSION"), rayon::current_num_threads())
+}
+
+fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+    let Some(command) = command else {
+        // As after any command line that cannot be done.
+        say::line(Level::Quiet, format_args!("{}", nothing_asked()));
+        return Err(usage::Said.into());
+    };
     match command {
         Command::Demo(args) => demo::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),
@@ -126,6 +182,8 @@ fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::R
         Command::Replay(args) => replay::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args, tensors),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }
 

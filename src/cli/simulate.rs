@@ -1,17 +1,17 @@
 //! `kvtide simulate`.
 
-use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use clap::Args;
-use kvtide_envs::metrics::Percentiles;
+use kvtide_envs::metrics::{Percentiles, Summary};
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
-use crate::evaluate::{Matrix, RunRow, run_matrix};
+use crate::evaluate::{Matrix, RunRow, rps, run_matrix};
 use crate::policy::PolicySpec;
+use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{World, WorldSpec};
 
 #[derive(Debug, Args)]
@@ -38,17 +38,19 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let bar = Runs::new();
+    bar.phase("looking for loads");
     let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop::on_interrupt())? else {
         bar.finish();
         return Ok(Exit::Interrupted);
     };
+    bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     warn_of_idle_seeds(&world, &matrix);
     let mut output = Output::new();
     if args.json {
         found.iter().try_for_each(|found| output.json("load", found))?;
     } else if !found.is_empty() {
-        output.line(&found_text(&found))?;
+        output.text(&wrapped(&found_text(&found), text::width(), 2))?;
     }
     let mut written = Ok(());
     let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |rows| {
@@ -72,61 +74,56 @@ pub(super) fn warn_of_idle_seeds(world: &World, matrix: &Matrix) {
 }
 
 fn print(output: &mut Output, row: &RunRow, json: bool) -> anyhow::Result<()> {
-    if json { output.json("run", row) } else { output.text(&render(row)) }
+    if json { output.json("run", row) } else { output.text(&render(row, text::width())) }
 }
 
-/// A run for people.
-fn render(row: &RunRow) -> String {
+/// A run for people, at most `width` columns wide.
+fn render(row: &RunRow, width: usize) -> String {
     let summary = &row.summary;
-    let mut text = String::new();
     let chosen = row.chosen.as_ref().map_or_else(String::new, |chosen| format!(" = {chosen}"));
-    let _ = writeln!(text, "{}{chosen}", row.policy);
-    let _ =
-        writeln!(text, "  {} on {}, window {}, load {}, seed {}", row.trace, row.env, row.window, row.load, row.seed);
-    let _ = writeln!(
-        text,
-        "  attained {:.1} % of {} requests ({}), {} completed, {} rejected, goodput {:.2} req/s",
-        summary.slo_attainment * 100.0,
-        summary.requests,
-        row.slo,
-        summary.completed,
-        summary.rejected,
-        summary.goodput_rps
-    );
-    let _ = writeln!(
-        text,
-        "  {:.0} output tokens/s over {:.1} s in {} steps, KV usage {:.1} %",
-        summary.output_tok_s,
-        summary.makespan_s,
-        summary.scheduler_steps,
-        summary.kv_usage_mean * 100.0
-    );
-    let times =
-        [("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms), ("ITL", summary.itl_ms), ("E2E", summary.e2e_ms)];
-    for (name, time) in times {
-        if let Some(Percentiles { p50, p90, p95, p99 }) = time {
-            let _ = writeln!(text, "  {name:4} p50 {p50:>9.1}  p90 {p90:>9.1}  p95 {p95:>9.1}  p99 {p99:>9.1} ms");
-        }
-    }
-    if let Some(guard) = &summary.guard {
-        let _ = writeln!(text, "  {guard}");
-    }
+    let rate = row.offered_rps.map_or_else(String::new, |rate| format!(" ({} req/s offered)", rps(rate)));
+    let clients = row.clients.map_or_else(String::new, |clients| format!(" ({clients} clients)"));
+    let mut lines = vec![
+        format!("{}{chosen}", printable(row.policy.as_str())),
+        format!(
+            "  {} on {}, window {}, load {}{rate}{clients}, seed {}",
+            printable(&row.trace),
+            row.env,
+            row.window,
+            row.load,
+            row.seed
+        ),
+        format!(
+            "  attained {:.1} % of {} requests ({}), {} completed, {} rejected, goodput {:.2} req/s",
+            summary.slo_attainment * 100.0,
+            summary.requests,
+            row.slo,
+            summary.completed,
+            summary.rejected,
+            summary.goodput_rps
+        ),
+        format!(
+            "  {:.0} output tokens/s over {:.1} s in {} steps, KV usage {:.1} %",
+            summary.output_tok_s,
+            summary.makespan_s,
+            summary.scheduler_steps,
+            summary.kv_usage_mean * 100.0
+        ),
+    ];
+    lines.extend(summary.guard.as_ref().map(|guard| format!("  {guard}")));
     if summary.prefix_hit_tokens > 0 {
-        let _ = writeln!(
-            text,
+        lines.push(format!(
             "  {} prompt tokens from the prefix cache, {:.1} % of those admitted",
             summary.prefix_hit_tokens,
             summary.prefix_hit_ratio * 100.0
-        );
+        ));
     }
-    let _ = writeln!(
-        text,
-        "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed, hash {}",
-        summary.preemptions, summary.swap_out_blocks, summary.swap_in_blocks, summary.recomputed_tokens, summary.hash
-    );
-    if let Some(memory) = &summary.memory {
-        let _ = writeln!(
-            text,
+    lines.push(format!(
+        "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed",
+        summary.preemptions, summary.swap_out_blocks, summary.swap_in_blocks, summary.recomputed_tokens
+    ));
+    lines.extend(summary.memory.as_ref().map(|memory| {
+        format!(
             "  {}: {} tokens written, {} blocks out, {} back; {} blocks checked, {} of them back from the host, all hold \
              what was written; checksum {}",
             memory.backend,
@@ -136,9 +133,39 @@ fn render(row: &RunRow) -> String {
             memory.blocks_checked,
             memory.round_trips_checked,
             memory.checksum
-        );
+        )
+    }));
+    let hash = format!("  hash {}\n", summary.hash);
+    wrapped(&lines.join("\n"), width, 2) + &times_text(summary, width) + &hash
+}
+
+/// Percentiles of times, each in the unit that its targets are thought of in.
+fn times_text(summary: &Summary, width: usize) -> String {
+    let times = [
+        ("TTFT s", 1e-3, summary.ttft_ms),
+        ("TPOT ms", 1.0, summary.tpot_ms),
+        ("ITL ms", 1.0, summary.itl_ms),
+        ("E2E s", 1e-3, summary.e2e_ms),
+    ];
+    let mut columns = vec![Column::new("", "")];
+    let mut rows: [Vec<String>; 4] = ["p50", "p90", "p95", "p99"].map(|name| vec![format!("  {name}")]);
+    for (name, unit, Percentiles { p50, p90, p95, p99 }) in
+        times.into_iter().filter_map(|(name, unit, time)| Some((name, unit, time?)))
+    {
+        columns.push(Column::new("", name));
+        let decimals = if unit < 1.0 { 2 } else { 1 };
+        for (row, value) in rows.iter_mut().zip([p50, p90, p95, p99]) {
+            row.push(format!("{:>8.decimals$}", value * unit));
+        }
     }
-    text
+    if columns.len() == 1 {
+        return String::new();
+    }
+    let mut table = TextTable::new(columns);
+    for row in rows {
+        table.row(row);
+    }
+    table.render(width)
 }
 
 #[cfg(test)]

@@ -2,31 +2,49 @@
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use kvtide_envs::deploy::{describe_deployments, describe_settings};
+use thiserror::Error;
 
-use super::Exit;
 use super::output::Output;
+use super::{Exit, topics};
+use crate::text;
 
 /// Ends the process's work on a command line that clap did not take. A wrong value is an error as any other: one line that says
-/// which option, what stood there and what would do. `--set help` lists what can be set, `--env help`
-/// models and accelerators; the rest is clap's.
+/// which option, what stood there and what would do. `--set help` lists what can be set, `kvtide help set` as well, and so with
+/// the other [topics](topics::TOPICS); the rest is clap's.
 pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
+    if let (ErrorKind::InvalidSubcommand, Some(topic)) = (error.kind(), asked_for_help()) {
+        return tell(&topic);
+    }
     if error.kind() != ErrorKind::ValueValidation {
         error.exit();
     }
     let (option, value) = (context(error, ContextKind::InvalidArg), context(error, ContextKind::InvalidValue));
     // `--set <KEY=VALUE>`
     let option = option.split_whitespace().next().unwrap_or_default();
-    if (option, value) == ("--set", "help") {
-        Output::new().text(&describe_settings())?;
-        return Ok(Exit::Done);
-    }
-    if (option, value) == ("--env", "help") {
-        Output::new().text(&describe_deployments())?;
-        return Ok(Exit::Done);
+    if value == "help" && topics::TOPICS.contains(&option.trim_start_matches('-')) {
+        return tell(option.trim_start_matches('-'));
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     Err(anyhow!(named(option, value, &reason)))
+}
+
+/// An error about which everything is said.
+#[derive(Debug, Error)]
+#[error("nothing was asked for")]
+pub(super) struct Said;
+
+/// The topic of `kvtide help TOPIC`.
+fn asked_for_help() -> Option<String> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    match words.as_slice() {
+        [help, topic] if help == "help" && topics::TOPICS.contains(&topic.as_str()) => Some(topic.clone()),
+        _ => None,
+    }
+}
+
+fn tell(topic: &str) -> anyhow::Result<Exit> {
+    Output::new().text(&topics::text(topic, text::width()).unwrap_or_default())?;
+    Ok(Exit::Done)
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> &str {

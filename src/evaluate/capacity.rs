@@ -9,8 +9,9 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::compare::Comparison;
-use super::knee::{AttainmentCurve, Crossing, Probe};
-use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
+use super::knee::{AttainmentCurve, Crossing, LOOKS, Probe};
+use super::matrix::{Matrix, MatrixError, Watch, most_runs, run_matrix};
+use super::watch::Budget;
 use crate::bootstrap::Evidence;
 use crate::policy::{PolicyName, Subject};
 use crate::world::World;
@@ -27,6 +28,8 @@ pub struct Capacity {
     pub low: Option<f64>,
     /// Upper end, likewise.
     pub high: Option<f64>,
+    /// Requests offered a second there, as many a load as at the loads run; `None` in a closed loop.
+    pub offered_rps: Option<f64>,
     /// How the load is meant.
     pub bound: Bound,
     /// What the interval rests on; `None` of a bisection.
@@ -89,7 +92,7 @@ pub fn bisect_capacity(
             Crossing::Above(load) => (load, Bound::AtLeast),
             Crossing::Below(load) => (load, Bound::Below),
         };
-        Capacity { load, low: None, high: None, bound, evidence: None }
+        Capacity { load, low: None, high: None, offered_rps: None, bound, evidence: None }
     }))
 }
 
@@ -104,10 +107,14 @@ pub fn bisect_capacities(
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<bool, MatrixError> {
+    let draws = matrix.windows.len() * matrix.seeds.len();
+    let runs: usize = most_runs(world, matrix).iter().sum();
+    let budget = Budget::new(watch, LOOKS * draws * runs);
     for comparison in comparisons {
         let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
-        let Some(capacity) = bisect_capacity(world, matrix, policy, watch, stop)? else { return Ok(false) };
-        comparison.capacity = Some(capacity);
+        let Some(capacity) = bisect_capacity(world, matrix, policy, &budget, stop)? else { return Ok(false) };
+        let offered_rps = comparison.rate_of_load().map(|rate| rate * capacity.load);
+        comparison.capacity = Some(Capacity { offered_rps, ..capacity });
     }
     Ok(true)
 }

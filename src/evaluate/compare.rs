@@ -71,6 +71,8 @@ pub struct Comparison {
 pub struct AtLoad {
     /// The load.
     pub load: f64,
+    /// Requests offered a second, the mean over draws; `None` in a closed loop.
+    pub offered_rps: Option<f64>,
     /// Draws that were run at it.
     pub runs: usize,
     /// Mean share of requests that met every target.
@@ -81,6 +83,20 @@ pub struct AtLoad {
     pub longest_wait_ms: Option<f64>,
     /// The same as a multiple of the reference's.
     pub longest_wait_times: Option<f64>,
+}
+
+impl Comparison {
+    /// Requests offered a second for each unit of load, the mean over the loads run; `None` in a closed loop.
+    pub(super) fn rate_of_load(&self) -> Option<f64> {
+        let rates: Vec<f64> = self.loads.iter().filter_map(|at| Some(at.offered_rps? / at.load)).collect();
+        (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+    }
+
+    fn with_offered_capacity(self) -> Comparison {
+        let rate = self.rate_of_load();
+        let capacity = self.capacity.map(|at| Capacity { offered_rps: rate.map(|rate| rate * at.load), ..at });
+        Comparison { capacity, ..self }
+    }
 }
 
 /// Compares every policy in `rows` with `reference` and `versus`, in order of appearance. A cell that not every policy has
@@ -110,7 +126,8 @@ pub fn compare(rows: &[RunRow], reference: &PolicyName, versus: &[PolicyName]) -
         let others = policies.iter().filter(|(other, _)| other != name && is_asked(other));
         let against = others.filter_map(|(other, theirs)| Against::of(&resampling, mine, other, theirs)).collect();
         let loads = loads.iter().map(|at| at.of_policy(name, reference)).collect();
-        Comparison { repeated, against, loads, ..one(&resampling, name, mine, reference, theirs) }
+        let line = Comparison { repeated, against, loads, ..one(&resampling, name, mine, reference, theirs) };
+        line.with_offered_capacity()
     });
     compared.collect()
 }
@@ -178,6 +195,7 @@ impl<'a> Loaded<'a> {
         let times = wait.zip(longest_wait_ms(&theirs)).filter(|(_, theirs)| *theirs > 0.0);
         AtLoad {
             load: self.load,
+            offered_rps: mean_of(&rows, |row| row.offered_rps),
             runs: rows.len(),
             slo_attainment: self.resampling.interval(&pairs(&served, &served), attainment),
             ttft_p99_ms: ttft_p99_ms(&rows),
@@ -197,7 +215,7 @@ fn capacity_of(resampling: &Resampling<'_>, alone: &[(&ResampledRun<'_>, &Resamp
     };
     let (load, bound) = interpolated(&alone.iter().map(|(mine, _)| mine.alone()).collect::<Vec<PairedDraw>>())?;
     let interval = resampling.interval(alone, |pairs| interpolated(pairs).map(|(load, _)| load))?;
-    Some(Capacity { load, low: interval.low, high: interval.high, bound, evidence: interval.evidence })
+    Some(Capacity { load, low: interval.low, high: interval.high, offered_rps: None, bound, evidence: interval.evidence })
 }
 
 /// The mean value of each load, in order of appearance.
@@ -401,7 +419,7 @@ mod tests {
         assert_eq!((lines[1].loads[0].ttft_p99_ms, lines[1].loads[0].longest_wait_times), (None, None));
         let json = serde_json::to_value(&lines[1]).unwrap();
         assert!(json["ttft_p99_ms"].is_null() && json["longest_wait_ms"].is_null());
-        let text = super::super::table::render(&lines, &[]);
+        let text = super::super::table::render(&lines, &[], 100);
         let line = text.lines().find(|line| line.starts_with("b ")).unwrap();
         assert_eq!(line.matches('–').count(), 3, "{line}");
     }

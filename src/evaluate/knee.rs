@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::matrix::{MatrixError, Watch, window_name};
+use super::watch::Budget;
 use crate::policy::PolicySpec;
 use crate::world::{Draw, World};
 
@@ -14,6 +15,8 @@ use crate::world::{Draw, World};
 const MAX_FACTOR: f64 = 1024.0;
 /// Halvings of the bracket, in logarithms: 2 ^ (1 / 2 ^ 6) is 1.1 %.
 const HALVINGS: u32 = 6;
+/// How often a search looks, about: some factors of 2, the halvings, and once at what it found.
+pub(super) const LOOKS: usize = 3 + HALVINGS as usize + 1;
 /// The seed of [`knee`]; results are judged on others.
 const SEED: u64 = 0;
 
@@ -163,6 +166,8 @@ pub struct FoundLoad {
     pub load: Option<f64>,
     /// What the default attains there.
     pub attained: Option<f64>,
+    /// Requests offered a second there, the mean over draws; `None` in a closed loop.
+    pub offered_rps: Option<f64>,
 }
 
 /// A load this far from its target is no answer.
@@ -181,15 +186,16 @@ pub fn find_loads(
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<FoundLoad>>, MatrixError> {
+    let budget = Budget::new(watch, targets.len() * LOOKS * seeds.len());
     let mut look = |load: f64| -> Result<Option<Probe>, MatrixError> {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let seeds = if world.depends_on_seed(load) { seeds } else { &seeds[..seeds.len().min(1)] };
-        watch.planned(seeds.len());
+        budget.planned(seeds.len());
         let looked = seeds.par_iter().map(|&seed| {
             let probe = attained_by_default(world, &Draw { window, load, seed });
-            watch.done();
+            budget.done();
             probe
         });
         let probes = looked.collect::<Result<Vec<Probe>, MatrixError>>()?;
@@ -208,9 +214,29 @@ pub fn find_loads(
         // At a crossing it is as near as it gets; elsewhere there may be nothing to be near to.
         let is_near = |attained: &f64| matches!(crossing, Crossing::At(_)) || (attained - target).abs() <= NEAR;
         let attained = attained.filter(is_near);
-        found.push(FoundLoad { target, load: attained.map(|_| load), attained });
+        let load = attained.map(|_| load);
+        let offered_rps = load.map_or(Ok(None), |load| offered_rps(world, window, seeds, load))?;
+        found.push(FoundLoad { target, load, attained, offered_rps });
     }
     Ok(Some(found))
+}
+
+/// Requests offered a second, the mean over draws.
+fn offered_rps(
+    world: &World,
+    window: Option<Window>,
+    seeds: &[u64],
+    load: f64,
+) -> Result<Option<f64>, MatrixError> {
+    let mut sum = 0.0;
+    for &seed in seeds {
+        let draw = world.draw(&Draw { window, load, seed });
+        let workload =
+            draw.map_err(|error| MatrixError::Draw { window: window_name(window), load, seed, error })?;
+        let Some(rate) = world.offered_rps(&workload) else { return Ok(None) };
+        sum += rate;
+    }
+    Ok(Some(sum / seeds.len().max(1) as f64))
 }
 
 /// What the engine's default attains on one draw.

@@ -33,6 +33,11 @@ impl Matrix {
         self.windows.len() * self.loads.len()
     }
 
+    /// The seeds that are run at a load: one where they all are the same run.
+    fn seeds_at(&self, world: &World, load: f64) -> &[u64] {
+        if world.depends_on_seed(load) { &self.seeds } else { &self.seeds[..self.seeds.len().min(1)] }
+    }
+
     /// The loads at which the traffic of `world` is the same for every seed: further seeds would be one run counted several
     /// times, and are not run. None where there is one seed.
     pub fn idle_loads(&self, world: &World) -> Vec<f64> {
@@ -83,8 +88,12 @@ pub enum MatrixError {
 
 /// Told of what goes on while a matrix runs.
 pub trait Watch: Sync {
-    /// `runs` more runs are planned.
+    /// `runs` more runs are planned, at most.
     fn planned(&self, runs: usize);
+    /// `runs` of those planned turned out not to be needed.
+    fn spared(&self, runs: usize) {
+        let _ = runs;
+    }
     /// A run is done.
     fn done(&self);
 }
@@ -98,6 +107,8 @@ struct Job<'a> {
     stop: &'a AtomicBool,
     /// Constant controls already run, with a summary per seed.
     known: Vec<(Controls, Vec<Summary>)>,
+    /// Runs that were begun.
+    runs: AtomicUsize,
 }
 
 /// Runs every cell, in parallel within a policy, and hands the rows of each policy over as soon as they are there, in the
@@ -116,19 +127,23 @@ pub fn run_matrix(
     on_rows: &mut dyn FnMut(&[RunRow]) -> ControlFlow<()>,
 ) -> Result<usize, MatrixError> {
     let cells = matrix.windows.iter().flat_map(|&window| matrix.loads.iter().map(move |&load| Cell { window, load }));
+    let most = most_runs(world, matrix);
+    let draws_at = |load: f64| matrix.seeds_at(world, load).len();
+    let draws: usize = matrix.loads.iter().map(|&load| draws_at(load)).sum();
+    watch.planned(matrix.windows.len() * draws * most.iter().sum::<usize>());
     let mut finished = 0;
     for cell in cells {
         let Cell { window, load } = cell;
-        let seeds =
-            if world.depends_on_seed(load) { &matrix.seeds[..] } else { &matrix.seeds[..matrix.seeds.len().min(1)] };
+        let seeds = matrix.seeds_at(world, load);
         let draw = |&seed: &u64| match world.draw(&Draw { window, load, seed }) {
             Ok(workload) => Ok((seed, workload)),
             Err(error) => Err(MatrixError::Draw { window: window_name(window), load, seed, error }),
         };
         let draws = seeds.iter().map(draw).collect::<Result<Vec<_>, _>>()?;
-        let mut job = Job { world, cell, draws, watch, stop, known: Vec::new() };
-        for (name, subject) in &matrix.policies {
+        let mut job = Job { world, cell, draws, watch, stop, known: Vec::new(), runs: AtomicUsize::new(0) };
+        for ((name, subject), most) in matrix.policies.iter().zip(&most) {
             let Some((chosen, summaries)) = job.run(name, subject)? else { return Ok(finished) };
+            job.settle(most * seeds.len());
             let rows: Vec<RunRow> = job.rows(name, chosen.as_ref(), summaries).collect();
             if on_rows(&rows).is_break() {
                 return Ok(finished);
@@ -139,9 +154,53 @@ pub fn run_matrix(
     Ok(finished)
 }
 
+/// The most runs that each policy takes of a draw: a search may look at constants of which it will know that they make no
+/// difference, and what was run for one policy is not run again for another.
+pub(super) fn most_runs(world: &World, matrix: &Matrix) -> Vec<usize> {
+    let default = world.node.engine.default_controls();
+    let mut known: Vec<Controls> = Vec::new();
+    let mut fresh = |constants: Vec<Controls>| {
+        let before = known.len();
+        for controls in constants {
+            if !known.contains(&controls) {
+                known.push(controls);
+            }
+        }
+        known.len() - before
+    };
+    let of_one = |(_, subject): &(PolicyName, Subject)| match subject {
+        Subject::Hindsight(profile) => {
+            let space = constant_space(world, *profile);
+            let coarse = space.coarse();
+            let fine = space.fine(&coarse);
+            fresh([coarse, fine].concat())
+        }
+        Subject::Default => fresh(vec![default]),
+        Subject::Controls(controls) => fresh(vec![*controls]),
+        _ => 1,
+    };
+    matrix.policies.iter().map(of_one).collect()
+}
+
+/// The constants that hindsight chooses from.
+fn constant_space(world: &World, profile: ActionProfile) -> ConstantSpace {
+    let engine = &world.node.engine;
+    // Without a host pool a victim can only be recomputed, and every mode would be the same run.
+    let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
+    let allowed = if engine.num_cpu_blocks > 0 { ActionMask::ALL } else { recompute };
+    ConstantSpace { profile, default: engine.default_controls(), allowed }
+}
+
 type Judged = (Option<Controls>, Vec<Summary>);
 
 impl Job<'_> {
+    /// Says by how much a policy that was planned to take `most` runs took fewer, or more.
+    fn settle(&mut self, most: usize) {
+        let runs = std::mem::take(self.runs.get_mut());
+        self.watch.spared(most.saturating_sub(runs));
+        self.watch.planned(runs.saturating_sub(most));
+    }
+
     /// A summary per seed; `None` if interrupted.
     fn run(&mut self, name: &PolicyName, subject: &Subject) -> Result<Option<Judged>, MatrixError> {
         match subject {
@@ -171,12 +230,7 @@ impl Job<'_> {
         name: &PolicyName,
         profile: ActionProfile,
     ) -> Result<Option<(Controls, Vec<Summary>)>, MatrixError> {
-        let host_pool = self.world.node.engine.num_cpu_blocks > 0;
-        // Without a host pool a victim can only be recomputed, and every mode would be the same run.
-        let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
-        let allowed = if host_pool { ActionMask::ALL } else { recompute };
-        let constants = ConstantSpace { profile, default: self.default_controls(), allowed };
-        constants.best(&mut Hindsight { job: self, name }, Effort::All)
+        constant_space(self.world, profile).best(&mut Hindsight { job: self, name }, Effort::All)
     }
 
     /// Runs those constants that are not known yet; `None` if interrupted.
@@ -207,7 +261,7 @@ impl Job<'_> {
         controllers: Vec<Box<dyn Controller + Send>>,
     ) -> Result<Option<Vec<Summary>>, MatrixError> {
         let seeds = self.draws.len();
-        self.watch.planned(controllers.len());
+        self.runs.fetch_add(controllers.len(), Ordering::Relaxed);
         let skipped = AtomicUsize::new(0);
         let indices: Vec<usize> = (0..controllers.len()).collect();
         let results: Vec<Option<Result<Summary, MatrixError>>> = controllers
@@ -242,16 +296,24 @@ impl Job<'_> {
         chosen: Option<&'b Controls>,
         summaries: Vec<Summary>,
     ) -> impl Iterator<Item = RunRow> + 'b {
-        self.draws.iter().zip(summaries).map(move |((seed, _), summary)| RunRow {
+        let node = self.world.node_at(self.cell.load);
+        self.draws.iter().zip(summaries).map(move |((seed, workload), summary)| RunRow {
             policy: name.clone(),
             chosen: chosen.map(|controls| PolicySpec::Fixed(*controls)),
             trace: self.world.trace.clone(),
             recorded: self.world.is_recorded(),
             env: self.world.deployment.name(),
+            engine: Some(node.engine.engine.name().to_owned()),
+            host: Some(node.host.name.to_owned()),
+            set: self.world.asked.set.clone(),
+            options: self.world.asked.options.clone(),
             window: window_name(self.cell.window),
             load: self.cell.load,
+            clients: node.clients,
+            offered_rps: self.world.offered_rps(workload),
             seed: *seed,
             slo: self.world.node.slo.to_string(),
+            kvtide: Some(env!("CARGO_PKG_VERSION").to_owned()),
             summary,
         })
     }

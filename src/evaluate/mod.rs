@@ -10,6 +10,7 @@ mod resample;
 mod row;
 mod table;
 mod training;
+mod watch;
 
 pub use crate::bootstrap::{Evidence, Interval, interquartile_mean, resampled};
 pub use against::{Against, GainAt, WaitAt};
@@ -20,6 +21,6 @@ pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use matrix::{Cell, Matrix, MatrixError, Watch, run_matrix};
 pub use row::RunRow;
 pub use table::{
-    capacity as capacity_text, dash, evidence, percent, render, repeated_text, signed, time, times, yardsticks,
+    capacity as capacity_text, dash, evidence, percent, render, repeated_text, rps, signed, time, times, yardsticks,
 };
 pub use training::{Doubt, TrainedOnError, doubts};

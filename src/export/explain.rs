@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kvtide_runtime::{Feature, Head, NUM_FEATURES, Observation, Table};
+use kvtide_runtime::{FEATURES, Feature, Head, NUM_FEATURES, Observation, Table, TreeNode};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -12,20 +12,21 @@ use super::rules::{KnownNames, short};
 /// Why an observation explains nothing.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ExplainError {
-    /// There is no such feature.
-    #[error("{0:?} is no feature; `kvtide inspect` lists them")]
-    Unknown(String),
-    /// A value that is no number, or infinite.
-    #[error("{name} = {value}: must be a finite number")]
-    Value {
-        /// The feature.
-        name: String,
-        /// What was given.
-        value: String,
-    },
+    /// There are no such features.
+    #[error("{}: no such feature; known: {}", list(.0), FEATURES.map(|spec| spec.name).join(", "))]
+    Unknown(Vec<String>),
     /// The table asks for something that was not given.
-    #[error("the table asks for {0}, which is not given")]
-    Missing(&'static str),
+    #[error("the table asks for {asked}, which is not given; it decides by {}", .decides_by.join(", "))]
+    Missing {
+        /// The feature.
+        asked: &'static str,
+        /// Everything that some way through the table asks for.
+        decides_by: Vec<&'static str>,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<String>>().join(", ")
 }
 
 /// A decision, comparison by comparison.
@@ -36,6 +37,17 @@ pub struct Explanation {
     /// The heads the table decides, and what it says.
     choices: Vec<(Head, String)>,
     outside: Vec<Outside>,
+    /// What was given, as the table sees it.
+    seen: Vec<(&'static str, f32)>,
+    replaced: Vec<Replaced>,
+}
+
+/// A value that no feature can have, and the one it counts as.
+#[derive(Debug, Clone, PartialEq)]
+struct Replaced {
+    feature: &'static str,
+    given: String,
+    seen: f32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -58,26 +70,38 @@ struct Outside {
 
 impl Explanation {
     /// What `table` does where the features have the `given` values, by name, and why. Values are clamped to the feature's
-    /// range, as an observation's are. Features the way does not ask for need not be given.
+    /// range and what is no number counts as the least, as in an observation. Features the way does not ask for need not be given.
     ///
     /// # Errors
-    /// An unknown feature, a value that is not finite, or a feature the table asks for and nobody gave.
+    /// Unknown features, or a feature the table asks for and nobody gave.
     pub fn of(table: &Table<'_>, given: &BTreeMap<String, f64>) -> Result<Explanation, ExplainError> {
         let mut observation = Observation::ZERO;
         let mut known = [false; NUM_FEATURES];
+        let (mut unknown, mut seen, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
         for (name, &value) in given {
-            let feature = Feature::ALL.into_iter().find(|&feature| spec(feature).name == name);
-            let feature = feature.ok_or_else(|| ExplainError::Unknown(name.clone()))?;
-            if !value.is_finite() {
-                return Err(ExplainError::Value { name: name.clone(), value: value.to_string() });
-            }
+            let Some(feature) = Feature::ALL.into_iter().find(|&feature| spec(feature).name == name) else {
+                unknown.push(name.clone());
+                continue;
+            };
             observation.set(feature, value as f32);
             known[feature as usize] = true;
+            let (feature, counts_as) = (spec(feature).name, observation[feature]);
+            seen.push((feature, counts_as));
+            if counts_as != value as f32 {
+                replaced.push(Replaced { feature, given: value.to_string(), seen: counts_as });
+            }
+        }
+        if !unknown.is_empty() {
+            return Err(ExplainError::Unknown(unknown));
         }
         let mut comparisons = Vec::new();
         for (feature, comparison) in table.path(&observation) {
             if !known[feature as usize] {
-                return Err(ExplainError::Missing(spec(feature).name));
+                let asks = |feature: &Feature| {
+                    table.nodes().any(|node| matches!(node, TreeNode::Split { feature: asked, .. } if asked == *feature as u8))
+                };
+                let decides_by = Feature::ALL.into_iter().filter(asks).map(|feature| spec(feature).name).collect();
+                return Err(ExplainError::Missing { asked: spec(feature).name, decides_by });
             }
             comparisons.push(ExplainedStep {
                 node: comparison.node,
@@ -105,6 +129,8 @@ impl Explanation {
             leaf,
             choices: table.profile().heads().iter().map(choice).collect(),
             outside: outside.collect(),
+            seen,
+            replaced,
         })
     }
 
@@ -123,6 +149,9 @@ impl Explanation {
         let choices: Vec<String> =
             self.choices.iter().map(|(head, choice)| format!("{} {choice}", head.name())).collect();
         writeln!(out, "so: {} (node {})", choices.join(", "), self.leaf)?;
+        for Replaced { feature, given, seen } in &self.replaced {
+            writeln!(out, "beware: {feature} cannot be {given}; it counts as {}", short(*seen))?;
+        }
         for Outside { feature, value, min, max } in &self.outside {
             let (value, min, max) = (short(*value), short(*min), short(*max));
             writeln!(out, "beware: {feature} {value} is outside the trained range [{min}, {max}]")?;
@@ -150,11 +179,12 @@ impl Explanation {
             "comparisons": self.comparisons.iter().map(step).collect::<Vec<Value>>(),
             "leaf": self.leaf,
             "action": self.choices.iter().map(choice).collect::<Map<String, Value>>(),
+            "observation": self.seen.iter().map(|(name, value)| ((*name).to_owned(), number(*value))).collect::<Map<String, Value>>(),
             "outside_trained_range": self.outside.iter().map(outside).collect::<Vec<Value>>(),
         })
     }
 }
 
 fn spec(feature: Feature) -> &'static kvtide_runtime::FeatureSpec {
-    &kvtide_runtime::FEATURES[feature as usize]
+    &FEATURES[feature as usize]
 }

@@ -1,6 +1,7 @@
 //! A `.kvt` file for people and for programs.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use kvtide_runtime::format::{FORMAT_VERSION, FeatureRange, TableFile};
 use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, SCHEMA_HASH, Table, TreeNode};
@@ -8,6 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::picture;
 use super::rules::{self, KnownNames, leaves, short};
+use super::summary::TableText;
+use crate::text::printable;
 
 /// What a file says, whichever schema it was made for. Where that is not this build's, features and choices have numbers
 /// instead of names.
@@ -34,6 +37,11 @@ impl<'a> Inspection<'a> {
     /// Whether this build can decide with it.
     pub fn is_usable(&self) -> bool {
         self.names.schema && self.names.actions
+    }
+
+    /// What the file at `path` is, does, was worth and is for, in plain language at most `width` columns wide.
+    pub fn summary(&self, path: &Path, width: usize) -> String {
+        TableText { file: self.file, names: self.names, bytes: self.bytes }.text(path, width)
     }
 
     /// The file as text, with at most `max_rules` lines of its rules.
@@ -155,9 +163,4 @@ fn hex(hash: u64) -> String {
 /// The shortest decimal that reads back to the same `f32`.
 fn exact(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
-}
-
-/// Text from a file, without what a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_unicode().to_string() } else { c.to_string() }).collect()
 }

@@ -14,8 +14,10 @@ mod make;
 mod picture;
 mod rules;
 mod rust;
+mod summary;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -4,13 +4,22 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// What every line is in, a log's and stdout's under `--json` alike.
 #[derive(Serialize)]
 pub(crate) struct Envelope<'a, T> {
     pub(crate) r#type: &'a str,
     pub(crate) data: &'a T,
+}
+
+/// A line that was read, if it has that form.
+#[derive(Deserialize)]
+pub(crate) struct OwnedEnvelope {
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) data: Option<Value>,
 }
 
 /// Writes lines. Numbers that JSON cannot hold (NaN, infinities) become `null`.

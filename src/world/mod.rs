@@ -3,10 +3,11 @@
 mod spec;
 mod written;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
+use kvtide_envs::deploy::{Deployment, DeploymentError, Hardware, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -97,6 +98,18 @@ pub struct World {
     pub trace: String,
     /// What blocks are made of.
     pub memory: MemorySource,
+    /// What was asked for that is not so by default.
+    pub asked: AskedFor,
+}
+
+/// What was asked for that is not so by default, as it was written. What results name anyway (traffic, deployment, engine, host,
+/// targets, clients) is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AskedFor {
+    /// `--set`: of the engine and of the hardware, by key.
+    pub set: BTreeMap<String, String>,
+    /// Other options, by name.
+    pub options: BTreeMap<String, String>,
 }
 
 impl World {
@@ -115,10 +128,17 @@ impl World {
                 let replay = *replay;
                 let source = match Trace::open(path, sessions)? {
                     Trace::Requests(reader) => {
+                        detail!("{}: read as {}, {}", path.display(), reader.format(), reader.compression());
                         WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
                     }
-                    Trace::Clients(clients) => WorkloadSource::Clients { clients: Arc::new(clients), replay },
-                    Trace::Profile(profile) => WorkloadSource::Rates { profile: Arc::new(profile), replay },
+                    Trace::Clients(clients) => {
+                        detail!("{}: read as statistics of clients", path.display());
+                        WorkloadSource::Clients { clients: Arc::new(clients), replay }
+                    }
+                    Trace::Profile(profile) => {
+                        detail!("{}: read as a rate-and-length profile", path.display());
+                        WorkloadSource::Rates { profile: Arc::new(profile), replay }
+                    }
                 };
                 (source, replayed_name(path, &replay))
             }
@@ -128,7 +148,51 @@ impl World {
                 (WorkloadSource::Synthetic(*spec), spec.to_string())
             }
         };
-        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled })
+        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled, asked: AskedFor::default() })
+    }
+
+    /// Says with what will be simulated, to who asked for it.
+    fn in_detail(&self) {
+        let NodeConfig { engine, slo, host, .. } = &self.node;
+        let span = self.span().map_or_else(|_| "unknown".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
+        match &self.source {
+            WorkloadSource::Replay { trace, .. } => {
+                detail!("traffic: {}, {} requests over {span}, {:.2} req/s at load 1", self.trace, trace.requests().len(), trace.rate_rps());
+            }
+            _ => detail!("traffic: {} over {span}", self.trace),
+        }
+        detail!(
+            "engine {}, host {}: {} blocks of {} tokens, {} on the host; at most {} requests and {} tokens a step, {} tokens a \
+             sequence; prefix cache {}, asynchronous {}; targets {slo}",
+            engine.engine.name(),
+            host.name,
+            engine.num_gpu_blocks,
+            engine.block_size,
+            engine.num_cpu_blocks,
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.max_model_len,
+            if engine.enable_prefix_caching { "on" } else { "off" },
+            if engine.async_scheduling { "on" } else { "off" },
+        );
+        let hardware = &self.deployment.hardware;
+        let from = match (&hardware.kernels, Hardware::named(&hardware.name)) {
+            (Some(_), _) => "measured kernels",
+            (None, Some(_)) => "the data sheet and engineering defaults",
+            (None, None) => "the profile given",
+        };
+        detail!(
+            "{}: {:.1} TFLOP/s at {:.0} %, {:.0} GB/s at {:.0} %, {:.2} ms a step beside; from {from}",
+            self.deployment.name(),
+            hardware.peak_flops * 1e-12,
+            hardware.compute_efficiency * 100.0,
+            hardware.peak_bandwidth * 1e-9,
+            hardware.bandwidth_efficiency * 100.0,
+            hardware.step_overhead * 1e3,
+        );
+        for (name, value) in self.asked.set.iter().chain(&self.asked.options) {
+            detail!("asked for: {name} = {value}");
+        }
     }
 
     /// How long the traffic lasts at load 1.
@@ -155,6 +219,12 @@ impl World {
     /// The node at a load: in a closed loop the load multiplies its clients.
     pub fn node_at(&self, load: f64) -> NodeConfig {
         self.node.clone().at_load(load)
+    }
+
+    /// Requests that `workload` offers a second; none in a closed loop, and none where all come at once.
+    pub fn offered_rps(&self, workload: &Workload) -> Option<f64> {
+        let is_open = self.node.clients.is_none() && !workload.is_at_once();
+        is_open.then(|| workload.rate_rps())
     }
 
     /// Whether different seeds give different requests at this load.

@@ -1,6 +1,6 @@
 //! A world as it is written: what the command line and experiment files say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -16,9 +16,10 @@ use kvtide_envs::trace::SessionArrivals;
 use kvtide_envs::workload::{Duration, LengthScale, Replay, Scaling, SyntheticSpec};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::written::{Written, by_default};
-use super::{Traffic, World, WorldError};
+use super::{AskedFor, Traffic, World, WorldError};
 use crate::device;
 
 /// Traffic, node and targets.
@@ -155,6 +156,9 @@ const POOL_FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 /// Most clients of a closed loop.
 const MAX_CLIENTS: u32 = 1_000_000;
 
+/// Options that results name in fields of their own.
+const NAMED: [&str; 8] = ["trace", "workload", "env", "engine", "host", "clients", "slo", "set"];
+
 impl WorldSpec {
     /// Reads the trace, if there is one, and resolves everything.
     ///
@@ -174,7 +178,31 @@ impl WorldSpec {
         // The traffic first: it is what is wrong most often, and a device takes a while.
         let world = World::new(&self.traffic()?, deployment, node, self.interval)?;
         let memory = device::memory(kind, &world.deployment, &world.node.engine)?;
-        Ok(World { memory, ..world })
+        let world = World { memory, asked: self.asked(), ..world };
+        world.in_detail();
+        Ok(world)
+    }
+
+    /// What is not as it is where nothing is said.
+    fn asked(&self) -> AskedFor {
+        let fields = |spec: &WorldSpec| match serde_json::to_value(spec) {
+            Ok(Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        let by_default = fields(&WorldSpec::default());
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let is_meant = |name: &str, value: &Value| !NAMED.contains(&name) && by_default.get(name) != Some(value);
+        let options = fields(self).into_iter().filter(|(name, value)| is_meant(name, value));
+        let set: BTreeMap<String, String> = self
+            .set
+            .iter()
+            .map(|setting| {
+                let text = setting.to_string();
+                let value = text.split_once('=').map_or_else(String::new, |(_, value)| value.to_owned());
+                (setting.key().to_owned(), value)
+            })
+            .collect();
+        AskedFor { set, options: options.map(|(name, value)| (name, text(value))).collect() }
     }
 
     /// The node: what the engine starts with on this deployment, with what is set here.

@@ -141,6 +141,7 @@ fn the_wrong_hardware_is_noticed() {
     let run = simulated_run();
     let calibration = calibrate(&run, &Setup::of(&run, Some("llama-3-8b@a10"), &[]).unwrap(), 0.4, &mut || {}).unwrap();
     let report = calibration.report(&run);
+    crate::json::documented("calibration", &report);
     let warned = |text: &str| report.warnings.iter().any(|warning| warning.contains(text));
     assert!(warned("bandwidth_efficiency ended at its bound, 1.000: is llama-3-8b@a10 what was measured?"));
     assert!(warned("output_tok_s is off by -"), "{:?}", report.warnings);

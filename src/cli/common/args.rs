@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads};
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads, rps};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::world::World;
 
@@ -130,7 +130,10 @@ fn parse_seeds(text: &str) -> anyhow::Result<Vec<u64>> {
 /// Loads that were found, in a line.
 pub(in crate::cli) fn found_text(found: &[FoundLoad]) -> String {
     let one = |found: &FoundLoad| match (found.load, found.attained) {
-        (Some(load), Some(attained)) => format!("{load} ({:.1} %)", attained * 100.0),
+        (Some(load), Some(attained)) => {
+            let offered = found.offered_rps.map_or_else(String::new, |rate| format!(", {} req/s", rps(rate)));
+            format!("{load} ({:.1} %{offered})", attained * 100.0)
+        }
         _ => format!("none for {:.0} %", found.target * 100.0),
     };
     format!("loads by what the default attains: {}", found.iter().map(one).collect::<Vec<_>>().join(", "))
