@@ -42,7 +42,7 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
         constant.iter().map(|&(head, choice)| format!("{} {}", head.name(), names.choice(head, choice))).collect();
     let always = if always.is_empty() { String::new() } else { format!("always {}", always.join(", ")) };
     let depth = usize::from(file.depth());
-    let drawn = if depth > max_depth { format!(", of which {max_depth} are drawn") } else { String::new() };
+    let drawn = if depth > max_depth { format!(", {max_depth} of them drawn") } else { String::new() };
     let subtitle = format!("{}, at most {depth} comparisons{drawn}", leaves(file.leaves()));
     let letters = |text: &str, width: f64| (text.chars().count() as f64 * width) as usize;
     let header = letters(title, TITLE_LETTER).max(letters(&subtitle, LETTER)).max(letters(&always, LETTER));
@@ -56,7 +56,7 @@ pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String
             rect class="paper" width=(width) height=(height) {}
             (text("title", (left, 28.0), Anchor::Start, title))
             (text("subtitle", (left, 50.0), Anchor::Start, &subtitle))
-            (text("subtitle", (left, 68.0), Anchor::Start, &always))
+            @if !always.is_empty() { (text("subtitle", (left, 68.0), Anchor::Start, &always)) }
             @for part in &picture.parts { "\n" (part) }
             "\n"
         }
@@ -244,8 +244,11 @@ fn in_units(value: f32, unit: &str) -> String {
     }
 }
 
-/// Three significant digits.
+/// Three significant digits; what is next to nothing with an exponent.
 fn few(value: f64) -> String {
+    if value != 0.0 && value.abs() < 1e-4 {
+        return format!("{value:.1e}");
+    }
     format!("{value:.2e}").parse::<f64>().map_or_else(|_| value.to_string(), |value| value.to_string())
 }
 
@@ -268,6 +271,7 @@ mod tests {
             said.map(|(value, unit)| in_units(value, unit)),
             ["12.5 % of the pool", "20 %", "0.5 × the TTFT target", "3 requests/TTFT target"]
         );
+        assert_eq!([in_units(1.96e-14, "fraction"), in_units(0.0, "pool")], ["2.0e-12 %", "0 % of the pool"]);
         // Every unit there is leaves room in a column.
         for spec in &FEATURES {
             let said = format!("≤ {}", in_units(0.1234, spec.unit));

@@ -260,7 +260,7 @@ mod tests {
                 let (name, colour) = line.trim().split_once(": #")?;
                 Some((name.strip_prefix("--")?, hex(colour)))
             };
-            part.split([';', '{']).filter_map(one).collect()
+            part.split(['/', ';', '{']).filter_map(one).collect()
         })
     }
 
