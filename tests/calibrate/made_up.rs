@@ -51,8 +51,8 @@ pub fn simulated_run() -> MeasuredRun {
 /// The same with another model.
 pub fn run_of_another_model() -> MeasuredRun {
     let mut run = unserved_run();
-    run.name = "another".to_owned();
-    run.engine.model = "Qwen/Qwen2.5-7B-Instruct".to_owned();
+    "another".clone_into(&mut run.name);
+    "Qwen/Qwen2.5-7B-Instruct".clone_into(&mut run.engine.model);
     served(run)
 }
 

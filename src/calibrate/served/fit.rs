@@ -158,13 +158,13 @@ pub fn fit_jointly(runs: &[(&Setup, &ObservedRun)], watch: &mut dyn FnMut()) -> 
     let start = FittedConstants::of(&runs[0].0.deployment.hardware);
     let mut search = FitSearch { runs, prior: start, simulations: 0, watch };
     let efficiencies = EFFICIENCIES.map(Free::Shared);
-    let coarse = search.descend(vec![start; runs.len()], &efficiencies, COARSE)?;
+    let coarse = search.descend(&vec![start; runs.len()], &efficiencies, COARSE)?;
     let scanned = search.scan_cold_starts(coarse)?;
     // One that is zero has no logarithm and stays.
     let shared = (0..COLD_START).map(Free::Shared);
     let all = shared.chain((0..runs.len()).map(Free::ColdStart));
     let free: Vec<Free> = all.filter(|free| free.get(&scanned) > 0.0).collect();
-    let constants = search.descend(scanned, &free, FINE)?;
+    let constants = search.descend(&scanned, &free, FINE)?;
     let objectives: Vec<f64> =
         (0..runs.len()).map(|run| search.objective_of(run, &constants[run])).collect::<Result<_, _>>()?;
     let simulations = search.simulations;
@@ -215,19 +215,19 @@ impl FitSearch<'_> {
     /// Varies what is `free` downhill from `start`.
     fn descend(
         &mut self,
-        start: Vec<FittedConstants>,
+        start: &[FittedConstants],
         free: &[Free],
         limits: StoppingRule,
     ) -> Result<Vec<FittedConstants>, CalibrateError> {
         let place = |at: &[f64]| {
-            let mut constants = start.clone();
+            let mut constants = start.to_vec();
             for (one, log) in free.iter().zip(at) {
                 let (low, high) = one.parameter().bounds;
                 one.set(&mut constants, log.exp().clamp(low, high));
             }
             constants
         };
-        let at: Vec<f64> = free.iter().map(|one| one.get(&start).ln()).collect();
+        let at: Vec<f64> = free.iter().map(|one| one.get(start).ln()).collect();
         let outside =
             |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| outside(one.parameter().bounds, *log)).sum() };
         let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
