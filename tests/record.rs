@@ -115,7 +115,7 @@ fn what_a_server_counts_becomes_traffic() {
         counters(40, 2),
         counters(340, 2),
     ]);
-    let run = kvtide(folder.path(), &["record", &address, "--every", "700ms", "--for", "5s"]);
+    let run = kvtide(folder.path(), &["record", &address, "--every", "200ms", "--for", "4s"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     let path = folder.path().join("profile.jsonl");
     let (header, rows) = rows(&path);
@@ -163,10 +163,10 @@ fn a_file_is_never_overwritten_and_can_be_gone_on_with() {
     let other = Answer::Text(text(5, 0).replace("meta-llama/Meta-Llama-3-8B", "opt"));
     let said = refused(folder.path(), &["record", &server(vec![other]).0, "--out", "p.jsonl", "--resume"]);
     assert!(said.contains("is a recording of vllm meta-llama/Meta-Llama-3-8B, and this is vllm opt"), "{said}");
-    fs::write(&path, "not a profile\n").unwrap();
+    fs::write(&path, "not a profile").unwrap();
     let said = refused(folder.path(), &["record", &address, "--out", "p.jsonl", "--resume"]);
     assert!(said.contains("cannot be gone on with"), "{said}");
-    assert_eq!(fs::read_to_string(&path).unwrap(), "not a profile\n");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "not a profile");
 }
 
 #[test]
@@ -180,6 +180,7 @@ fn rows_are_kept_when_it_is_killed_and_the_file_is_locked_while_it_runs() {
         .spawn()
         .unwrap();
     while asked.load(Ordering::Relaxed) < 8 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         thread::yield_now();
     }
     let said = refused(folder.path(), &["record", &address, "--out", "p.jsonl", "--resume"]);

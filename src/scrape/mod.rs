@@ -120,8 +120,7 @@ impl Recording {
     /// # Errors
     /// The first look fails, or the file cannot be written. Later looks that fail are counted.
     pub fn run(&self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Recorded, RecordError> {
-        let timeout = TIMEOUT.min(self.every);
-        let first = self.look(timeout)?;
+        let first = self.look()?;
         let header = self.header(&first)?;
         let (mut output, offset_s) = Output::open(&self.out, self.resume, &header, now_unix_s())?;
         listener.begins(&header);
@@ -131,7 +130,7 @@ impl Recording {
         while !clock.wait_for(self.every.saturating_mul(looks + 1).min(self.lasting), stop) {
             // Looks that a slow server has made impossible are not made up for.
             looks = (clock.seconds() / self.every.as_secs_f64()) as u32;
-            match self.look_again(timeout, stop) {
+            match self.look_again(stop) {
                 Ok(now) => {
                     let to_s = clock.seconds();
                     let difference = now.since(&before, carried);
@@ -155,18 +154,18 @@ impl Recording {
         Ok(Recorded { was_interrupted: true, ..recorded })
     }
 
-    fn look(&self, timeout: Duration) -> Result<Counters, RecordError> {
-        let text = self.source.fetch(timeout);
+    fn look(&self) -> Result<Counters, RecordError> {
+        let text = self.source.fetch(TIMEOUT);
         let text = text.map_err(|fault| RecordError::Source { url: self.source.to_string(), fault })?;
         let counters = Counters::read(&text, &self.labels);
         counters.ok_or_else(|| RecordError::Unknown(self.source.to_string()))
     }
 
-    fn look_again(&self, timeout: Duration, stop: &AtomicBool) -> Result<Counters, RecordError> {
+    fn look_again(&self, stop: &AtomicBool) -> Result<Counters, RecordError> {
         let mut tries = 1;
         loop {
-            match self.look(timeout) {
-                Err(_) if tries < TRIES && !stop.load(Ordering::Relaxed) => thread::sleep(PAUSE.min(timeout)),
+            match self.look() {
+                Err(_) if tries < TRIES && !stop.load(Ordering::Relaxed) => thread::sleep(PAUSE),
                 answer => return answer,
             }
             tries += 1;

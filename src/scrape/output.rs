@@ -42,7 +42,7 @@ impl Output {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let mut output = Output { path: path.to_path_buf(), file };
-        let Some((found, last_s)) = output.read_back().map_err(failed)? else {
+        let Some((found, last_s, whole)) = output.read_back().map_err(failed)? else {
             output.line(header)?;
             return Ok((output, 0.0));
         };
@@ -56,19 +56,21 @@ impl Output {
             let (found, now) = (of(&found), of(header));
             return Err(wrong(format!("is a recording of {found}, and this is {now}, or another of its engines")));
         }
+        // What a killed process has left of a row.
+        output.file.set_len(whole).and_then(|()| output.file.seek(SeekFrom::End(0))).map_err(failed)?;
         let now_s = now_unix_s.saturating_sub(found.began_unix_s) as f64;
         Ok((output, now_s.max(last_s)))
     }
 
-    /// The first line and the end of the last row, s; what a killed process has left of a row is cut off. `None` of an empty
-    /// file.
-    fn read_back(&mut self) -> io::Result<Option<(String, f64)>> {
+    /// The first line, the end of the last row, s, and how many bytes are whole lines. `None` of an empty file.
+    fn read_back(&self) -> io::Result<Option<(String, f64, u64)>> {
         let mut reader = BufReader::new(&self.file);
         let (mut first, mut last_s, mut whole, mut line) = (None, 0.0, 0, Vec::new());
         loop {
             line.clear();
             let read = reader.read_until(b'\n', &mut line)?;
-            if read == 0 || line.last() != Some(&b'\n') {
+            let is_whole = line.last() == Some(&b'\n');
+            if read == 0 || !is_whole && first.is_some() {
                 break;
             }
             whole += read as u64;
@@ -78,9 +80,7 @@ impl Output {
                 last_s = row.start_s + row.seconds;
             }
         }
-        self.file.set_len(whole)?;
-        self.file.seek(SeekFrom::End(0))?;
-        Ok(first.map(|first| (first, last_s)))
+        Ok(first.map(|first| (first, last_s, whole)))
     }
 
     /// A row, whole, and on the disk.
