@@ -12,6 +12,7 @@ use kvtide_envs::calibrate::{KeptError, Measured, MeasurementPlan, TimingsFile};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
 
 use super::output::Output;
+use super::outputs::Outputs;
 use super::{Exit, stop};
 use crate::calibrate::Account;
 use crate::calibrate::device::{self, DeviceAccount};
@@ -70,6 +71,7 @@ struct TimingsArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    args.outputs().check()?;
     match &args.measured {
         Some(run) => args.tell(&args.served(run)?),
         None => match args.timings()? {
@@ -80,6 +82,19 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
 }
 
 impl CalibrateArgs {
+    fn outputs(&self) -> Outputs {
+        let TimingsArgs { device, timings, .. } = &self.timings;
+        let outputs = Outputs::new()
+            .reads("--measured", self.measured.as_deref())
+            .reads("--load", self.load.as_deref().filter(|load| load.as_os_str() != "none"))
+            .reads_env(self.env.as_deref().unwrap_or_default());
+        let outputs = match (device, timings) {
+            (Some(_), timings) => outputs.file("--timings", timings.as_deref()),
+            (None, timings) => outputs.reads("--timings", timings.as_deref()),
+        };
+        outputs.file("--profile", self.profile.as_deref()).file("--plot", self.plot.as_deref())
+    }
+
     fn settings(&self) -> anyhow::Result<Vec<Setting>> {
         self.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")
     }
@@ -164,8 +179,6 @@ impl CalibrateArgs {
             device.is_some() || timings.is_some(),
             "give a measured run (--measured), a device (--device) or timings of one (--timings)"
         );
-        let same = self.profile.is_some() && self.profile == *timings;
-        ensure!(!same, "--profile and --timings are the same file");
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
         let deployment = Deployment::load(env)?.with(&settings)?;

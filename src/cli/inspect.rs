@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Exit;
 use super::output::Output;
+use super::outputs::Outputs;
 use crate::checkpoint;
 use crate::export::{self, Inspection};
 
@@ -29,6 +30,7 @@ pub(super) struct InspectArgs {
 }
 
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
+    Outputs::new().reads("PATH", args.path.as_path()).file("--svg", args.svg.as_deref()).check()?;
     let mut output = Output::new();
     if args.path.is_dir() {
         ensure!(args.svg.is_none(), "{}: a checkpoint has no tree to draw", args.path.display());

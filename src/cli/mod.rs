@@ -1,4 +1,5 @@
-//! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
+//! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted (143 by
+//! SIGTERM, 129 by SIGHUP).
 
 mod bench;
 mod calibrate;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use common::{args, handover, output, progress, stop, talk};
+use common::{args, handover, output, outputs, progress, stop, talk};
 
 use crate::agent::Tensors;
 use crate::say::{self, Level};
@@ -81,7 +82,9 @@ enum Exit {
     Done,
     /// Done, and the answer is no.
     GateFailed,
-    /// Ctrl-C; what was finished is kept.
+    /// Nothing was done: that is no command line, and why has been said.
+    Misused,
+    /// Ctrl-C, SIGTERM or SIGHUP; what was finished is kept.
     Interrupted,
 }
 
@@ -99,7 +102,8 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::GateFailed) => ExitCode::from(1),
-        Ok(Exit::Interrupted) => ExitCode::from(130),
+        Ok(Exit::Misused) => ExitCode::from(2),
+        Ok(Exit::Interrupted) => ExitCode::from(stop::exit_code()),
         // Whoever reads stdout has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

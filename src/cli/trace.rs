@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::output::Output;
+use super::outputs::Outputs;
 
 #[derive(Debug, Args)]
 pub(super) struct TraceArgs {
@@ -85,11 +86,13 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
             }
         }
         TraceCommand::Convert { input, output, sessions } => {
+            Outputs::new().reads("INPUT", input.as_path()).file("OUTPUT", output.as_path()).check()?;
             let converted = jsonl::convert(sessions.open(input)?, output)?;
             say!("{} requests written to {}", converted.requests, output.display());
         }
         TraceCommand::Generate { spec, output } => {
             let spec: SyntheticSpec = spec.parse()?;
+            Outputs::new().file("OUTPUT", output.as_path()).check()?;
             let workload = spec.generate()?;
             jsonl::save(output, workload.requests())?;
             say!("{} requests written to {}", workload.requests().len(), output.display());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::outputs::Outputs;
 use super::talk::Talk;
 use super::{Exit, handover, stop};
 use crate::agent::{RunOutcome, Tensors};
@@ -38,6 +39,7 @@ pub(super) struct TrainArgs {
 
 pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
     let experiment = experiment(args)?;
+    outputs(args, &experiment).check()?;
     if experiment.method == Method::Ppo && tensors.is_none() {
         handover::hand_over()?;
     }
@@ -66,6 +68,14 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
         None => {}
     }
     Ok(Exit::Interrupted)
+}
+
+/// What the run reads, and where it writes.
+fn outputs(args: &TrainArgs, experiment: &Experiment) -> Outputs {
+    let worlds = experiment.also.iter().map(|also| &also.world).chain([&experiment.world]);
+    let outputs = Outputs::new().reads("--experiment", args.experiment.as_deref());
+    let outputs = worlds.fold(outputs, Outputs::reads_world).reads("--trace", args.trace.as_deref());
+    outputs.folder("--out", args.out.as_path()).log("--out", args.out.exists().then(|| args.out.join("train.jsonl")).as_deref())
 }
 
 /// The experiment given, with what is given instead of its own; or the one that is gone on with.

@@ -11,7 +11,12 @@ use super::output::Output;
 /// which option, what stood there and what would do. `--set help` lists what can be set; the rest is clap's.
 pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
     if error.kind() != ErrorKind::ValueValidation {
-        error.exit();
+        let printed = error.print();
+        if error.use_stderr() {
+            // That it cannot be said is nothing that could be said.
+            return Ok(Exit::Misused);
+        }
+        return Ok(printed.map(|()| Exit::Done)?);
     }
     let (option, value) = (context(error, ContextKind::InvalidArg), context(error, ContextKind::InvalidValue));
     // `--set <KEY=VALUE>`

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use kvtide_envs::env::EnvError;
+use kvtide_envs::files::LockError;
 use kvtide_envs::workload::WorkloadError;
 use thiserror::Error;
 
@@ -23,6 +24,9 @@ pub enum TrainError {
     /// Training by PPO, without a library to multiply with.
     #[error("training by PPO needs a tensor library, which this program was built without")]
     NoTensors,
+    /// Another run writes there, or nobody can.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// A log cannot be written in the middle of a run.
     #[error(transparent)]
     Log(#[from] io::Error),

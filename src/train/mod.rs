@@ -16,6 +16,7 @@ mod search;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use kvtide_envs::files::Lock;
 use kvtide_runtime::Controls;
 
 pub use error::TrainError;
@@ -78,6 +79,7 @@ impl Run<'_> {
     /// # Errors
     /// Why the run cannot start or go on; a checkpoint of what was learned before is left where there is something to keep.
     pub fn start(&self, experiment: Experiment) -> Result<Option<RunOutcome>, TrainError> {
+        let _lock = Lock::of_folder(self.out)?;
         let Some(experiment) = prior::resolve(experiment, self.world, self.listener, self.stop)? else {
             return Ok(None);
         };
@@ -90,6 +92,7 @@ impl Run<'_> {
     /// # Errors
     /// As [`start`](Self::start), and [`TrainError::OtherTraffic`].
     pub fn resume(&self, experiment: &Experiment) -> Result<RunOutcome, TrainError> {
+        let _lock = Lock::of_folder(self.out)?;
         let checkpoint = checkpoint_of(self.out);
         same_traffic(self.world, &checkpoint)?;
         self.learn(experiment, Some(&checkpoint))
