@@ -9,6 +9,7 @@ mod evaluate;
 mod floors;
 mod handover;
 mod hosts;
+mod kept;
 mod memory;
 mod programs;
 mod snapshots;

@@ -6,9 +6,10 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::compare::Comparison;
+use super::kept::{Kept, KeptError, RunFile};
 use super::knee::{AttainmentCurve, Crossing, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, run_matrix};
 use crate::bootstrap::Evidence;
@@ -34,8 +35,14 @@ pub struct Capacity {
     pub evidence: Option<Evidence>,
 }
 
+impl Capacity {
+    fn bisected(load: f64, bound: Bound) -> Capacity {
+        Capacity { load, low: None, high: None, bound, evidence: None }
+    }
+}
+
 /// Whether a capacity lies within the loads that were run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// Between two of them, where a straight line crosses the target.
@@ -89,24 +96,43 @@ pub fn bisect_capacity(
             Crossing::Above(load) => (load, Bound::AtLeast),
             Crossing::Below(load) => (load, Bound::Below),
         };
-        Capacity { load, low: None, high: None, bound, evidence: None }
+        Capacity::bisected(load, bound)
     }))
 }
 
-/// Finds the capacity of each policy that was compared. False if interrupted; those found are kept.
+/// Why capacities are not all found.
+#[derive(Debug, thiserror::Error)]
+pub enum CapacityError {
+    /// A run has no result.
+    #[error(transparent)]
+    Run(#[from] MatrixError),
+    /// One that was found cannot be kept.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+}
+
+/// Finds the capacity of each policy that was compared, but for those `kept`, and keeps it in `file`. False if interrupted.
 ///
 /// # Errors
-/// A run has no result.
+/// A run has no result, or one that was found cannot be kept.
 pub fn bisect_capacities(
     world: &World,
     matrix: &Matrix,
     comparisons: &mut [Comparison],
+    (kept, mut file): (&Kept, Option<&mut RunFile>),
     watch: &dyn Watch,
     stop: &AtomicBool,
-) -> Result<bool, MatrixError> {
+) -> Result<bool, CapacityError> {
     for comparison in comparisons {
         let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
+        if let Some((load, bound)) = kept.capacity(&policy.0) {
+            comparison.capacity = Some(Capacity::bisected(load, bound));
+            continue;
+        }
         let Some(capacity) = bisect_capacity(world, matrix, policy, watch, stop)? else { return Ok(false) };
+        if let Some(file) = &mut file {
+            file.capacity(&policy.0, capacity.load, capacity.bound)?;
+        }
         comparison.capacity = Some(capacity);
     }
     Ok(true)

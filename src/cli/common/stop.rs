@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -43,15 +44,30 @@ fn listen() -> io::Result<()> {
     let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & bit(*signal) == 0);
     let mut signals = Signals::new(heard)?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut first = None;
         for signal in signals.forever() {
-            if STOP.swap(true, Ordering::Relaxed) {
-                low_level::exit(code_of(signal).into());
+            let now = now();
+            match first {
+                None => {
+                    first = Some(now);
+                    SIGNAL.store(signal, Ordering::Relaxed);
+                    STOP.store(true, Ordering::Relaxed);
+                    say!("\ninterrupted: keeping what is finished (again to stop at once)");
+                }
+                Some(first) if now.duration_since(first) < ONE => {}
+                Some(_) => low_level::exit(code_of(signal).into()),
             }
-            SIGNAL.store(signal, Ordering::Relaxed);
-            say!("\ninterrupted: keeping what is finished (again to stop at once)");
         }
     })?;
     Ok(())
+}
+
+/// Signals within so much are one: `timeout` sends its own to the process and to its group, systemd SIGHUP after SIGTERM.
+const ONE: Duration = Duration::from_millis(250);
+
+#[expect(clippy::disallowed_methods, reason = "when somebody wants the process to end decides nothing it does")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Where a signal stands in the masks of `/proc`.
