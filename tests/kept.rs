@@ -10,7 +10,7 @@ use tempfile::tempdir;
 use crate::common::{PROGRAM, done, kvtide, lines, refused};
 
 /// Three seeds at two loads, hindsight among the policies.
-const EVALUATE: [&str; 16] = [
+const EVALUATE: [&str; 15] = [
     "evaluate",
     "--workload",
     "chat:rate=3.2,duration=90",
@@ -32,9 +32,10 @@ fn evaluate<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&EVALUATE[..], more].concat()
 }
 
+/// Starts the tool, listening to signals even where whoever runs the tests does not, as in the background of a script.
 fn start(folder: &Path, arguments: &[&str]) -> Child {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", PROGRAM]).args(arguments).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Waits until `file` has so many lines, or the process has ended.
@@ -56,7 +57,7 @@ fn send(child: &Child, signal: &str) {
 fn an_evaluation_that_was_killed_goes_on_to_what_it_would_have_been() {
     let folder = tempdir().unwrap();
     let (whole, cut) = (folder.path().join("whole"), folder.path().join("cut"));
-    [&whole, &cut].map(|folder| fs::create_dir(folder).unwrap());
+    [&whole, &cut].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
     let arguments = evaluate(&["--out", "runs.jsonl", "--report", "page.html", "--versus", "default"]);
     let expected = done(&whole, &arguments);
 
@@ -251,4 +252,41 @@ fn a_run_has_its_folder_to_itself_and_a_dead_one_has_it_no_longer() {
     assert!(error.contains("runs.jsonl is being written by process "), "{error}");
     first.kill().unwrap();
     first.wait().unwrap();
+}
+
+#[test]
+fn a_search_that_is_extended_is_the_one_planned_for_as_long() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("small.toml"), SEARCH.replace("generations = 40", "generations = 6")).unwrap();
+    let train = ["train", "--experiment", "small.toml", "--out"];
+    done(path, &[&train[..], &["whole"]].concat());
+    done(path, &[&train[..], &["cut", "--generations", "2"]].concat());
+    let extended = done(path, &["train", "--resume", "--out", "cut", "--generations", "6"]);
+    assert!(extended.stderr.contains("going on to 6 generations instead of 2: the run is the one"), "{}", extended.stderr);
+    for name in ["checkpoint/manifest.json", "checkpoint/search.json", "policy/manifest.json"] {
+        assert!(fs::read(path.join("cut").join(name)).unwrap() == fs::read(path.join("whole").join(name)).unwrap(), "{name}");
+    }
+    let shorter = refused(path, &["train", "--resume", "--out", "cut", "--generations", "3"]);
+    assert!(shorter.contains("cut/checkpoint has 6 generations behind it, and 3 are fewer"), "{shorter}");
+    assert!(refused(path, &["train", "--resume", "--out", "cut", "--decisions", "9"]).contains("--generations"));
+    fs::write(path.join("other.toml"), SEARCH.replace("generations = 40", "generations = 7")).unwrap();
+    let other = ["train", "--experiment", "other.toml", "--resume", "--out", "cut"];
+    let error = refused(path, &other);
+    assert!(error.contains("cross_entropy.generations = 6, given is 7") && error.contains("--generations"), "{error}");
+    done(path, &[&other[..], &["--generations", "7"]].concat());
+
+    // Noise that falls to nothing by the end has fallen by another end.
+    fs::write(path.join("noisy.toml"), SEARCH.replace("generations = 40\n", "generations = 2\n").replace("noise = 0.0", "noise = 0.1")).unwrap();
+    done(path, &["train", "--experiment", "noisy.toml", "--out", "noisy"]);
+    let extended = done(path, &["train", "--resume", "--out", "noisy", "--generations", "3"]);
+    assert!(extended.stderr.contains("warning: going on to 3 generations instead of 2: noise went by 2"), "{}", extended.stderr);
+    for checkpoint in ["noisy/checkpoint", "noisy/policy"] {
+        let manifest = &lines(&done(path, &["inspect", checkpoint, "--json"]).stdout, "checkpoint")[0];
+        assert_eq!(manifest["metadata"]["extended"], "from 2 to 3 generations after 2");
+    }
+    // It is said of it for good.
+    done(path, &["train", "--resume", "--out", "noisy"]);
+    let manifest = fs::read_to_string(path.join("noisy/checkpoint/manifest.json")).unwrap();
+    assert!(manifest.contains("from 2 to 3 generations after 2"), "{manifest}");
 }

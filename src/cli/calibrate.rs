@@ -71,6 +71,8 @@ struct TimingsArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    let fraction = args.fit_fraction;
+    ensure!(fraction > 0.0 && fraction <= 1.0, "--fit-fraction {fraction}: expected above 0, at most 1");
     args.outputs().check()?;
     match &args.measured {
         Some(run) => args.tell(&args.served(run)?),

@@ -30,7 +30,7 @@ pub(super) struct ExportArgs {
     rust: Option<PathBuf>,
     /// Most leaves; a leaf takes 16 bytes. Of the sizes of this one halved again and again, the table takes the one that does
     /// best on the validation traffic.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
     leaves: u32,
     /// Seed of the episodes the student is taught on.
     #[arg(long, value_name = "SEED", default_value_t = 1)]

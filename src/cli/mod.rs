@@ -18,7 +18,7 @@ mod usage;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use common::{args, handover, output, outputs, progress, stop, talk};
 
@@ -27,7 +27,7 @@ use crate::say::{self, Level};
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
-#[command(name = "kvtide", version, max_term_width = 110)]
+#[command(name = "kvtide", version = handover::version(), max_term_width = 110)]
 struct Cli {
     /// Say nothing on stderr but warnings and errors.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
@@ -91,10 +91,11 @@ enum Exit {
 /// Runs the command line of this process. Training by PPO multiplies with `tensors`; without it, it is handed over to
 /// `kvtide-train`, which is this tool with it.
 pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
-    let result = match Cli::try_parse() {
+    let parsed = takes_negative_numbers(Cli::command()).try_get_matches();
+    let result = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => {
             say::set_level(cli.level());
-            detail!("kvtide {}", env!("CARGO_PKG_VERSION"));
+            detail!("kvtide {}", handover::version());
             command(cli.command, tensors)
         }
         Err(error) => usage::end(&error),
@@ -111,6 +112,15 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// A negative number is a value, and most often one out of range: then that is what is said, not that there is no such option.
+fn takes_negative_numbers(command: clap::Command) -> clap::Command {
+    let taking = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values();
+        if takes_values { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(taking).mut_subcommands(takes_negative_numbers)
 }
 
 fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvtide_envs::trace::servegen::ServeGenStats;
-use kvtide_envs::trace::{SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
+use kvtide_envs::trace::{MAX_SESSIONS_PER_HOUR, SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 struct SessionArgs {
     /// Sessions that start an hour, by a Poisson process; for files of agentic sessions, which do not say when.
-    #[arg(long, value_name = "PER_HOUR", default_value_t = 20.0)]
+    #[arg(long, value_name = "PER_HOUR", default_value_t = 20.0, value_parser = session_rate)]
     session_rate: f64,
     /// Only the first N sessions of such a file.
     #[arg(long, value_name = "N")]
@@ -73,6 +73,12 @@ impl SessionArgs {
         let SessionArgs { session_rate: per_hour, sessions: limit, session_seed: seed } = *self;
         SessionArrivals { per_hour, limit, seed }
     }
+}
+
+/// A rate there can be, whatever form the trace turns out to have.
+fn session_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= MAX_SESSIONS_PER_HOUR);
+    rate.ok_or_else(|| format!("expected above 0, at most {MAX_SESSIONS_PER_HOUR} sessions an hour"))
 }
 
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {

@@ -26,7 +26,19 @@ pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let reason = in_range(&reason);
     Err(anyhow!(named(option, value, &reason)))
+}
+
+/// Reasons of the standard library's, which say nothing of what would do.
+fn in_range(reason: &str) -> String {
+    match reason {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "expected a whole number, not negative".to_owned()
+        }
+        "invalid float literal" | "cannot parse float from empty string" => "expected a number".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> &str {
