@@ -93,7 +93,10 @@ fn a_program_without_its_libtorch_is_one_line_and_exit_2() {
     let Output { status, stderr, .. } = train(folder.path());
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!((status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("kvtide-train does not start") && said.contains("libtorch_cpu.so") && said.contains("make setup"), "{said}");
+    assert!(
+        said.contains("kvtide-train does not start") && said.contains("libtorch_cpu.so") && said.contains("make setup"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -35,7 +35,14 @@ fn evaluate<'a>(more: &[&'a str]) -> Vec<&'a str> {
 /// Starts the tool, listening to signals even where whoever runs the tests does not, as in the background of a script.
 fn start(folder: &Path, arguments: &[&str]) -> Child {
     let mut command = Command::new("env");
-    command.args(["--default-signal=INT,TERM,HUP", PROGRAM]).args(arguments).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command
+        .args(["--default-signal=INT,TERM,HUP", PROGRAM])
+        .args(arguments)
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 /// Waits until `file` has so many lines, or the process has ended.
@@ -102,7 +109,8 @@ fn runs_of_something_else_are_not_gone_on_from() {
     done(path, &["trace", "generate", "chat:rate=1,n=20,seed=2", "two.jsonl"]);
     let table = format!("{}/checkpoints/chat-24g/policy.kvt", env!("CARGO_MANIFEST_DIR"));
     fs::copy(&table, path.join("a.kvt")).unwrap();
-    let first = ["evaluate", "--trace", "one.jsonl", "--policy", "default", "--policy", "table:a.kvt", "--out", "a.jsonl"];
+    let first =
+        ["evaluate", "--trace", "one.jsonl", "--policy", "default", "--policy", "table:a.kvt", "--out", "a.jsonl"];
     done(path, &first);
     let other = |arguments: &[&str], part: &str| {
         let error = refused(path, arguments);
@@ -207,7 +215,10 @@ fn a_run_that_is_killed_at_any_moment_leaves_what_can_be_gone_on_from() {
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
     for name in ["checkpoint/manifest.json", "checkpoint/search.json", "policy/manifest.json"] {
-        assert!(fs::read(path.join("cut").join(name)).unwrap() == fs::read(path.join("whole").join(name)).unwrap(), "{name}");
+        assert!(
+            fs::read(path.join("cut").join(name)).unwrap() == fs::read(path.join("whole").join(name)).unwrap(),
+            "{name}"
+        );
     }
 
     // A table is whole or not there, whenever its making ends.
@@ -232,7 +243,11 @@ fn a_run_has_its_folder_to_itself_and_a_dead_one_has_it_no_longer() {
     let resume = ["train", "--resume", "--out", "run"];
     let error = kvtide(path, &resume);
     let holder = format!("process {} on ", first.id());
-    assert!(error.code == 2 && error.stderr.contains("run is being written by") && error.stderr.contains(&holder), "{}", error.stderr);
+    assert!(
+        error.code == 2 && error.stderr.contains("run is being written by") && error.stderr.contains(&holder),
+        "{}",
+        error.stderr
+    );
     first.kill().unwrap();
     first.wait().unwrap();
     assert!(path.join("run/.lock").exists(), "what a dead process leaves");
@@ -263,9 +278,16 @@ fn a_search_that_is_extended_is_the_one_planned_for_as_long() {
     done(path, &[&train[..], &["whole"]].concat());
     done(path, &[&train[..], &["cut", "--generations", "2"]].concat());
     let extended = done(path, &["train", "--resume", "--out", "cut", "--generations", "6"]);
-    assert!(extended.stderr.contains("going on to 6 generations instead of 2: the run is the one"), "{}", extended.stderr);
+    assert!(
+        extended.stderr.contains("going on to 6 generations instead of 2: the run is the one"),
+        "{}",
+        extended.stderr
+    );
     for name in ["checkpoint/manifest.json", "checkpoint/search.json", "policy/manifest.json"] {
-        assert!(fs::read(path.join("cut").join(name)).unwrap() == fs::read(path.join("whole").join(name)).unwrap(), "{name}");
+        assert!(
+            fs::read(path.join("cut").join(name)).unwrap() == fs::read(path.join("whole").join(name)).unwrap(),
+            "{name}"
+        );
     }
     let shorter = refused(path, &["train", "--resume", "--out", "cut", "--generations", "3"]);
     assert!(shorter.contains("cut/checkpoint has 6 generations behind it, and 3 are fewer"), "{shorter}");
@@ -277,10 +299,18 @@ fn a_search_that_is_extended_is_the_one_planned_for_as_long() {
     done(path, &[&other[..], &["--generations", "7"]].concat());
 
     // Noise that falls to nothing by the end has fallen by another end.
-    fs::write(path.join("noisy.toml"), SEARCH.replace("generations = 40\n", "generations = 2\n").replace("noise = 0.0", "noise = 0.1")).unwrap();
+    fs::write(
+        path.join("noisy.toml"),
+        SEARCH.replace("generations = 40\n", "generations = 2\n").replace("noise = 0.0", "noise = 0.1"),
+    )
+    .unwrap();
     done(path, &["train", "--experiment", "noisy.toml", "--out", "noisy"]);
     let extended = done(path, &["train", "--resume", "--out", "noisy", "--generations", "3"]);
-    assert!(extended.stderr.contains("warning: going on to 3 generations instead of 2: noise went by 2"), "{}", extended.stderr);
+    assert!(
+        extended.stderr.contains("warning: going on to 3 generations instead of 2: noise went by 2"),
+        "{}",
+        extended.stderr
+    );
     for checkpoint in ["noisy/checkpoint", "noisy/policy"] {
         let manifest = &lines(&done(path, &["inspect", checkpoint, "--json"]).stdout, "checkpoint")[0];
         assert_eq!(manifest["metadata"]["extended"], "from 2 to 3 generations after 2");

@@ -134,10 +134,18 @@ const OPTIONS: [(&str, &[&str], &[&str]); 30] = [
     (SIMULATE, &["--window"], &["0..0", "5..1", "-1..5", "nan..inf"]),
     (SIMULATE, &["--slo"], &["ttft:0", "ttft:-1", "ttft:nan", "tpot:inf", "stall:1e300"]),
     (SIMULATE, &["--memory"], &["host:0", "host:-1", "host:nan"]),
-    (SIMULATE, &["--policy"], &["fixed:nan", "fixed:-1", "fixed:2", "opt-factor:inf", "avg-blocks:-1", "past-future:nan"]),
+    (
+        SIMULATE,
+        &["--policy"],
+        &["fixed:nan", "fixed:-1", "fixed:2", "opt-factor:inf", "avg-blocks:-1", "past-future:nan"],
+    ),
     (SIMULATE, &["--set"], &["watermark=nan", "patience=-1", "bandwidth_efficiency=0", "pcie_bandwidth=inf"]),
     (SIMULATE, &["--set"], &["max_num_seqs=-1", "num_gpu_blocks=1e300", "max_num_batched_tokens=nan"]),
-    ("simulate", &["--workload"], &["chat:rate=0,n=9", "chat:rate=nan,n=9", "chat:rate=1,n=0", "chat:rate=1,n=9,cv=inf"]),
+    (
+        "simulate",
+        &["--workload"],
+        &["chat:rate=0,n=9", "chat:rate=nan,n=9", "chat:rate=1,n=0", "chat:rate=1,n=9,cv=inf"],
+    ),
     ("evaluate --workload chat:rate=1,n=9 --policy default", &["--windows", "--pool"], &["0", "-1"]),
     ("train --experiment good.toml --out run", &["--decisions", "--checkpoint-every"], &["0", "-1", "nan"]),
     ("train --experiment good.toml --out run", &["--seed"], &["-1", "nan"]),
@@ -170,7 +178,8 @@ fn no_option_takes_a_number_that_cannot_be_meant() {
     let folder = tempdir().unwrap();
     let path = folder.path();
     done(path, &["trace", "generate", "chat:rate=1,n=9", "chat.jsonl"]);
-    fs::copy(format!("{}/checkpoints/agentic/policy.kvt", env!("CARGO_MANIFEST_DIR")), path.join("policy.kvt")).unwrap();
+    fs::copy(format!("{}/checkpoints/agentic/policy.kvt", env!("CARGO_MANIFEST_DIR")), path.join("policy.kvt"))
+        .unwrap();
     write_experiment(&path.join("good.toml"), "ppo");
     write_experiment(&path.join("search.toml"), "cross-entropy");
     let before = fs::read_dir(path).unwrap().count();

@@ -20,7 +20,8 @@ fn folder() -> TempDir {
     done(path, &["trace", "generate", "chat:rate=3,duration=120", "chat.jsonl"]);
     fs::write(path.join("small.toml"), SEARCH).unwrap();
     done(path, &["train", "--experiment", "small.toml", "--out", "run"]);
-    fs::copy(format!("{}/checkpoints/chat-24g/policy.kvt", env!("CARGO_MANIFEST_DIR")), path.join("policy.kvt")).unwrap();
+    fs::copy(format!("{}/checkpoints/chat-24g/policy.kvt", env!("CARGO_MANIFEST_DIR")), path.join("policy.kvt"))
+        .unwrap();
     symlink("chat.jsonl", path.join("link.jsonl")).unwrap();
     fs::hard_link(path.join("chat.jsonl"), path.join("hard.jsonl")).unwrap();
     fs::create_dir(path.join("a-folder")).unwrap();
@@ -32,7 +33,11 @@ fn everything(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let name = entry.path().display().to_string();
-        if entry.path().is_dir() { found.extend(everything(&entry.path())) } else { found.push((name, fs::read(entry.path()).unwrap())) }
+        if entry.path().is_dir() {
+            found.extend(everything(&entry.path()))
+        } else {
+            found.push((name, fs::read(entry.path()).unwrap()))
+        }
     }
     found.sort();
     found
@@ -56,11 +61,18 @@ fn every_output_is_looked_at_before_the_work() {
         ("trace convert chat.jsonl", ""),
         ("trace generate chat:rate=1,n=9", ""),
     ] {
-        for (output, part) in [("no/such/file", "there is no folder no/such"), ("a-folder", "it is a folder"), ("small.toml/a", "there is no folder")] {
+        for (output, part) in [
+            ("no/such/file", "there is no folder no/such"),
+            ("a-folder", "it is a folder"),
+            ("small.toml/a", "there is no folder"),
+        ] {
             let line = format!("{command} {option} {output}");
             let error = refused(path, &line.split_whitespace().collect::<Vec<_>>());
             let name = if option.is_empty() { "OUTPUT" } else { option };
-            assert!(error.contains(&format!("{name}: cannot write {output}")) && error.contains(part), "{line}: {error}");
+            assert!(
+                error.contains(&format!("{name}: cannot write {output}")) && error.contains(part),
+                "{line}: {error}"
+            );
         }
     }
     let train = refused(path, &["train", "--experiment", "small.toml", "--out", "chat.jsonl"]);
@@ -131,7 +143,9 @@ fn arguments(command: &str, name: &str) -> Vec<String> {
 
 /// The files a command left under `name`, by what follows it.
 fn left(folder: &Path, name: &str) -> Vec<(String, Vec<u8>)> {
-    let of_it = |(path, bytes): (String, Vec<u8>)| Some((path.strip_prefix(&format!("{}/{name}", folder.display()))?.to_owned(), bytes));
+    let of_it = |(path, bytes): (String, Vec<u8>)| {
+        Some((path.strip_prefix(&format!("{}/{name}", folder.display()))?.to_owned(), bytes))
+    };
     // Speeds and times of day are in logs.
     let is_result = |(path, _): &(String, Vec<u8>)| !path.contains("train.jsonl") && !path.contains("tensorboard");
     everything(folder).into_iter().filter_map(of_it).filter(is_result).collect()

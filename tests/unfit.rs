@@ -20,10 +20,17 @@ fn a_table_of_another_engine_is_refused_and_of_another_card_or_targets_told() {
         let line = |more: &str| format!("{command} {TRAFFIC} --policy {chat} {more}");
         let run = |more: &str| done(folder.path(), &line(more).split_whitespace().collect::<Vec<_>>());
         assert_eq!(run("").stderr, "", "its own world");
-        assert_eq!(run("--env llama-3-8b@a10 --slo ttft:1000,tpot:80,stall:2000").stderr, "", "another of its own worlds");
+        assert_eq!(
+            run("--env llama-3-8b@a10 --slo ttft:1000,tpot:80,stall:2000").stderr,
+            "",
+            "another of its own worlds"
+        );
         let other = run("--env llama-3-8b@h100 --slo chat").stderr;
         assert_eq!(other.lines().count(), 1, "{other}");
-        for part in ["with env llama-3-8b@rtx-4090; llama-3-8b@a10 and is judged with llama-3-8b@h100", "is judged with ttft:400"] {
+        for part in [
+            "with env llama-3-8b@rtx-4090; llama-3-8b@a10 and is judged with llama-3-8b@h100",
+            "is judged with ttft:400",
+        ] {
             assert!(other.starts_with("warning: table:") && other.contains(part), "{other}");
         }
         let host = table("reasoning-tier");
@@ -42,14 +49,18 @@ fn a_table_of_another_engine_is_refused_and_of_another_card_or_targets_told() {
 fn to_serve_nobody_is_no_result() {
     let folder = tempdir().unwrap();
     let path = folder.path();
-    let request = |prompt: u32, at: u32| format!("{{\"arrival_us\":{at},\"prompt_tokens\":{prompt},\"output_tokens\":10}}\n");
+    let request =
+        |prompt: u32, at: u32| format!("{{\"arrival_us\":{at},\"prompt_tokens\":{prompt},\"output_tokens\":10}}\n");
     fs::write(path.join("long.jsonl"), request(5000, 0) + &request(6000, 1_000_000)).unwrap();
     fs::write(path.join("mixed.jsonl"), request(5000, 0) + &request(60, 1_000_000)).unwrap();
     for command in ["simulate", "evaluate"] {
         for (settings, part) in [
-            ("--set max_model_len=2000", "the smallest has 5010 tokens, max_model_len is 2000; a larger --set max_model_len"),
-            ("--set num_gpu_blocks=100", "and the pool holds 1600; a larger --pool or --set num_gpu_blocks"),
-            ("--set max_model_len=2000 --set num_gpu_blocks=100", "max_model_len is 2000 and the pool holds 1600; it takes"),
+            (
+                "--set max_model_len=2000",
+                "the smallest has 5010 tokens, max_model_len is 2000; a larger --set max_model_len",
+            ),
+            ("--set num_gpu_blocks=100", "the pool holds 1600 and max_model_len is 1584; it takes a larger --pool"),
+            ("--pool 0.05", "the pool holds 2144 and max_model_len is 2128; it takes a larger --pool"),
         ] {
             let line = format!("{command} --trace long.jsonl --policy default --policy fixed:0.05 --json {settings}");
             let run = kvtide(path, &line.split_whitespace().collect::<Vec<_>>());

@@ -156,7 +156,8 @@ impl PpoConfig {
         real("gae_lambda", self.gae_lambda, (0.0..=1.0).contains(&self.gae_lambda), "in 0..=1")?;
         real("clip", self.clip, self.clip > 0.0 && self.clip < 1.0, "in (0, 1)")?;
         for (field, optional) in [("value_clip", self.value_clip), ("target_kl", self.target_kl)] {
-            optional.map_or(Ok(()), |value| real(field, value, value > 0.0 && value <= MOST, "above 0, at most 1000000"))?;
+            optional
+                .map_or(Ok(()), |value| real(field, value, value > 0.0 && value <= MOST, "above 0, at most 1000000"))?;
         }
         for (field, value) in
             [("entropy_coef.start", self.entropy_coef.start), ("entropy_coef.end", self.entropy_coef.end)]

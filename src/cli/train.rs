@@ -67,7 +67,9 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
     let outcome = if args.resume { run.resume(&experiment).map(Some) } else { run.start(experiment) };
     let outcome = outcome.map_err(|error| match error {
         // These name what they are about.
-        TrainError::Locked(_) | TrainError::Folder { .. } | TrainError::Logs { .. } | TrainError::Run { .. } => error.into(),
+        TrainError::Locked(_) | TrainError::Folder { .. } | TrainError::Logs { .. } | TrainError::Run { .. } => {
+            error.into()
+        }
         other => anyhow::Error::new(other).context(of_experiment()),
     })?;
     match outcome {
@@ -90,7 +92,9 @@ fn outputs(args: &TrainArgs, experiment: &Experiment) -> Outputs {
     let worlds = experiment.also.iter().map(|also| &also.world).chain([&experiment.world]);
     let outputs = Outputs::new().reads("--experiment", args.experiment.as_deref());
     let outputs = worlds.fold(outputs, Outputs::reads_world).reads("--trace", args.trace.as_deref());
-    outputs.folder("--out", args.out.as_path()).log("--out", args.out.exists().then(|| args.out.join("train.jsonl")).as_deref())
+    outputs
+        .folder("--out", args.out.as_path())
+        .log("--out", args.out.exists().then(|| args.out.join("train.jsonl")).as_deref())
 }
 
 /// The experiment given, with what is given instead of its own; or the one that is gone on with.
@@ -121,9 +125,13 @@ fn experiment(args: &TrainArgs) -> anyhow::Result<Experiment> {
 fn check_length(args: &TrainArgs, experiment: &Experiment) -> anyhow::Result<()> {
     match experiment.method {
         Method::CrossEntropy if args.decisions.is_some() => {
-            bail!("--decisions: a cross-entropy search has as many as its episodes take (--generations, cross_entropy.generations)")
+            bail!(
+                "--decisions: a cross-entropy search has as many as its episodes take (--generations, cross_entropy.generations)"
+            )
         }
-        Method::Ppo if args.generations.is_some() => bail!("--generations: PPO counts --decisions (ppo.total_decisions)"),
+        Method::Ppo if args.generations.is_some() => {
+            bail!("--generations: PPO counts --decisions (ppo.total_decisions)")
+        }
         _ => Ok(()),
     }
 }

@@ -108,7 +108,8 @@ impl<'a> Job<'a> {
             return Ok(None);
         }
         if let Some(controls) = controls {
-            let whole = kept.iter().zip(summaries).map(|(kept, known)| known.or_else(|| Some(kept.as_ref()?.summary.clone())));
+            let whole =
+                kept.iter().zip(summaries).map(|(kept, known)| known.or_else(|| Some(kept.as_ref()?.summary.clone())));
             if let Some(summaries) = whole.collect::<Option<Vec<Summary>>>() {
                 self.know(controls, summaries);
             }
@@ -127,7 +128,10 @@ impl<'a> Job<'a> {
     /// What is known of constant controls, per draw.
     fn summaries_of(&self, controls: &Controls) -> Vec<Option<Summary>> {
         let known = self.served.iter().find(|(known, _)| known == controls);
-        known.map_or_else(|| vec![None; self.draws.len()], |(_, summaries)| summaries.iter().cloned().map(Some).collect())
+        known.map_or_else(
+            || vec![None; self.draws.len()],
+            |(_, summaries)| summaries.iter().cloned().map(Some).collect(),
+        )
     }
 
     fn know(&mut self, controls: Controls, summaries: Vec<Summary>) {

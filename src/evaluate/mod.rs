@@ -20,9 +20,9 @@ pub use against::{Against, GainAt, WaitAt};
 pub use capacity::{Bound, CAPACITY_TARGET, Capacity, CapacityError, bisect_capacities, bisect_capacity};
 pub use compare::{AtLoad, Comparison, compare};
 pub use distinct::distinct;
-pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use identity::identity;
 pub use kept::{Kept, KeptError, RunFile};
+pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use matrix::{Cell, Finished, Matrix, MatrixError, Watch, go_on_with_matrix, run_matrix};
 pub use row::{RunRow, Tried, TriedRow};
 pub use table::{

@@ -112,9 +112,8 @@ pub fn check_engine(world: &World, policy: &PolicySpec) -> Result<(), TrainedOnE
     let Some(trained) = trained(policy)? else { return Ok(()) };
     let mut engine = world.conditions().into_iter().filter(|(key, _)| *key == "engine");
     let differs = engine.find_map(|own| other_than(&trained, own));
-    differs.map_or(Ok(()), |(_, trained, judged)| {
-        Err(TrainedOnError::Engine { policy: policy.clone(), trained, judged })
-    })
+    differs
+        .map_or(Ok(()), |(_, trained, judged)| Err(TrainedOnError::Engine { policy: policy.clone(), trained, judged }))
 }
 
 /// A condition that was not met in training: its name, what was, and what is.

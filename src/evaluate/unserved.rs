@@ -61,18 +61,23 @@ fn tokens(request: &Request) -> u64 {
 impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unserved { policy, requests, rejected, smallest, max_model_len, pool } = self;
-        write!(f, "{policy} completed none of {requests} requests ({rejected} rejected): the smallest has {smallest} tokens, ")?;
-        let (too_long, too_large) = (smallest > max_model_len, smallest > pool);
-        match (too_long, too_large) {
+        write!(
+            f,
+            "{policy} completed none of {requests} requests ({rejected} rejected): the smallest has {smallest} tokens, "
+        )?;
+        match (smallest > max_model_len, smallest > pool) {
             (true, false) => write!(f, "max_model_len is {max_model_len}; a larger --set max_model_len would take it"),
-            (false, true) => write!(f, "and the pool holds {pool}; a larger --pool or --set num_gpu_blocks would hold it"),
-            (true, true) => write!(
+            // A pool that holds less than the model's context lowers it.
+            (_, true) => write!(
                 f,
-                "max_model_len is {max_model_len} and the pool holds {pool}; it takes a larger --set max_model_len and a larger \
-                 --pool or --set num_gpu_blocks"
+                "the pool holds {pool} and max_model_len is {max_model_len}; it takes a larger --pool or --set num_gpu_blocks, and \
+                 a --set max_model_len as large if there is one"
             ),
             (false, false) => {
-                write!(f, "max_model_len is {max_model_len} and the pool holds {pool}, of which a watermark may take too much")
+                write!(
+                    f,
+                    "max_model_len is {max_model_len} and the pool holds {pool}, of which a watermark may take too much"
+                )
             }
         }
     }

@@ -173,8 +173,10 @@ impl Experiment {
             let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
             let line = before.matches('\n').count() + 1;
             // The message says what stood there, and not always where.
-            let key = text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(key, _)| key.trim());
-            let named = if key.is_empty() || error.message().contains(key) { String::new() } else { format!("{key}: ") };
+            let key =
+                text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(key, _)| key.trim());
+            let named =
+                if key.is_empty() || error.message().contains(key) { String::new() } else { format!("{key}: ") };
             format!("line {line}: {named}{}", error.message())
         })
     }

@@ -82,7 +82,8 @@ fn difference(saved: &Experiment, given: &Experiment) -> (String, String, String
     let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &toml::Value::Table(table(saved)), &mut ours);
     flatten("", &toml::Value::Table(table(given)), &mut theirs);
-    let said = |map: &BTreeMap<String, String>, key: &String| map.get(key).cloned().unwrap_or_else(|| "none".to_owned());
+    let said =
+        |map: &BTreeMap<String, String>, key: &String| map.get(key).cloned().unwrap_or_else(|| "none".to_owned());
     let mut keys = ours.keys().chain(theirs.keys());
     let key = keys.find(|key| ours.get(*key) != theirs.get(*key)).cloned().unwrap_or_default();
     (key.clone(), said(&ours, &key), said(&theirs, &key))

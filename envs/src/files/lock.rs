@@ -166,7 +166,9 @@ mod tests {
         let folder = tempdir().unwrap();
         fs::write(folder.path().join(".lock"), "process 1 on another machine\nand more").unwrap();
         let lock = Lock::of_folder(folder.path()).unwrap();
-        assert!(fs::read_to_string(folder.path().join(".lock")).unwrap().starts_with(&format!("process {}", process::id())));
+        assert!(
+            fs::read_to_string(folder.path().join(".lock")).unwrap().starts_with(&format!("process {}", process::id()))
+        );
         drop(lock);
         assert!(folder.path().exists());
     }

@@ -57,7 +57,9 @@ impl Outputs {
     #[must_use]
     pub(in crate::cli) fn reads_checkpoint(mut self, option: &str, path: &Path) -> Outputs {
         self.input(option, path);
-        checkpoint::FILES.iter().for_each(|name| self.input(option, &path.join(name)));
+        for name in checkpoint::FILES {
+            self.input(option, &path.join(name));
+        }
         self
     }
 
@@ -131,7 +133,11 @@ impl Outputs {
                 bail!("{option} {what}: that is {read}, which is read ({}); write to another file", input.option);
             }
             if let Some(other) = self.outputs[..index].iter().map(|(other, _)| other).find(same) {
-                bail!("{option} {}: {} writes there as well; each needs a file of its own", path.display(), other.option);
+                bail!(
+                    "{option} {}: {} writes there as well; each needs a file of its own",
+                    path.display(),
+                    other.option
+                );
             }
         }
         Ok(())
@@ -229,9 +235,14 @@ mod tests {
         fs::hard_link(at("trace.csv"), at("hard")).unwrap();
         symlink(folder.path(), at("again")).unwrap();
         for name in ["trace.csv", "link", "hard", "again/trace.csv", "day/../trace.csv"] {
-            for output in [Outputs::new().file("--out", at(name).as_path()), Outputs::new().log("--out", at(name).as_path())] {
+            for output in
+                [Outputs::new().file("--out", at(name).as_path()), Outputs::new().log("--out", at(name).as_path())]
+            {
                 let said = refusal(output.reads("--trace", at("trace.csv").as_path()));
-                assert!(said.starts_with("--out ") && said.ends_with("which is read (--trace); write to another file"), "{said}");
+                assert!(
+                    said.starts_with("--out ") && said.ends_with("which is read (--trace); write to another file"),
+                    "{said}"
+                );
             }
         }
         let inside = Outputs::new().reads("--trace", at("day").as_path());
@@ -260,8 +271,12 @@ mod tests {
     fn what_cannot_be_written_is_refused_with_its_reason() {
         let folder = folder();
         let at = |name: &str| folder.path().join(name);
-        for (name, reason) in [("no/such", "there is no folder"), ("day", "it is a folder"), ("trace.csv/a", "there is no folder")] {
-            for output in [Outputs::new().file("--svg", at(name).as_path()), Outputs::new().log("--svg", at(name).as_path())] {
+        for (name, reason) in
+            [("no/such", "there is no folder"), ("day", "it is a folder"), ("trace.csv/a", "there is no folder")]
+        {
+            for output in
+                [Outputs::new().file("--svg", at(name).as_path()), Outputs::new().log("--svg", at(name).as_path())]
+            {
                 let said = refusal(output);
                 assert!(said.starts_with("--svg: cannot write ") && said.contains(reason), "{said}");
             }
