@@ -64,7 +64,8 @@ fn send(child: &Child, signal: &str) {
 fn an_evaluation_that_was_killed_goes_on_to_what_it_would_have_been() {
     let folder = tempdir().unwrap();
     let (whole, cut) = (folder.path().join("whole"), folder.path().join("cut"));
-    [&whole, &cut].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    fs::create_dir(&whole).unwrap();
+    fs::create_dir(&cut).unwrap();
     let arguments = evaluate(&["--out", "runs.jsonl", "--report", "page.html", "--versus", "default"]);
     let expected = done(&whole, &arguments);
 

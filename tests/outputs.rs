@@ -34,9 +34,9 @@ fn everything(folder: &Path) -> Vec<(String, Vec<u8>)> {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let name = entry.path().display().to_string();
         if entry.path().is_dir() {
-            found.extend(everything(&entry.path()))
+            found.extend(everything(&entry.path()));
         } else {
-            found.push((name, fs::read(entry.path()).unwrap()))
+            found.push((name, fs::read(entry.path()).unwrap()));
         }
     }
     found.sort();

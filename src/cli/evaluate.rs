@@ -46,7 +46,8 @@ pub(super) struct EvaluateArgs {
     /// Also write a page with tables, charts and a timeline to this file: one file of HTML, nothing is fetched.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Also write every run to this file as it finishes, JSON Lines as with --json, so that nothing is lost however this ends.
+    /// Also write to this file what --json writes to stdout, each run as it finishes, and what --resume needs: nothing is lost
+    /// however this ends.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Go on with the runs that --out holds: what is there is not run again, and the result is the one of an evaluation that
@@ -85,7 +86,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         warn!("{doubt}");
     }
     if let Some(file) = &mut file {
-        file.begin(&found)?;
+        file.begin(&kept, &found)?;
     }
     let mut shown = Shown::new(args);
     let (rows, cells) = served((&world, &matrix), &found, (&kept, file.as_mut()), &mut shown, (&bar, stop))?;
@@ -96,7 +97,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         is_whole = bisect_capacities(&world, &matrix, &mut comparisons, (&kept, file.as_mut()), &bar, stop)?;
     }
     if let (Some(file), true) = (&mut file, is_whole) {
-        file.finish(&kept, rows.len())?;
+        file.finish(&kept, rows.len(), &comparisons)?;
     }
     drop(bar);
     let command = command_line();

@@ -103,7 +103,7 @@ fn experiment(args: &TrainArgs) -> anyhow::Result<Experiment> {
     let given = args.experiment.as_deref().map(Experiment::load).transpose()?;
     if args.resume {
         let total = args.decisions.or(args.generations);
-        let experiment = train::resumed(&folder, given, total)?;
+        let experiment = train::resumed_to(&folder, given, total)?;
         check_length(args, &experiment)?;
         experiment.validate()?;
         return Ok(experiment);

@@ -1,9 +1,17 @@
 //! Runs kept in a file as they finish, and gone on from.
 //!
-//! A file of JSON Lines, each `{"type": …, "data": …}` as on stdout: first an `evaluation` line that says what is evaluated, then
-//! a `run` line for each run and a `tried` line for each constant that hindsight looked at, in an order that depends on neither
-//! threads nor interruptions, `capacity` lines, and at the end a `finished` line. Each is written in one piece: whatever ends the
-//! process, at most the last is torn, and that one is dropped when the evaluation goes on.
+//! A file of JSON Lines, each `{"type": …, "data": …}` as on stdout, in an order that depends on neither threads nor interruptions:
+//!
+//! | line | says |
+//! |---|---|
+//! | `evaluation` | what is evaluated, by name, and how loads were found |
+//! | `load`, `run`, `comparison` | what `--json` writes to stdout |
+//! | `tried` | what hindsight saw of a constant on one draw |
+//! | `capacity` | the load that a bisection found for a policy |
+//! | `finished` | that this is all |
+//!
+//! Each is written in one piece: whatever ends the process, at most the last is torn, and that one is dropped when the evaluation
+//! goes on.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,6 +25,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::capacity::Bound;
+use super::compare::Comparison;
 use super::knee::FoundLoad;
 use super::row::{RunRow, Tried, TriedRow};
 use crate::policy::{PolicyName, PolicySpec};
@@ -100,6 +109,9 @@ pub struct Kept {
     runs: BTreeMap<Key, RunRow>,
     tried: BTreeMap<Key, Tried>,
     capacities: Vec<CapacityRow>,
+    /// Lines that only repeat what others say.
+    loads: usize,
+    comparisons: usize,
     found: Option<Vec<FoundLoad>>,
     is_finished: bool,
 }
@@ -139,6 +151,8 @@ impl Kept {
                 let row: TriedRow = parse(data)?;
                 self.tried.insert(key(row.constant.to_string(), &row.window, row.load, row.seed), row.tried);
             }
+            "load" => self.loads += 1,
+            "comparison" => self.comparisons += 1,
             "capacity" => self.capacities.push(parse(data)?),
             "finished" => self.is_finished = true,
             other => return Err(format!("{other:?} is no line of an evaluation")),
@@ -209,22 +223,22 @@ impl RunFile {
         Ok((RunFile { file, path: path.to_owned(), of, is_begun }, kept))
     }
 
-    /// Writes the first line, if there is none.
+    /// Writes the first lines, as far as they are not `kept`.
     ///
     /// # Errors
     /// [`KeptError::Io`]
-    pub fn begin(&mut self, found: &[FoundLoad]) -> Result<(), KeptError> {
-        if self.is_begun {
-            return Ok(());
+    pub fn begin(&mut self, kept: &Kept, found: &[FoundLoad]) -> Result<(), KeptError> {
+        if !self.is_begun {
+            // Not of a pipe or a device, which have no length.
+            if self.path.is_file() {
+                let cut = self.file.set_len(0);
+                cut.map_err(|source| KeptError::Io { doing: "write", path: self.path.clone(), source })?;
+            }
+            self.is_begun = true;
+            let header = Header { of: self.of.clone(), found: found.to_vec() };
+            self.line("evaluation", &header)?;
         }
-        // Not of a pipe or a device, which have no length.
-        if self.path.is_file() {
-            let cut = self.file.set_len(0);
-            cut.map_err(|source| KeptError::Io { doing: "write", path: self.path.clone(), source })?;
-        }
-        self.is_begun = true;
-        let header = Header { of: self.of.clone(), found: found.to_vec() };
-        self.line("evaluation", &header)
+        found.iter().skip(kept.loads).try_for_each(|found| self.line("load", found))
     }
 
     /// A run that is finished.
@@ -251,12 +265,16 @@ impl RunFile {
         self.line("capacity", &CapacityRow { policy: policy.clone(), load, bound })
     }
 
-    /// Says that all `runs` are there, unless the file says so already.
+    /// Says what comes of all `runs`, and that these are all, as far as the file does not say so already.
     ///
     /// # Errors
     /// [`KeptError::Io`]
-    pub fn finish(&mut self, kept: &Kept, runs: usize) -> Result<(), KeptError> {
-        if kept.is_finished { Ok(()) } else { self.line("finished", &End { runs }) }
+    pub fn finish(&mut self, kept: &Kept, runs: usize, comparisons: &[Comparison]) -> Result<(), KeptError> {
+        if kept.is_finished {
+            return Ok(());
+        }
+        comparisons.iter().skip(kept.comparisons).try_for_each(|comparison| self.line("comparison", comparison))?;
+        self.line("finished", &End { runs })
     }
 
     fn line<T: Serialize>(&mut self, kind: &str, data: &T) -> Result<(), KeptError> {
@@ -324,19 +342,23 @@ mod tests {
     fn a_torn_line_is_dropped_and_the_file_goes_on_as_if_it_had_not_been() {
         let folder = tempdir().unwrap();
         let (whole, torn) = (folder.path().join("whole"), folder.path().join("torn"));
+        let found = FoundLoad { target: 0.8, load: Some(1.0), attained: None };
         let rows = [RunRow::sample("default", 1.0, 1, 0.5), RunRow::sample("default", 1.0, 2, 0.25)];
         for path in [&whole, &torn] {
             let mut file = RunFile::create(path, of("a")).unwrap();
-            file.begin(&[]).unwrap();
-            rows.iter().for_each(|row| file.run(row).unwrap());
+            file.begin(&Kept::default(), &[found]).unwrap();
+            for row in &rows {
+                file.run(row).unwrap();
+            }
         }
         let bytes = fs::read(&whole).unwrap();
         for length in 0..bytes.len() {
             fs::write(&torn, &bytes[..length]).unwrap();
             let (mut file, kept) = RunFile::resume(&torn, of("a")).unwrap();
-            file.begin(&[]).unwrap();
-            let missing = rows.iter().filter(|row| kept.run(&row.policy, &row.window, row.load, row.seed).is_none());
-            missing.for_each(|row| file.run(row).unwrap());
+            file.begin(&kept, &[found]).unwrap();
+            for row in rows.iter().filter(|row| kept.run(&row.policy, &row.window, row.load, row.seed).is_none()) {
+                file.run(row).unwrap();
+            }
             assert!(fs::read(&torn).unwrap() == bytes, "cut at {length}");
         }
     }
@@ -345,7 +367,7 @@ mod tests {
     fn runs_of_something_else_are_refused_by_what_differs() {
         let folder = tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
-        RunFile::create(&path, of("a")).unwrap().begin(&[]).unwrap();
+        RunFile::create(&path, of("a")).unwrap().begin(&Kept::default(), &[]).unwrap();
         let error = RunFile::resume(&path, of("b")).unwrap_err().to_string();
         assert!(error.ends_with("a.jsonl: its runs are of slo a, and asked for is b; take another --out"), "{error}");
         let error = RunFile::create(&path, of("a")).unwrap_err().to_string();
@@ -354,7 +376,7 @@ mod tests {
         let error = RunFile::resume(&path, of("a")).unwrap_err().to_string();
         assert!(error.contains("a.jsonl:1: not the runs of an evaluation"), "{error}");
         // Of something else altogether: begun anew, as ever.
-        RunFile::create(&path, of("a")).unwrap().begin(&[]).unwrap();
+        RunFile::create(&path, of("a")).unwrap().begin(&Kept::default(), &[]).unwrap();
         assert!(fs::read_to_string(&path).unwrap().starts_with("{\"type\":\"evaluation\""));
     }
 
@@ -363,12 +385,12 @@ mod tests {
         let folder = tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         let mut file = RunFile::create(&path, of("a")).unwrap();
-        file.begin(&[]).unwrap();
-        file.finish(&Kept::default(), 0).unwrap();
+        file.begin(&Kept::default(), &[]).unwrap();
+        file.finish(&Kept::default(), 0, &[]).unwrap();
         let (mut again, kept) = RunFile::resume(&path, of("a")).unwrap();
         let before = fs::read(&path).unwrap();
-        again.finish(&kept, 0).unwrap();
+        again.finish(&kept, 0, &[]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), before);
-        RunFile::create(&path, of("b")).unwrap().begin(&[]).unwrap();
+        RunFile::create(&path, of("b")).unwrap().begin(&Kept::default(), &[]).unwrap();
     }
 }

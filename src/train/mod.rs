@@ -22,7 +22,7 @@ use kvtide_runtime::Controls;
 
 pub use error::TrainError;
 pub use extend::Extension;
-pub use provenance::{experiment_of, resumed, same_traffic};
+pub use provenance::{experiment_of, resumed, resumed_to, same_traffic};
 
 use crate::agent::{RunOutcome, Tensors};
 use crate::checkpoint;

@@ -40,11 +40,20 @@ pub fn experiment_of(folder: &Path) -> Result<Experiment, TrainError> {
 }
 
 /// The experiment that a run goes on with from the checkpoint at `folder`: the one saved there, as it was when training
-/// started; with `total` decisions, or generations of a search, if it is to be of another length.
+/// started.
 ///
 /// # Errors
 /// As [`experiment_of`], and [`TrainError::OtherExperiment`] if one is given that is not that one.
-pub fn resumed(folder: &Path, given: Option<Experiment>, total: Option<u64>) -> Result<Experiment, TrainError> {
+pub fn resumed(folder: &Path, given: Option<Experiment>) -> Result<Experiment, TrainError> {
+    resumed_to(folder, given, None)
+}
+
+/// As [`resumed`], with `total` decisions, or generations of a search, if it is to be of another length: see
+/// [`Extension`](super::Extension).
+///
+/// # Errors
+/// As [`resumed`].
+pub fn resumed_to(folder: &Path, given: Option<Experiment>, total: Option<u64>) -> Result<Experiment, TrainError> {
     let mut saved = experiment_of(folder)?;
     if let Some(mut given) = given {
         // The prior and the fallback were filled in when training started.
