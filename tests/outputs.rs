@@ -130,7 +130,7 @@ const COMMANDS: [&str; 14] = [
     "simulate --trace chat.jsonl --policy default --policy table:policy.kvt --env llama-3-8b@h100",
     "evaluate --trace chat.jsonl --policy default --policy best-fixed --out {}.jsonl --report {}.html",
     "train --experiment small.toml --out {}",
-    "export --checkpoint run/policy --out {}.kvt --rust {}.rs --frontier {}.svg --max-loss 100",
+    "export --checkpoint run/policy --out {}.kvt --rust {}.rs --frontier {}.svg --max-loss 100 --episodes 2 --leaves 8",
     "inspect policy.kvt --svg {}.svg",
     "explain policy.kvt oldest_wait=0.5",
     "calibrate --measured nowhere",
@@ -185,6 +185,9 @@ fn a_stdout_that_fails_is_an_error_and_costs_no_file() {
     for (index, command) in COMMANDS.iter().enumerate() {
         let normal = format!("normal{index}");
         let expected = kvtide(path, &arguments(command, &normal).iter().map(String::as_str).collect::<Vec<_>>());
+        if expected.stdout.is_empty() {
+            continue;
+        }
         for (mode, code) in [("full", 2), ("closed", 0)] {
             let name = format!("{mode}{index}");
             let mut tool = Command::new(PROGRAM);
@@ -195,7 +198,6 @@ fn a_stdout_that_fails_is_an_error_and_costs_no_file() {
             };
             let run = tool.output().unwrap();
             let said = String::from_utf8_lossy(&run.stderr);
-            let code = if expected.stdout.is_empty() { expected.code } else { code };
             assert_eq!(run.status.code(), Some(code), "{command} with stdout {mode}: {said}");
             assert!(!said.contains("panicked"), "{command}: {said}");
             let names = |name: &str| left(path, name).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
