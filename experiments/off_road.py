@@ -82,6 +82,7 @@ def judge(group, cell, found, tables):
     kept, mark = RUNS / f"{group}-{cell}.jsonl", RUNS / f"{group}-{cell}.stamp"
     if not (kept.exists() and mark.exists() and mark.read_text() == stamp):
         mark.unlink(missing_ok=True)
+        kept.unlink(missing_ok=True)
         run = subprocess.run([KVTIDE, "evaluate", *words, "--out", str(kept)], capture_output=True, text=True)
         if run.returncode:
             sys.exit(f"{group} {cell}: {shlex.join(words)}\n{run.stderr}")

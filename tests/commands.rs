@@ -143,7 +143,10 @@ fn mistakes_are_one_line_and_exit_2() {
             vec!["simulate", "--workload", "chat:rate=1,n=9", "--memory", "gpu"],
             "memory \"gpu\": expected modelled, host",
         ),
-        (vec!["simulate", "--workload", "chat:rate=1,n=9", "--clients", "x"], "--clients \"x\": invalid digit"),
+        (
+            vec!["simulate", "--workload", "chat:rate=1,n=9", "--clients", "x"],
+            "--clients \"x\": expected a whole number",
+        ),
         (vec!["simulate", "--workload", "talk:n=9"], "--workload: `talk:n=9`: unknown profile `talk`"),
         (vec!["replay", "--golden", "nowhere"], "nowhere"),
         (vec!["train", "--experiment", "nowhere.toml", "--out", "x"], "nowhere.toml"),

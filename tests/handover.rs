@@ -40,13 +40,25 @@ fn the_tool_links_no_libtorch() {
     }
 }
 
+/// A `kvtide-train` of our own beside the tool.
+fn write_program(folder: &Path, script: &str) {
+    let program = folder.join("kvtide-train");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A program that says it is of this build.
+fn same_build() -> String {
+    let version = Command::new(PROGRAM).arg("--version").output().unwrap().stdout;
+    format!("[ \"$1\" = --version ] && echo '{}' && exit 0", String::from_utf8(version).unwrap().trim())
+}
+
 #[test]
 fn training_by_ppo_is_handed_over_with_all_that_was_asked_for() {
     let folder = tempdir().unwrap();
-    let program = folder.path().join("kvtide-train");
-    fs::write(&program, "#!/bin/sh\necho trains: \"$@\"\nexit 7\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-    let Output { status, stdout, .. } = train(folder.path());
+    write_program(folder.path(), &format!("{}\necho trains: \"$@\"\nexit 7", same_build()));
+    let Output { status, stdout, stderr } = train(folder.path());
+    assert_eq!(String::from_utf8_lossy(&stderr), "");
     assert_eq!(String::from_utf8_lossy(&stdout), "trains: train --experiment small.toml --out run\n");
     assert_eq!(status.code(), Some(7));
     assert!(!folder.path().join("run").exists(), "nothing was begun before");
@@ -62,4 +74,45 @@ fn who_has_no_libtorch_is_told_what_can_be_done() {
     let demo = ["demo", "--workload", "chat:rate=1,duration=90", "--out", "demo"];
     let demo = Command::new(folder.path().join("kvtide")).args(demo).current_dir(folder.path()).output().unwrap();
     assert!(demo.status.code() == Some(2) && !folder.path().join("demo").exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_program_of_another_build_is_told_from_one_of_this() {
+    let folder = tempdir().unwrap();
+    write_program(folder.path(), "[ \"$1\" = --version ] && echo kvtide 0.0.9 && exit 0\nexit 7");
+    let Output { status, stderr, .. } = train(folder.path());
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(7));
+    assert!(said.starts_with("warning: ") && said.contains("is of another build (kvtide 0.0.9)"), "{said}");
+}
+
+#[test]
+fn a_program_without_its_libtorch_is_one_line_and_exit_2() {
+    let folder = tempdir().unwrap();
+    write_program(folder.path(), "echo 'error while loading shared libraries: libtorch_cpu.so' >&2\nexit 127");
+    let Output { status, stderr, .. } = train(folder.path());
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!((status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(
+        said.contains("kvtide-train does not start") && said.contains("libtorch_cpu.so") && said.contains("make setup"),
+        "{said}"
+    );
+}
+
+#[test]
+fn signals_reach_whoever_it_was_handed_over_to() {
+    let folder = tempdir().unwrap();
+    write_program(folder.path(), &format!("{}\ntrap 'exit 77' TERM\n: > ready\nwhile :; do :; done", same_build()));
+    fs::write(folder.path().join("small.toml"), EXPERIMENT).unwrap();
+    fs::copy(PROGRAM, folder.path().join("kvtide")).unwrap();
+    let mut child = Command::new(folder.path().join("kvtide"))
+        .args(["train", "--experiment", "small.toml", "--out", "run"])
+        .current_dir(folder.path())
+        .spawn()
+        .unwrap();
+    while !folder.path().join("ready").exists() {
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(77));
 }

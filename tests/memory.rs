@@ -112,7 +112,7 @@ fn timings_are_read_or_refused() {
         "{neither}"
     );
     let same = ["calibrate", "--timings", "list.json", "--profile", "list.json", "--env", "llama-3-8b@h200"];
-    assert!(refused(folder.path(), &same).contains("the same file"));
+    assert!(refused(folder.path(), &same).contains("which is read (--timings)"));
     for ignored in [["--points", "50"], ["--plot", "p.svg"], ["--load", "none"]] {
         let mut arguments = vec!["calibrate", "--timings", "list.json", "--env", "llama-3-8b@h200"];
         arguments.extend(ignored);

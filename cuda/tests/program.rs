@@ -39,6 +39,20 @@ fn help_is_no_error_and_says_every_command() {
 }
 
 #[test]
+fn nobody_has_to_listen() {
+    let run = |command: &mut Command| command.output().unwrap().status.code();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let program = || Command::new(env!("CARGO_BIN_EXE_kvtide-device"));
+    for arguments in [&["chekc"][..], &["calibrate", "--env", "llama-3-8b@nothing"], &[], &["info"]] {
+        let expected = run(program().args(arguments));
+        assert_eq!(run(program().args(arguments).stderr(full())), expected, "{arguments:?}");
+        assert_eq!(run(program().args(arguments).stderr(io::pipe().unwrap().1)), expected, "{arguments:?}");
+        assert_eq!(run(program().args(arguments).stdout(io::pipe().unwrap().1)), expected, "{arguments:?}");
+        assert_eq!(run(program().args(arguments).stdout(full())), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_said_and_ends_with_2() {
     for (arguments, says) in [
         (&["chekc"][..], "'chekc'"),

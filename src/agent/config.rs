@@ -129,6 +129,9 @@ impl Default for PpoConfig {
     }
 }
 
+/// No weight or bound is larger: what is, is a slip of the pen.
+const MOST: f64 = 1e6;
+
 impl PpoConfig {
     /// Checks every range that can be checked without an environment.
     ///
@@ -153,15 +156,17 @@ impl PpoConfig {
         real("gae_lambda", self.gae_lambda, (0.0..=1.0).contains(&self.gae_lambda), "in 0..=1")?;
         real("clip", self.clip, self.clip > 0.0 && self.clip < 1.0, "in (0, 1)")?;
         for (field, optional) in [("value_clip", self.value_clip), ("target_kl", self.target_kl)] {
-            optional.map_or(Ok(()), |value| real(field, value, value > 0.0, "positive and finite"))?;
+            optional
+                .map_or(Ok(()), |value| real(field, value, value > 0.0 && value <= MOST, "above 0, at most 1000000"))?;
         }
         for (field, value) in
             [("entropy_coef.start", self.entropy_coef.start), ("entropy_coef.end", self.entropy_coef.end)]
         {
-            real(field, value, true, "finite")?;
+            real(field, value, value.abs() <= MOST, "in -1000000..=1000000")?;
         }
-        real("value_coef", self.value_coef, self.value_coef >= 0.0, "finite and not negative")?;
-        real("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0.0, "positive and finite")?;
+        real("value_coef", self.value_coef, (0.0..=MOST).contains(&self.value_coef), "in 0..=1000000")?;
+        let norm = self.max_grad_norm;
+        real("max_grad_norm", norm, norm > 0.0 && norm <= MOST, "above 0, at most 1000000")?;
         require(self.hidden.len() <= 8, "ppo", "hidden", &format!("{:?}", self.hidden), "at most 8 layers")?;
         for &width in &self.hidden {
             whole("hidden", width, 1..=4096, "layers of 1..=4096")?;

@@ -48,6 +48,9 @@ const OPTIMISER: &str = "optimiser.safetensors";
 const TRAINER: &str = "trainer.json";
 const SEARCH: &str = "search.json";
 
+/// The files a checkpoint consists of.
+pub const FILES: [&str; 7] = [MANIFEST, SEAL, WEIGHTS, NORMALISER, OPTIMISER, TRAINER, SEARCH];
+
 /// No file of a checkpoint is larger: 256 MiB, some five thousand times the default network.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 

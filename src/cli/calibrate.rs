@@ -12,6 +12,7 @@ use kvtide_envs::calibrate::{KeptError, Measured, MeasurementPlan, TimingsFile};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
 
 use super::output::Output;
+use super::outputs::Outputs;
 use super::{Exit, stop};
 use crate::calibrate::Account;
 use crate::calibrate::device::{self, DeviceAccount};
@@ -71,6 +72,9 @@ struct TimingsArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+    let fraction = args.fit_fraction;
+    ensure!(fraction > 0.0 && fraction <= 1.0, "--fit-fraction {fraction}: expected above 0, at most 1");
+    args.outputs().check()?;
     if !args.measured.is_empty() {
         return args.tell(&args.served()?);
     }
@@ -81,6 +85,22 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
 }
 
 impl CalibrateArgs {
+    fn outputs(&self) -> Outputs {
+        let TimingsArgs { device, timings, .. } = &self.timings;
+        let mut outputs = Outputs::new().reads_env(self.env.as_deref().unwrap_or_default());
+        for run in &self.measured {
+            outputs = outputs.reads("--measured", run.as_path());
+        }
+        for load in self.load.iter().filter(|load| load.as_os_str() != "none") {
+            outputs = outputs.reads("--load", load.as_path());
+        }
+        let outputs = match (device, timings) {
+            (Some(_), timings) => outputs.file("--timings", timings.as_deref()),
+            (None, timings) => outputs.reads("--timings", timings.as_deref()),
+        };
+        outputs.file("--profile", self.profile.as_deref()).file("--plot", self.plot.as_deref())
+    }
+
     fn settings(&self) -> anyhow::Result<Vec<Setting>> {
         self.set.iter().map(|text| text.parse()).collect::<Result<_, SettingError>>().context("--set")
     }
@@ -189,8 +209,6 @@ impl CalibrateArgs {
             device.is_some() || timings.is_some(),
             "give a measured run (--measured), a device (--device) or timings of one (--timings)"
         );
-        let same = self.profile.is_some() && self.profile == *timings;
-        ensure!(!same, "--profile and --timings are the same file");
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
         let deployment = Deployment::load_with(env, &settings)?;

@@ -6,13 +6,17 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::ensure;
 use clap::Args;
+use kvtide_envs::files::Lock;
+use kvtide_envs::workload::Window;
 
-use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
-use super::output::{Lines, Output};
+use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
+use super::output::Output;
+use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
+    Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, compare, doubts,
+    go_on_with_matrix, identity, render,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
@@ -43,9 +47,14 @@ pub(super) struct EvaluateArgs {
     /// Also write a page with tables, charts and a timeline to this file: one file of HTML, nothing is fetched.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Also write to this file what --json writes to stdout: the same lines, each as soon as it is known.
+    /// Also write to this file what --json writes to stdout, each run as it finishes, and what --resume needs: nothing is lost
+    /// however this ends.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Go on with the runs that --out holds: what is there is not run again, and the result is the one of an evaluation that
+    /// never stopped.
+    #[arg(long, requires = "out")]
+    resume: bool,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
     guard: GuardSwitch,
@@ -58,15 +67,20 @@ pub(super) struct EvaluateArgs {
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let policies = load_policies(&args.policies, args.guard)?;
     let Compared { reference, versus } = compared(args, &policies)?;
+    outputs(args).check()?;
+    // What is no file, such as a pipe, nobody else writes to by that name.
+    let kept_file = args.out.as_deref().filter(|path| path.is_file() || !path.exists());
+    let _lock = kept_file.map(Lock::of_file).transpose()?;
     let stop = stop::on_interrupt();
     let world = args.world.world()?;
     check_policies(&policies, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
-    args.report.as_deref().map(report::check_folder).transpose()?;
     let made_on = report::today()?;
+    let (mut file, kept) = runs_file(args, &world, &policies, (&windows, &seeds))?;
     let bar = Runs::new();
     bar.phase("looking for loads");
-    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop)? else {
+    let asked = (&windows[..], &seeds[..]);
+    let Some(Loads { loads, found }) = args.draw.loads(&world, asked, kept.found(), &bar, stop)? else {
         return Ok(Exit::Interrupted);
     };
     bar.phase("runs");
@@ -75,34 +89,98 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     for doubt in doubts(&world, &matrix, &args.policies)? {
         warn!("{doubt}");
     }
-    let mut lines = Lines::new(args.json, args.out.as_deref())?;
-    let (rows, cells) = served(&mut lines, &world, &matrix, &found, &bar, stop)?;
+    if let Some(file) = &mut file {
+        file.begin(&kept, &found)?;
+    }
+    let mut shown = Shown::new(args);
+    let (rows, cells) = served((&world, &matrix), &found, (&kept, file.as_mut()), &mut shown, (&bar, stop))?;
     // Whatever ended the runs, what is finished is compared.
     let mut comparisons = compare(&rows, &reference, &versus);
     let mut is_whole = matches!(cells, Ok(cells) if cells == matrix.cells());
     if args.capacity && is_whole {
         bar.phase("looking for capacity");
-        is_whole = bisect_capacities(&world, &matrix, &mut comparisons, &bar, stop)?;
+        is_whole = bisect_capacities(&world, &matrix, &mut comparisons, (&kept, file.as_mut()), &bar, stop)?;
+    }
+    if let (Some(file), true) = (&mut file, is_whole) {
+        file.finish(&kept, rows.len(), &comparisons)?;
     }
     drop(bar);
     let command = command_line();
     let (world, matrix, found) = (&world, &matrix, &found[..]);
     let material =
         ReportInput { command, made_on, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
-    comparisons.iter().try_for_each(|comparison| lines.write("comparison", comparison))?;
-    if !args.json {
-        show(&material)?;
-    }
+    let _ = shown.write(|output| show(output, args.json, &material));
     let cells = cells?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
         report::write(path, &material)?;
         say!("the report is in {}", path.display());
     }
+    shown.end()?;
     if !is_whole {
         say!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
+        if let Some(path) = &args.out {
+            say!("{} runs are kept in {}; the same command with --resume goes on", rows.len(), path.display());
+        }
         return Ok(Exit::Interrupted);
     }
-    Ok(Exit::Done)
+    check_served(world, matrix, &rows)
+}
+
+/// What is read, and what is written.
+fn outputs(args: &EvaluateArgs) -> Outputs {
+    let outputs = Outputs::new().reads_world(&args.world).reads_policies(&args.policies);
+    outputs.log("--out", args.out.as_deref()).file("--report", args.report.as_deref())
+}
+
+/// The file runs are kept in, if they are, and what it holds of these already.
+fn runs_file(
+    args: &EvaluateArgs,
+    world: &World,
+    policies: &[(PolicyName, Subject)],
+    (windows, seeds): (&[Option<Window>], &[u64]),
+) -> anyhow::Result<(Option<RunFile>, Kept)> {
+    let Some(path) = &args.out else { return Ok((None, Kept::default())) };
+    let names: Vec<PolicyName> = policies.iter().map(|(name, _)| name.clone()).collect();
+    let mut of = identity(world, &names, windows, seeds)?;
+    of.insert("loads".to_owned(), args.draw.load_text());
+    of.insert("guard".to_owned(), if args.guard == GuardSwitch::On { "on" } else { "off" }.to_owned());
+    if !args.resume {
+        return Ok((Some(RunFile::create(path, of)?), Kept::default()));
+    }
+    let (file, kept) = RunFile::resume(path, of)?;
+    match kept.runs() {
+        0 => say!("{} holds no runs yet", path.display()),
+        runs => say!("{runs} runs are in {} already", path.display()),
+    }
+    Ok((Some(file), kept))
+}
+
+/// stdout, which ends the work when nobody reads it any more, unless there are files that want it done.
+struct Shown {
+    output: Output,
+    is_json: bool,
+    has_files: bool,
+    failed: Option<anyhow::Error>,
+}
+
+impl Shown {
+    fn new(args: &EvaluateArgs) -> Shown {
+        let has_files = args.out.is_some() || args.report.is_some();
+        Shown { output: Output::new(), is_json: args.json, has_files, failed: None }
+    }
+
+    /// Writes, as long as that works; whether to go on.
+    fn write(&mut self, write: impl FnOnce(&mut Output) -> anyhow::Result<()>) -> ControlFlow<()> {
+        if self.failed.is_none() {
+            self.failed = write(&mut self.output).err();
+        }
+        if self.failed.is_none() || self.has_files { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// What came in the way of writing.
+    fn end(self) -> anyhow::Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
 }
 
 /// Whom everybody is compared with.
@@ -121,29 +199,48 @@ fn compared(args: &EvaluateArgs, policies: &[(PolicyName, Subject)]) -> anyhow::
     Ok(Compared { reference, versus })
 }
 
-/// Every run, written and printed as it finishes, and how many cells were finished, or why not all.
+/// Every run, kept and printed as it finishes, and how many cells were finished, or why not all.
 fn served(
-    lines: &mut Lines,
-    world: &World,
-    matrix: &Matrix,
+    (world, matrix): (&World, &Matrix),
     found: &[FoundLoad],
-    bar: &Runs,
-    stop: &AtomicBool,
+    (kept, mut file): (&Kept, Option<&mut RunFile>),
+    shown: &mut Shown,
+    (bar, stop): (&Runs, &AtomicBool),
 ) -> anyhow::Result<(Vec<RunRow>, Result<usize, MatrixError>)> {
-    found.iter().try_for_each(|found| lines.write("load", found))?;
     let (mut rows, mut written) = (Vec::new(), Ok(()));
-    let cells = run_matrix(world, matrix, bar, stop, &mut |finished| {
-        rows.extend_from_slice(finished);
-        written = finished.iter().try_for_each(|row| lines.write("run", row));
-        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    if shown.is_json {
+        let _ = shown.write(|output| found.iter().try_for_each(|found| output.json("load", found)));
+    }
+    let mut keep = |finished: Finished<'_>| match (&mut file, finished) {
+        (Some(file), Finished::Run { row, is_kept: false }) => file.run(row),
+        (Some(file), Finished::Tried(row)) => file.tried(row),
+        _ => Ok(()),
+    };
+    let cells = go_on_with_matrix(world, matrix, kept, bar, stop, &mut |finished| {
+        written = keep(finished);
+        if written.is_err() {
+            return ControlFlow::Break(());
+        }
+        let Finished::Run { row, .. } = finished else { return ControlFlow::Continue(()) };
+        rows.push(row.clone());
+        if shown.is_json { shown.write(|output| output.json("run", row)) } else { ControlFlow::Continue(()) }
     });
-    written.map(|()| (rows, cells))
+    written?;
+    if cells.as_ref().is_ok_and(|cells| *cells < matrix.cells())
+        && !shown.has_files
+        && let Some(failed) = shown.failed.take()
+    {
+        return Err(failed);
+    }
+    Ok((rows, cells))
 }
 
 /// Prints the comparison.
-fn show(material: &ReportInput<'_>) -> anyhow::Result<()> {
+fn show(output: &mut Output, json: bool, material: &ReportInput<'_>) -> anyhow::Result<()> {
     let ReportInput { world, matrix, found, versus, comparisons, .. } = material;
-    let mut output = Output::new();
+    if json {
+        return comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison));
+    }
     if comparisons.is_empty() {
         return Ok(());
     }
@@ -166,10 +263,11 @@ fn show(material: &ReportInput<'_>) -> anyhow::Result<()> {
     output.text(&render(comparisons, versus, text::width()))
 }
 
-/// This process's command line, as a shell would take it.
+/// This process's command line, as a shell would take it, without what makes no difference to what comes out.
 fn command_line() -> String {
     let mut words = vec!["kvtide".to_owned()];
-    words.extend(std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy())));
+    let given = std::env::args_os().skip(1).filter(|word| word != "--resume");
+    words.extend(given.map(|word| quoted(&word.to_string_lossy())));
     words.join(" ")
 }
 

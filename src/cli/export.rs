@@ -1,13 +1,15 @@
 //! `kvtide export`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use kvtide_envs::files::Lock;
 use kvtide_runtime::Host;
 
 use super::output::Output;
+use super::outputs::Outputs;
 use super::{Exit, stop};
 use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
@@ -28,7 +30,7 @@ pub(super) struct ExportArgs {
     rust: Option<PathBuf>,
     /// Most leaves; a leaf takes 16 bytes. Of the sizes of this one halved again and again, the table takes the one that does
     /// best on the validation traffic.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
     leaves: u32,
     /// Seed of the episodes the student is taught on.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
@@ -58,9 +60,10 @@ pub(super) struct ExportArgs {
 
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     let experiment = experiment(args)?;
+    check(args, &experiment)?;
+    let _lock = Lock::of_file(&args.out)?;
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
     train::same_traffic(&world, &args.checkpoint)?;
-    check(args)?;
     let config = DistilConfig { max_leaves: args.leaves, seed: args.seed, ..DistilConfig::default() };
     export(args, &experiment, &world, &config, stop::on_interrupt())
 }
@@ -82,18 +85,16 @@ fn experiment(args: &ExportArgs) -> anyhow::Result<Experiment> {
 }
 
 /// Says now what would otherwise be found out after the work.
-fn check(args: &ExportArgs) -> anyhow::Result<()> {
-    let files = [Some(&args.out), args.rust.as_ref(), args.frontier.as_ref()];
-    files.into_iter().flatten().try_for_each(|path| writable(path))?;
+fn check(args: &ExportArgs, experiment: &Experiment) -> anyhow::Result<()> {
+    Outputs::new()
+        .reads_checkpoint("--checkpoint", &args.checkpoint)
+        .reads_world(&experiment.world)
+        .file("--out", args.out.as_path())
+        .file("--rust", args.rust.as_deref())
+        .file("--frontier", args.frontier.as_deref())
+        .check()?;
     ensure!(args.max_loss.is_finite(), "--max-loss {}: must be a number", args.max_loss);
     ensure!((0.0..=1.0).contains(&args.min_fidelity), "--min-fidelity {}: must be in 0 to 1", args.min_fidelity);
-    Ok(())
-}
-
-fn writable(path: &Path) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir(), "cannot write {}: {} is not a folder", path.display(), folder.display());
-    ensure!(!path.is_dir(), "cannot write {}: it is a folder", path.display());
     Ok(())
 }
 
@@ -115,21 +116,27 @@ fn export(
     let Some(TableLoss { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
     say!("{}", export::loss_text(&loss, trial.traffic()));
     say!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
-    if let (Some(path), Some(frontier)) = (&args.frontier, frontier) {
-        Output::new().text(&frontier.text())?;
-        let figure = frontier.figure(&experiment.name, trial.traffic(), chosen.student.tree.leaves());
-        export::save(path, figure.to_svg().as_bytes())?;
-    }
+    let sizes = match (&args.frontier, frontier) {
+        (Some(path), Some(frontier)) => {
+            let figure = frontier.figure(&experiment.name, trial.traffic(), chosen.student.tree.leaves());
+            export::save(path, figure.to_svg().as_bytes())?;
+            frontier.text()
+        }
+        _ => String::new(),
+    };
     let host = world.node.host;
     let gate = Gate { max_loss: args.max_loss, min_fidelity: args.min_fidelity };
     let unfit = export::unfit(chosen.deployed.bytes(), &host, world.node.engine.enable_prefix_caching);
     if let Some(reason) = unfit.or_else(|| gate.refusal(&chosen.student.fidelity, &loss)) {
         say!("refused: {reason}; nothing is written to {}", args.out.display());
+        Output::new().text(&sizes)?;
         return Ok(Exit::GateFailed);
     }
     let provenance = taught.provenance.judged(&host, &loss, trial.traffic());
     export::write(&chosen.student, &provenance, &args.out, args.rust.as_deref())?;
     say!("written: {}", args.out.display());
+    // Last: that nobody reads it any more shall cost no file.
+    Output::new().text(&sizes)?;
     Ok(Exit::Done)
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Exit;
 use super::output::Output;
+use super::outputs::Outputs;
 use super::run_folder::RunFolder;
 use crate::checkpoint;
 use crate::export::{self, Inspection};
@@ -33,6 +34,7 @@ pub(super) struct InspectArgs {
 
 /// A summary in plain language first; beneath it everything, for who knows what it means.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
+    Outputs::new().reads("PATH", args.path.as_path()).file("--svg", args.svg.as_deref()).check()?;
     let mut output = Output::new();
     let width = text::width();
     if let Some(run) = RunFolder::at(&args.path)? {

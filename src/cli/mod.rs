@@ -1,4 +1,5 @@
-//! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted.
+//! The command line. stdout is data, stderr is talk; exit codes: 0 done, 1 a gate failed, 2 error, 130 interrupted (143 by
+//! SIGTERM, 129 by SIGHUP).
 
 mod bench;
 mod calibrate;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use common::{args, handover, output, progress, stop, talk};
+use common::{args, handover, output, outputs, progress, stop, talk};
 
 use crate::agent::Tensors;
 use crate::say::{self, Level};
@@ -33,7 +34,7 @@ use crate::text;
 
 /// Learns how a paged KV cache should behave under memory pressure, and ships it as a decision table.
 #[derive(Debug, Parser)]
-#[command(name = "kvtide", version, max_term_width = 110)]
+#[command(name = "kvtide", version = handover::version(), max_term_width = 110)]
 struct Cli {
     /// Say nothing on stderr but warnings and errors.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
@@ -118,7 +119,9 @@ enum Exit {
     Done,
     /// Done, and the answer is no.
     GateFailed,
-    /// Ctrl-C; what was finished is kept.
+    /// Nothing was done: that is no command line, and why has been said.
+    Misused,
+    /// Ctrl-C, SIGTERM or SIGHUP; what was finished is kept.
     Interrupted,
 }
 
@@ -128,7 +131,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     let result = match asked() {
         Ok(cli) => {
             say::set_level(cli.level());
-            detail!("{}", build());
+            detail!("{}; {} threads", handover::version(), rayon::current_num_threads());
             command(cli.command, tensors)
         }
         Err(error) => usage::end(&error),
@@ -136,7 +139,8 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::GateFailed) => ExitCode::from(1),
-        Ok(Exit::Interrupted) => ExitCode::from(130),
+        Ok(Exit::Misused) => ExitCode::from(2),
+        Ok(Exit::Interrupted) => ExitCode::from(stop::exit_code()),
         // Whoever reads stdout has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<usage::Said>() => ExitCode::from(2),
@@ -149,7 +153,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
 
 /// The command line of this tool, whole.
 fn command_line() -> clap::Command {
-    examples::with_examples(Cli::command().after_help(AFTER_HELP))
+    examples::with_examples(takes_negative_numbers(Cli::command()).after_help(AFTER_HELP))
 }
 
 /// What this process is asked for.
@@ -157,10 +161,13 @@ fn asked() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command_line().try_get_matches()?)
 }
 
-/// Which build this is, and on how much it runs.
-fn build() -> String {
-    let commit = option_env!("KVTIDE_COMMIT").map_or_else(String::new, |commit| format!(", commit {commit}"));
-    format!("kvtide {}{commit}; {} threads", env!("CARGO_PKG_VERSION"), rayon::current_num_threads())
+/// A negative number is a value, and most often one out of range: then that is what is said, not that there is no such option.
+fn takes_negative_numbers(command: clap::Command) -> clap::Command {
+    let taking = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values();
+        if takes_values { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(taking).mut_subcommands(takes_negative_numbers)
 }
 
 fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {

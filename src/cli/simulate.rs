@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use clap::Args;
 use kvtide_envs::metrics::{Percentiles, Summary};
 
-use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load_policies};
+use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, stop};
-use crate::evaluate::{Matrix, RunRow, rps, run_matrix};
+use crate::evaluate::{Matrix, RunRow, doubts, rps, run_matrix};
 use crate::policy::PolicySpec;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{World, WorldSpec};
@@ -39,28 +39,36 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let bar = Runs::new();
     bar.phase("looking for loads");
-    let Some(Loads { loads, found }) = args.draw.loads(&world, &windows, &seeds, &bar, stop::on_interrupt())? else {
+    let stop = stop::on_interrupt();
+    let Some(Loads { loads, found }) = args.draw.loads(&world, (&windows, &seeds), None, &bar, stop)? else {
         bar.finish();
         return Ok(Exit::Interrupted);
     };
     bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     warn_of_idle_seeds(&world, &matrix);
+    for doubt in doubts(&world, &matrix, &args.policies)? {
+        warn!("{doubt}");
+    }
     let mut output = Output::new();
     if args.json {
         found.iter().try_for_each(|found| output.json("load", found))?;
     } else if !found.is_empty() {
         output.text(&wrapped(&found_text(&found), text::width(), 2))?;
     }
-    let mut written = Ok(());
-    let cells = run_matrix(&world, &matrix, &bar, stop::on_interrupt(), &mut |rows| {
+    let (mut written, mut all) = (Ok(()), Vec::new());
+    let cells = run_matrix(&world, &matrix, &bar, stop, &mut |rows| {
+        all.extend_from_slice(rows);
         written = rows.iter().try_for_each(|row| print(&mut output, row, args.json));
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     bar.finish();
     written?;
     let cells = cells?;
-    Ok(if cells < matrix.cells() { Exit::Interrupted } else { Exit::Done })
+    if cells < matrix.cells() {
+        return Ok(Exit::Interrupted);
+    }
+    check_served(&world, &matrix, &all)
 }
 
 /// Several seeds of traffic that does not depend on the seed would be one run counted several times.

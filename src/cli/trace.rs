@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use kvtide_envs::trace::rates::RateProfileStats;
 use kvtide_envs::trace::servegen::ServeGenStats;
-use kvtide_envs::trace::{SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
+use kvtide_envs::trace::{MAX_SESSIONS_PER_HOUR, SessionArrivals, Trace, TraceReader, TraceStats, jsonl};
 use kvtide_envs::workload::SyntheticSpec;
 use serde::Serialize;
 
 use super::Exit;
 use super::output::Output;
+use super::outputs::Outputs;
 
 #[derive(Debug, Args)]
 pub(super) struct TraceArgs {
@@ -54,7 +55,7 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 struct SessionArgs {
     /// Sessions that start an hour, by a Poisson process; for files of agentic sessions, which do not say when.
-    #[arg(long, value_name = "PER_HOUR", default_value_t = 20.0)]
+    #[arg(long, value_name = "PER_HOUR", default_value_t = 20.0, value_parser = session_rate)]
     session_rate: f64,
     /// Only the first N sessions of such a file.
     #[arg(long, value_name = "N")]
@@ -75,6 +76,12 @@ impl SessionArgs {
     }
 }
 
+/// A rate there can be, whatever form the trace turns out to have.
+fn session_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= MAX_SESSIONS_PER_HOUR);
+    rate.ok_or_else(|| format!("expected above 0, at most {MAX_SESSIONS_PER_HOUR} sessions an hour"))
+}
+
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     match &args.command {
         TraceCommand::Stats { file, sessions, json } => {
@@ -87,11 +94,13 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
             }
         }
         TraceCommand::Convert { input, output, sessions } => {
+            Outputs::new().reads("INPUT", input.as_path()).file("OUTPUT", output.as_path()).check()?;
             let converted = jsonl::convert(sessions.open(input)?, output)?;
             say!("{} requests written to {}", converted.requests, output.display());
         }
         TraceCommand::Generate { spec, output } => {
             let spec: SyntheticSpec = spec.parse()?;
+            Outputs::new().file("OUTPUT", output.as_path()).check()?;
             let workload = spec.generate()?;
             jsonl::save(output, workload.requests())?;
             say!("{} requests written to {}", workload.requests().len(), output.display());

@@ -16,7 +16,12 @@ pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
         return tell(&topic);
     }
     if error.kind() != ErrorKind::ValueValidation {
-        error.exit();
+        let printed = error.print();
+        if error.use_stderr() {
+            // That it cannot be said is nothing that could be said.
+            return Ok(Exit::Misused);
+        }
+        return Ok(printed.map(|()| Exit::Done)?);
     }
     let (option, value) = (context(error, ContextKind::InvalidArg), context(error, ContextKind::InvalidValue));
     // `--set <KEY=VALUE>`
@@ -25,6 +30,7 @@ pub(super) fn end(error: &clap::Error) -> anyhow::Result<Exit> {
         return tell(option.trim_start_matches('-'));
     }
     let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let reason = in_range(&reason);
     Err(anyhow!(named(option, value, &reason)))
 }
 
@@ -45,6 +51,17 @@ fn asked_for_help() -> Option<String> {
 fn tell(topic: &str) -> anyhow::Result<Exit> {
     Output::new().text(&topics::text(topic, text::width()).unwrap_or_default())?;
     Ok(Exit::Done)
+}
+
+/// Reasons of the standard library's, which say nothing of what would do.
+fn in_range(reason: &str) -> String {
+    match reason {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "expected a whole number, not negative".to_owned()
+        }
+        "invalid float literal" | "cannot parse float from empty string" => "expected a number".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> &str {

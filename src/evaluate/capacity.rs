@@ -6,9 +6,10 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::compare::Comparison;
+use super::kept::{Kept, KeptError, RunFile};
 use super::knee::{AttainmentCurve, Crossing, LOOKS, Probe};
 use super::matrix::{Matrix, MatrixError, Watch, most_runs, run_matrix};
 use super::watch::Budget;
@@ -37,8 +38,14 @@ pub struct Capacity {
     pub evidence: Option<Evidence>,
 }
 
+impl Capacity {
+    fn bisected(load: f64, bound: Bound) -> Capacity {
+        Capacity { load, low: None, high: None, offered_rps: None, bound, evidence: None }
+    }
+}
+
 /// Whether a capacity lies within the loads that were run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// Between two of them, where a straight line crosses the target.
@@ -92,27 +99,48 @@ pub fn bisect_capacity(
             Crossing::Above(load) => (load, Bound::AtLeast),
             Crossing::Below(load) => (load, Bound::Below),
         };
-        Capacity { load, low: None, high: None, offered_rps: None, bound, evidence: None }
+        Capacity::bisected(load, bound)
     }))
 }
 
-/// Finds the capacity of each policy that was compared. False if interrupted; those found are kept.
+/// Why capacities are not all found.
+#[derive(Debug, thiserror::Error)]
+pub enum CapacityError {
+    /// A run has no result.
+    #[error(transparent)]
+    Run(#[from] MatrixError),
+    /// One that was found cannot be kept.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+}
+
+/// Finds the capacity of each policy that was compared, but for those `kept`, and keeps it in `file`. False if interrupted.
 ///
 /// # Errors
-/// A run has no result.
+/// A run has no result, or one that was found cannot be kept.
 pub fn bisect_capacities(
     world: &World,
     matrix: &Matrix,
     comparisons: &mut [Comparison],
+    (kept, mut file): (&Kept, Option<&mut RunFile>),
     watch: &dyn Watch,
     stop: &AtomicBool,
-) -> Result<bool, MatrixError> {
+) -> Result<bool, CapacityError> {
     let draws = matrix.windows.len() * matrix.seeds.len();
     let runs: usize = most_runs(world, matrix).iter().sum();
     let budget = Budget::new(watch, LOOKS * draws * runs);
     for comparison in comparisons {
         let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
-        let Some(capacity) = bisect_capacity(world, matrix, policy, &budget, stop)? else { return Ok(false) };
+        let capacity = match kept.capacity(&policy.0) {
+            Some((load, bound)) => Capacity::bisected(load, bound),
+            None => {
+                let Some(found) = bisect_capacity(world, matrix, policy, &budget, stop)? else { return Ok(false) };
+                if let Some(file) = &mut file {
+                    file.capacity(&policy.0, found.load, found.bound)?;
+                }
+                found
+            }
+        };
         let offered_rps = comparison.rate_of_load().map(|rate| rate * capacity.load);
         comparison.capacity = Some(Capacity { offered_rps, ..capacity });
     }

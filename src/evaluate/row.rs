@@ -59,6 +59,40 @@ pub struct RunRow {
     pub summary: Summary,
 }
 
+/// A constant that hindsight looked at, on one draw: the `data` of a `tried` line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TriedRow {
+    /// Which constant.
+    pub constant: PolicySpec,
+    /// The part of the traffic, or `all`.
+    pub window: String,
+    /// Load factor.
+    pub load: f64,
+    /// Seed of the draw.
+    pub seed: u64,
+    /// What came of it.
+    #[serde(flatten)]
+    pub tried: Tried,
+}
+
+/// What hindsight looks at of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// Attained requests / requests.
+    pub slo_attainment: f64,
+    /// Generated tokens per second.
+    pub output_tok_s: f64,
+    /// Whether anybody was preempted.
+    pub preempted: bool,
+}
+
+impl Tried {
+    pub(super) fn of(summary: &Summary) -> Tried {
+        let Summary { slo_attainment, output_tok_s, preemptions, .. } = *summary;
+        Tried { slo_attainment, output_tok_s, preempted: preemptions > 0 }
+    }
+}
+
 impl RunRow {
     /// The run of a line of results, with or without its envelope, which lines had not always; `None` of a line of another type.
     ///

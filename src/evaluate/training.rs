@@ -15,9 +15,19 @@ use crate::export::{self, ExportError};
 use crate::policy::PolicySpec;
 use crate::world::World;
 
-/// Why it cannot be said what a policy was trained on.
+/// Why a policy cannot be judged in view of what it was trained on.
 #[derive(Debug, Error)]
 pub enum TrainedOnError {
+    /// Under other rules, as for a host it was not made for: its choices mean something else here.
+    #[error("{policy}: made for engine {trained}, and this is {judged}; its own is --engine {trained}")]
+    Engine {
+        /// The policy.
+        policy: PolicySpec,
+        /// The engine it was trained under.
+        trained: String,
+        /// The engine here.
+        judged: String,
+    },
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -36,12 +46,8 @@ pub enum Doubt {
     World {
         /// The policy.
         policy: PolicySpec,
-        /// What differs.
-        key: &'static str,
-        /// There.
-        trained: String,
-        /// Here.
-        judged: String,
+        /// What differs: its name, there, and here.
+        differs: Vec<(&'static str, String, String)>,
     },
     /// It has seen a part of what it is judged on.
     Seen {
@@ -57,8 +63,11 @@ pub enum Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Doubt::World { policy, key, trained, judged } => {
-                write!(f, "{policy} was trained with {key} {trained} and is judged with {judged}")
+            Doubt::World { policy, differs } => {
+                let one = |(key, trained, judged): &(&str, String, String)| {
+                    format!("with {key} {trained} and is judged with {judged}")
+                };
+                write!(f, "{policy} was trained {}", differs.iter().map(one).collect::<Vec<String>>().join("; "))
             }
             Doubt::Seen { policy, seen, end } => write!(
                 f,
@@ -79,10 +88,9 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result
     let mut doubts = Vec::new();
     for policy in policies {
         let Some(trained) = trained(policy)? else { continue };
-        for (key, judged) in world.conditions() {
-            if let Some(there) = trained.get(key).filter(|there| !met_in_training(there, &judged)) {
-                doubts.push(Doubt::World { policy: policy.clone(), key, trained: there.clone(), judged });
-            }
+        let differs: Vec<_> = world.conditions().into_iter().filter_map(|other| other_than(&trained, other)).collect();
+        if !differs.is_empty() {
+            doubts.push(Doubt::World { policy: policy.clone(), differs });
         }
         let same_trace = world.fingerprint().is_some_and(|fingerprint| trained.get("traffic") == Some(&fingerprint));
         let seen = trained.get("fit_range").filter(|_| same_trace).map(|text| text.parse::<Window>());
@@ -94,6 +102,27 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result
         }
     }
     Ok(doubts)
+}
+
+/// Refuses a policy that says it was trained under another engine than that of `world`.
+///
+/// # Errors
+/// [`TrainedOnError::Engine`], or it cannot be said what it was trained on.
+pub fn check_engine(world: &World, policy: &PolicySpec) -> Result<(), TrainedOnError> {
+    let Some(trained) = trained(policy)? else { return Ok(()) };
+    let mut engine = world.conditions().into_iter().filter(|(key, _)| *key == "engine");
+    let differs = engine.find_map(|own| other_than(&trained, own));
+    differs
+        .map_or(Ok(()), |(_, trained, judged)| Err(TrainedOnError::Engine { policy: policy.clone(), trained, judged }))
+}
+
+/// A condition that was not met in training: its name, what was, and what is.
+fn other_than(
+    trained: &BTreeMap<String, String>,
+    (key, judged): (&'static str, String),
+) -> Option<(&'static str, String, String)> {
+    let there = trained.get(key).filter(|there| !met_in_training(there, &judged))?;
+    Some((key, there.clone(), judged))
 }
 
 /// What a policy says it was trained on; `None` of one that was not.

@@ -64,11 +64,11 @@ impl Episodes {
         if !(1.0..=1e7).contains(&length_s) {
             return range("episodes.length_s", length_s.to_string(), "1 to 10000000 seconds");
         }
-        if !(low > 0.0 && low <= high && high.is_finite()) {
-            return range("episodes.load", format!("[{low}, {high}]"), "0 < lowest <= highest");
+        if !(low >= 1e-6 && low <= high && high <= 1e3) {
+            return range("episodes.load", format!("[{low}, {high}]"), "0.000001 <= lowest <= highest <= 1000");
         }
-        if !(weight > 0.0 && weight.is_finite()) {
-            return range("episodes.weight", weight.to_string(), "above 0");
+        if !(weight > 0.0 && weight <= 1e6) {
+            return range("episodes.weight", weight.to_string(), "above 0, at most 1000000");
         }
         if !(least > 0.0 && least <= most && most <= 1000.0) {
             return range("episodes.pool", format!("[{least}, {most}]"), "0 < smallest <= largest <= 1000");

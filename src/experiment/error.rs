@@ -45,6 +45,14 @@ pub enum ExperimentError {
         /// What would do.
         expected: &'static str,
     },
+    /// In a further world.
+    #[error("[[also]] {number}: {source}")]
+    Also {
+        /// Which of them, counted from 1.
+        number: usize,
+        /// What is wrong.
+        source: Box<ExperimentError>,
+    },
     /// A setting of the method.
     #[error(transparent)]
     Method(#[from] HyperparameterError),

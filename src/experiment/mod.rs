@@ -172,7 +172,12 @@ impl Experiment {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
             let line = before.matches('\n').count() + 1;
-            format!("line {line}: {}", error.message())
+            // The message says what stood there, and not always where.
+            let key =
+                text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(key, _)| key.trim());
+            let named =
+                if key.is_empty() || error.message().contains(key) { String::new() } else { format!("{key}: ") };
+            format!("line {line}: {named}{}", error.message())
         })
     }
 
@@ -216,15 +221,38 @@ impl Experiment {
         {
             return range("fallback", fallback.to_string(), "one of watermarks: add it there");
         }
-        // Found out before the work, not when the agent is made.
-        match self.method {
-            Method::Ppo => self.ppo.plan(self.num_envs).map(drop)?,
-            Method::CrossEntropy => self.cross_entropy.validate()?,
+        self.validate_reward()?;
+        // Found out before the work, not when the agent is made; and of the method that is not asked for as well.
+        self.ppo.validate()?;
+        self.cross_entropy.validate()?;
+        if self.method == Method::Ppo {
+            self.ppo.plan(self.num_envs)?;
         }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;
+        self.world.check()?;
         self.episodes.validate()?;
-        self.also.iter().try_for_each(|also| also.episodes.validate())
+        for (index, also) in self.also.iter().enumerate() {
+            let checked = also.world.check().map_err(ExperimentError::from).and_then(|()| also.episodes.validate());
+            checked.map_err(|source| ExperimentError::Also { number: index + 1, source: Box::new(source) })?;
+        }
+        Ok(())
+    }
+
+    fn validate_reward(&self) -> Result<(), ExperimentError> {
+        let RewardWeights { token, on_time, attained, violation, waste } = self.reward;
+        for (field, weight) in [
+            ("reward.token", token),
+            ("reward.on_time", on_time),
+            ("reward.attained", attained),
+            ("reward.violation", violation),
+            ("reward.waste", waste),
+        ] {
+            if !(0.0..=1e6).contains(&weight) {
+                return Err(ExperimentError::Range { field, value: weight.to_string(), expected: "0 to 1000000" });
+            }
+        }
+        Ok(())
     }
 
     /// A device serves one node at a time, and is set up for one world.

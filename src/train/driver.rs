@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use kvtide_runtime::ActionProfile;
 
 use super::checkpointer::Checkpointer;
+use super::extend::EXTENDED;
 use super::provenance::provenance;
 use super::{Run, TrainError, checkpoint_of, policy_of};
 use crate::agent::{AgentError, NetworkPolicy, RunOutcome};
@@ -43,21 +44,31 @@ pub(super) trait Learner: Sized {
     fn save_policy(&self, folder: &Path, provenance: &RunProvenance) -> Result<(), CheckpointError>;
 }
 
+/// What a run has behind it.
+pub(super) struct Resumed {
+    /// Whether it goes on from a checkpoint.
+    pub(super) is_resumed: bool,
+    /// That it was planned for another length before, if that made a difference.
+    pub(super) extended: Option<String>,
+}
+
 /// Lets `learner` learn until done or asked to stop; either way a checkpoint is left.
 pub(super) fn drive<L: Learner>(
     mut learner: L,
     experiment: &Experiment,
     run: &Run<'_>,
-    resume: bool,
+    resumed: Resumed,
 ) -> Result<RunOutcome, TrainError> {
     let Run { world, out, .. } = *run;
     let folder = || out.to_owned();
     fs::create_dir_all(out).map_err(|source| TrainError::Folder { folder: folder(), source })?;
-    let (checkpoint, provenance) = (checkpoint_of(out), provenance(experiment, world)?);
+    let Resumed { is_resumed, extended } = resumed;
+    let (checkpoint, mut provenance) = (checkpoint_of(out), provenance(experiment, world)?);
+    provenance.metadata.extend(extended.map(|extended| (EXTENDED.to_owned(), extended)));
     let logs = |source| TrainError::Logs { folder: folder(), source };
     let mut recorder = learner.recorder(out).map_err(logs)?;
-    let mut keeper = Checkpointer::new(experiment, world, policy_of(out), resume)?;
-    if !resume && let Some(judgement) = keeper.look(&learner, &provenance)? {
+    let mut keeper = Checkpointer::new(experiment, world, policy_of(out), is_resumed)?;
+    if !is_resumed && let Some(judgement) = keeper.look(&learner, &provenance)? {
         recorder.line("validation", &judgement).map_err(logs)?;
     }
     let outcome = learner.run(run.stop, &mut |learner, report| {

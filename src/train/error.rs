@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use kvtide_envs::env::EnvError;
+use kvtide_envs::files::LockError;
 use kvtide_envs::workload::WorkloadError;
 use thiserror::Error;
 
+use super::extend::Extension;
 use crate::agent::AgentError;
 use crate::checkpoint::CheckpointError;
 use crate::distil::DistilError;
@@ -23,6 +25,9 @@ pub enum TrainError {
     /// Training by PPO, without a library to multiply with.
     #[error("training by PPO needs a tensor library, which this program was built without")]
     NoTensors,
+    /// Another run writes there, or nobody can.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// A log cannot be written in the middle of a run.
     #[error(transparent)]
     Log(#[from] io::Error),
@@ -53,10 +58,19 @@ pub enum TrainError {
         reason: String,
     },
     /// The checkpoint to go on from is of another experiment than the one given.
-    #[error("{} was trained with another experiment; leave --experiment out", folder.display())]
+    #[error(
+        "{} was trained with another experiment: {key} = {saved}, given is {given}; leave --experiment out{}",
+        folder.display(), longer(key)
+    )]
     OtherExperiment {
         /// The checkpoint.
         folder: PathBuf,
+        /// What differs.
+        key: String,
+        /// In the checkpoint.
+        saved: String,
+        /// In the file.
+        given: String,
     },
     /// The checkpoint is of other traffic than what is there now.
     #[error("{} was trained on other traffic than {trace}", folder.display())]
@@ -73,6 +87,14 @@ pub enum TrainError {
         folder: PathBuf,
         /// What it is not fit for.
         source: AgentError,
+    },
+    /// The run has come further than it is to go.
+    #[error("{} {}", folder.display(), extension.shorter())]
+    Shorter {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// What was planned, asked for and done.
+        extension: Extension,
     },
     /// The folder of the run cannot be made.
     #[error("cannot create {}", folder.display())]
@@ -119,4 +141,13 @@ pub enum TrainError {
         /// What it could be.
         levels: &'static [f64],
     },
+}
+
+/// What to do about a length that differs.
+fn longer(key: &str) -> &'static str {
+    match key {
+        "ppo.total_decisions" => ", and say with --decisions how long the run is to be",
+        "cross_entropy.generations" => ", and say with --generations how long the run is to be",
+        _ => "",
+    }
 }

@@ -8,6 +8,7 @@
 mod checkpointer;
 mod driver;
 mod error;
+mod extend;
 mod ppo;
 mod prior;
 mod provenance;
@@ -16,12 +17,15 @@ mod search;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use kvtide_envs::files::Lock;
 use kvtide_runtime::Controls;
 
 pub use error::TrainError;
-pub use provenance::{experiment_of, resumed, same_traffic};
+pub use extend::Extension;
+pub use provenance::{experiment_of, resumed, resumed_to, same_traffic};
 
 use crate::agent::{RunOutcome, Tensors};
+use crate::checkpoint;
 use crate::evaluate::Watch;
 use crate::experiment::{Experiment, Method};
 use crate::world::World;
@@ -78,34 +82,46 @@ impl Run<'_> {
     /// # Errors
     /// Why the run cannot start or go on; a checkpoint of what was learned before is left where there is something to keep.
     pub fn start(&self, experiment: Experiment) -> Result<Option<RunOutcome>, TrainError> {
+        let _lock = Lock::of_folder(self.out)?;
         let Some(experiment) = prior::resolve(experiment, self.world, self.listener, self.stop)? else {
             return Ok(None);
         };
-        self.learn(&experiment, None).map(Some)
+        self.learn(&experiment, None, None).map(Some)
     }
 
     /// Goes on from the checkpoint in its folder, as if it had never been interrupted; `experiment` is the one
-    /// [`resumed`] gives.
+    /// [`resumed`] gives. Where that is longer than was planned, see [`Extension`].
     ///
     /// # Errors
     /// As [`start`](Self::start), and [`TrainError::OtherTraffic`].
     pub fn resume(&self, experiment: &Experiment) -> Result<RunOutcome, TrainError> {
+        let _lock = Lock::of_folder(self.out)?;
         let checkpoint = checkpoint_of(self.out);
         same_traffic(self.world, &checkpoint)?;
-        self.learn(experiment, Some(&checkpoint))
+        let before = checkpoint::inspect(&checkpoint)?.metadata.remove(extend::EXTENDED);
+        let extended = match Extension::of(&checkpoint, experiment)? {
+            Some(extension) => extension.said(before.as_ref()),
+            None => before,
+        };
+        self.learn(experiment, Some(&checkpoint), extended)
     }
 
     /// Whoever the experiment asks for learns, from the beginning or from `checkpoint` on.
-    fn learn(&self, experiment: &Experiment, checkpoint: Option<&Path>) -> Result<RunOutcome, TrainError> {
+    fn learn(
+        &self,
+        experiment: &Experiment,
+        checkpoint: Option<&Path>,
+        extended: Option<String>,
+    ) -> Result<RunOutcome, TrainError> {
         experiment.validate()?;
-        let resume = checkpoint.is_some();
+        let resumed = driver::Resumed { is_resumed: checkpoint.is_some(), extended };
         match experiment.method {
             Method::Ppo => {
                 let tensors = self.tensors.ok_or(TrainError::NoTensors)?;
-                driver::drive(ppo::learner(experiment, self.world, checkpoint, tensors)?, experiment, self, resume)
+                driver::drive(ppo::learner(experiment, self.world, checkpoint, tensors)?, experiment, self, resumed)
             }
             Method::CrossEntropy => {
-                driver::drive(search::learner(experiment, self.world, checkpoint)?, experiment, self, resume)
+                driver::drive(search::learner(experiment, self.world, checkpoint)?, experiment, self, resumed)
             }
         }
     }

@@ -10,7 +10,7 @@ use kvtide_runtime::ActionProfile;
 use super::TrainError;
 use super::driver::{Each, Learner};
 use crate::agent::{AgentError, IterationReport, NetworkPolicy, RunOutcome, Tensors, Trainer};
-use crate::checkpoint::{self, CheckpointError, RunProvenance};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
@@ -24,7 +24,11 @@ pub(super) fn learner(
 ) -> Result<Trainer, TrainError> {
     let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
     match checkpoint {
-        Some(folder) => Ok(checkpoint::load_trainer(folder, env, tensors)?.0),
+        Some(folder) => {
+            let Checkpoint { path, mut state, .. } = checkpoint::load(folder)?;
+            state.config.total_decisions = experiment.ppo.total_decisions;
+            Ok(Trainer::resume(state, env, tensors).map_err(|source| CheckpointError::Agent { path, source })?)
+        }
         None => Ok(Trainer::new(experiment.ppo.clone(), env, tensors)?),
     }
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::TrainError;
-use crate::agent::PpoConfig;
 use crate::checkpoint::{self, RunProvenance};
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Method};
 use crate::world::World;
 
 /// What checkpoints of `experiment` in `world` say of it.
@@ -46,16 +45,75 @@ pub fn experiment_of(folder: &Path) -> Result<Experiment, TrainError> {
 /// # Errors
 /// As [`experiment_of`], and [`TrainError::OtherExperiment`] if one is given that is not that one.
 pub fn resumed(folder: &Path, given: Option<Experiment>) -> Result<Experiment, TrainError> {
-    let saved = experiment_of(folder)?;
-    // The prior and the fallback were filled in when training started.
-    let same = |given: Experiment| {
-        let (prior, fallback) = (saved.ppo.prior.clone(), given.fallback.or(saved.fallback));
-        saved == Experiment { ppo: PpoConfig { prior, ..given.ppo.clone() }, fallback, ..given }
-    };
-    if given.is_some_and(|given| !same(given)) {
-        return Err(TrainError::OtherExperiment { folder: folder.to_owned() });
+    resumed_to(folder, given, None)
+}
+
+/// As [`resumed`], with `total` decisions, or generations of a search, if it is to be of another length: see
+/// [`Extension`](super::Extension).
+///
+/// # Errors
+/// As [`resumed`].
+pub fn resumed_to(folder: &Path, given: Option<Experiment>, total: Option<u64>) -> Result<Experiment, TrainError> {
+    let mut saved = experiment_of(folder)?;
+    if let Some(mut given) = given {
+        // The prior and the fallback were filled in when training started.
+        given.ppo.prior.clone_from(&saved.ppo.prior);
+        given.fallback = given.fallback.or(saved.fallback);
+        if total.is_some() {
+            set_total(&mut given, *total_of(&mut saved));
+        }
+        if given != saved {
+            let (key, saved, given) = difference(&saved, &given);
+            return Err(TrainError::OtherExperiment { folder: folder.to_owned(), key, saved, given });
+        }
+    }
+    if let Some(total) = total {
+        set_total(&mut saved, total);
     }
     Ok(saved)
+}
+
+/// How long a run of an experiment is, as its method counts.
+fn total_of(experiment: &mut Experiment) -> &mut u64 {
+    match experiment.method {
+        Method::Ppo => &mut experiment.ppo.total_decisions,
+        Method::CrossEntropy => &mut experiment.cross_entropy.generations,
+    }
+}
+
+fn set_total(experiment: &mut Experiment, total: u64) {
+    *total_of(experiment) = total;
+}
+
+/// The first key that two experiments differ in, and what it is in each.
+fn difference(saved: &Experiment, given: &Experiment) -> (String, String, String) {
+    let table = |experiment: &Experiment| experiment.to_toml().parse::<toml::Table>().unwrap_or_default();
+    let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
+    flatten("", &toml::Value::Table(table(saved)), &mut ours);
+    flatten("", &toml::Value::Table(table(given)), &mut theirs);
+    let said =
+        |map: &BTreeMap<String, String>, key: &String| map.get(key).cloned().unwrap_or_else(|| "none".to_owned());
+    let mut keys = ours.keys().chain(theirs.keys());
+    let key = keys.find(|key| ours.get(*key) != theirs.get(*key)).cloned().unwrap_or_default();
+    (key.clone(), said(&ours, &key), said(&theirs, &key))
+}
+
+/// `a.b = 1`, `a.c[0] = 2`.
+fn flatten(name: &str, value: &toml::Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let dot = if name.is_empty() { "" } else { "." };
+                flatten(&format!("{name}{dot}{key}"), value, into);
+            }
+        }
+        toml::Value::Array(values) if values.iter().any(toml::Value::is_table) => {
+            for (index, value) in values.iter().enumerate() {
+                flatten(&format!("{name}[{index}]"), value, into);
+            }
+        }
+        other => drop(into.insert(name.to_owned(), other.to_string())),
+    }
 }
 
 /// Refuses traffic other than the checkpoint at `folder` was trained on.

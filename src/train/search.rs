@@ -27,7 +27,9 @@ pub(super) fn learner(
         let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
         return Ok(CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?);
     };
-    CrossEntropy::resume(checkpoint::load_search(folder)?.0, profile, arena)
+    let mut state = checkpoint::load_search(folder)?.0;
+    state.config.generations = experiment.cross_entropy.generations;
+    CrossEntropy::resume(state, profile, arena)
         .map_err(|source| TrainError::Resume { folder: folder.to_owned(), source })
 }
 

@@ -12,7 +12,7 @@ use kvtide_envs::env::NodeConfig;
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::memory::MemoryKind;
 use kvtide_envs::sched::Slo;
-use kvtide_envs::trace::SessionArrivals;
+use kvtide_envs::trace::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
 use kvtide_envs::workload::{Duration, LengthScale, Replay, Scaling, SyntheticSpec};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,8 @@ impl FromStr for PrefixCache {
 const MAX_INTERVAL: u32 = 1_000_000;
 /// Factors accepted for the size of the pool.
 const POOL_FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+/// Coefficients of variation that arrivals can be given.
+const CVS: std::ops::RangeInclusive<f64> = 0.0..=20.0;
 /// Most clients of a closed loop.
 const MAX_CLIENTS: u32 = 1_000_000;
 
@@ -165,12 +167,7 @@ impl WorldSpec {
     /// # Errors
     /// What is wrong, with the option it stands in.
     pub fn world(&self) -> Result<World, WorldError> {
-        if !(1..=MAX_INTERVAL).contains(&self.interval) {
-            return Err(wrong("interval", &self.interval.to_string(), "1 to 1000000 steps"));
-        }
-        if !self.clients.is_none_or(|clients| (1..=MAX_CLIENTS).contains(&clients)) {
-            return Err(wrong("clients", &self.clients.unwrap_or(0).to_string(), "1 to 1000000 clients"));
-        }
+        self.check()?;
         let deployment = self.env.load_with(&self.set)?;
         say_once(&deployment.notes());
         let node = self.node(&deployment)?;
@@ -205,6 +202,30 @@ impl WorldSpec {
         AskedFor { set, options: options.map(|(name, value)| (name, text(value))).collect() }
     }
 
+    /// Checks every number that can be checked by itself; what is written as text was when it was read.
+    ///
+    /// # Errors
+    /// The first out of range.
+    pub fn check(&self) -> Result<(), WorldError> {
+        if !(1..=MAX_INTERVAL).contains(&self.interval) {
+            return Err(wrong("interval", &self.interval.to_string(), "1 to 1000000 steps"));
+        }
+        if let Some(clients) = self.clients.filter(|clients| !(1..=MAX_CLIENTS).contains(clients)) {
+            return Err(wrong("clients", &clients.to_string(), "1 to 1000000 clients"));
+        }
+        let sessions = f64::MIN_POSITIVE..=MAX_SESSIONS_PER_HOUR;
+        for (option, given, range, expected) in [
+            ("pool", self.pool, POOL_FACTORS, "a factor from 0.01 to 100"),
+            ("cv", self.cv, CVS, "a coefficient of variation from 0 to 20"),
+            ("session-rate", self.session_rate, sessions, "above 0, at most 1000000 sessions an hour"),
+        ] {
+            if let Some(given) = given.filter(|given| !range.contains(given)) {
+                return Err(wrong(option, &given.to_string(), expected));
+            }
+        }
+        Ok(())
+    }
+
     /// The node: what the engine starts with on this deployment, with what is set here.
     fn node(&self, deployment: &Deployment) -> Result<NodeConfig, WorldError> {
         let mut engine = deployment.engine(*self.engine);
@@ -225,9 +246,6 @@ impl WorldSpec {
             return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
         }
         if let Some(factor) = self.pool {
-            if !POOL_FACTORS.contains(&factor) {
-                return Err(wrong("pool", &factor.to_string(), "a factor from 0.01 to 100"));
-            }
             engine.resize_pool(factor);
             engine.validate().map_err(SettingError::from)?;
         }

@@ -234,6 +234,29 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
 }
 
 #[test]
+fn a_run_that_is_extended_is_the_one_planned_for_as_long_where_nothing_goes_by_its_length() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("steady.toml"), format!("{EXPERIMENT}anneal = false\n")).unwrap();
+    done(path, &["train", "--experiment", "steady.toml", "--out", "whole"]);
+    done(path, &["train", "--experiment", "steady.toml", "--out", "cut", "--decisions", "768"]);
+    let extended = done(path, &["train", "--resume", "--out", "cut", "--decisions", "1536"]);
+    assert!(extended.stderr.contains("the run is the one planned for as many"), "{}", extended.stderr);
+    for part in ["checkpoint", "policy"] {
+        assert_same(&files_of(&path.join("whole").join(part)), &files_of(&path.join("cut").join(part)));
+    }
+    assert!(refused(path, &["train", "--resume", "--out", "cut", "--decisions", "768"]).contains("are fewer"));
+
+    write_experiment(path);
+    done(path, &["train", "--experiment", "small.toml", "--out", "falling", "--decisions", "768"]);
+    let extended = done(path, &["train", "--resume", "--out", "falling", "--decisions", "1536"]);
+    assert!(extended.stderr.contains("learning_rate went by 768 until here and goes by 1536"), "{}", extended.stderr);
+    let manifest = &lines(&done(path, &["inspect", "falling/policy", "--json"]).stdout, "checkpoint")[0];
+    assert_eq!(manifest["metadata"]["extended"], "from 768 to 1536 decisions after 768");
+    assert_eq!((&manifest["decisions"], &manifest["config"]["total_decisions"]), (&1536.into(), &1536.into()));
+}
+
+#[test]
 fn a_search_is_trained_resumed_judged_and_exported_like_any_other() {
     let folder = tempdir().unwrap();
     let path = folder.path();

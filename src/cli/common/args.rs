@@ -6,8 +6,10 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads, rps};
+use crate::cli::Exit;
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Matrix, RunRow, Watch, check_engine, find_loads, rps, unserved};
 use crate::policy::{PolicyName, PolicySpec, Subject};
+use crate::say::{self, Level};
 use crate::world::World;
 
 /// What is drawn of the traffic.
@@ -46,19 +48,24 @@ pub(in crate::cli) struct Loads {
 }
 
 impl DrawArgs {
-    /// The loads named, or found on the first window and the first seeds. `None` if interrupted.
+    /// The loads named, or those `known` to have been found, or found on the first window and the first seeds. `None` if
+    /// interrupted.
     pub(in crate::cli) fn loads(
         &self,
         world: &World,
-        windows: &[Option<Window>],
-        seeds: &[u64],
+        (windows, seeds): (&[Option<Window>], &[u64]),
+        known: Option<&[FoundLoad]>,
         watch: &dyn Watch,
         stop: &AtomicBool,
     ) -> anyhow::Result<Option<Loads>> {
         if self.load == ["auto"] {
             let window = windows.first().copied().flatten();
             let seeds = &seeds[..seeds.len().min(AUTO_DRAWS)];
-            let Some(found) = find_loads(world, window, seeds, &AUTO_TARGETS, watch, stop)? else { return Ok(None) };
+            let found = match known {
+                Some(known) => Some(known.to_vec()),
+                None => find_loads(world, window, seeds, &AUTO_TARGETS, watch, stop)?,
+            };
+            let Some(found) = found else { return Ok(None) };
             let mut loads: Vec<f64> = found.iter().filter_map(|found| found.load).collect();
             loads.sort_by(f64::total_cmp);
             loads.dedup();
@@ -69,6 +76,11 @@ impl DrawArgs {
             return Ok(Some(Loads { loads, found }));
         }
         Ok(Some(Loads { loads: self.named_loads()?, found: Vec::new() }))
+    }
+
+    /// What was asked for, as it was written.
+    pub(in crate::cli) fn load_text(&self) -> String {
+        self.load.join(",")
     }
 
     fn named_loads(&self) -> anyhow::Result<Vec<f64>> {
@@ -161,9 +173,22 @@ pub(in crate::cli) fn load_policies(
     Ok(policies)
 }
 
-/// Refuses a policy that the world's host would refuse.
+/// Refuses a policy that the world's host would refuse, or that was made for another engine.
 pub(in crate::cli) fn check_policies(policies: &[(PolicyName, Subject)], world: &World) -> anyhow::Result<()> {
-    Ok(policies.iter().try_for_each(|(name, subject)| subject.check(name, &world.node))?)
+    for (name, subject) in policies {
+        subject.check(name, &world.node)?;
+        check_engine(world, name.spec())?;
+    }
+    Ok(())
+}
+
+/// Whether every policy served somebody; of one that did not, says why.
+pub(in crate::cli) fn check_served(world: &World, matrix: &Matrix, rows: &[RunRow]) -> anyhow::Result<Exit> {
+    let unserved = unserved(world, matrix, rows)?;
+    for policy in &unserved {
+        say::line(Level::Quiet, format_args!("error: {policy}"));
+    }
+    Ok(if unserved.is_empty() { Exit::Done } else { Exit::GateFailed })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub(super) mod args;
 pub(super) mod handover;
 pub(super) mod output;
+pub(super) mod outputs;
 pub(super) mod progress;
 pub(super) mod stop;
 pub(super) mod talk;

@@ -1,13 +1,10 @@
 //! stdout: JSON Lines, or text for people.
 
-use std::fs::File;
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::path::Path;
 
-use anyhow::Context;
 use serde::Serialize;
 
-use crate::record::{Envelope, JsonLines};
+use crate::record::Envelope;
 
 /// Buffered stdout. Every write can fail, and the caller is told.
 pub(in crate::cli) struct Output {
@@ -36,27 +33,5 @@ impl Output {
     pub(in crate::cli) fn line(&mut self, text: &str) -> anyhow::Result<()> {
         self.text(text)?;
         self.text("\n")
-    }
-}
-
-/// JSON Lines that go to a file, to stdout, to both or to neither: the same ones.
-pub(in crate::cli) struct Lines {
-    stdout: bool,
-    file: Option<JsonLines<File>>,
-}
-
-impl Lines {
-    /// To stdout if so, and to a new file at `path`, if one is given.
-    pub(in crate::cli) fn new(stdout: bool, path: Option<&Path>) -> anyhow::Result<Lines> {
-        let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-        Ok(Lines { stdout, file: path.map(create).transpose()?.map(JsonLines::new) })
-    }
-
-    /// One line of type `kind`, which is there when this returns.
-    pub(in crate::cli) fn write<T: Serialize>(&mut self, kind: &str, data: &T) -> anyhow::Result<()> {
-        if let Some(file) = &mut self.file {
-            file.write(kind, data)?;
-        }
-        if self.stdout { Output::new().json(kind, data) } else { Ok(()) }
     }
 }

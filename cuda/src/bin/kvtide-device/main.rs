@@ -3,9 +3,9 @@
 //! It is copied to a machine with a device and no Rust toolchain; `scripts/device-check.sh` runs it there.
 
 mod options;
+mod talk;
 
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{self, ExitCode};
@@ -27,20 +27,21 @@ use kvtide_runtime::Host;
 use serde::de::DeserializeOwned;
 
 use self::options::{Cli, Command, DeviceOptions};
+use self::talk::{milestone, progress, say, show, shown};
 
 /// Points after which a log says how many were timed.
 const TELL_EVERY: usize = 20;
 
 fn main() -> ExitCode {
     let Some(command) = Cli::parse().command else {
-        print!("{}", Cli::command().render_long_help());
-        return ExitCode::SUCCESS;
+        show(&Cli::command().render_long_help().to_string());
+        return if shown().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) };
     };
-    match run(&command) {
+    match run(&command).and_then(|good| shown().map(|()| good)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("error: {error}");
+            say(&format!("error: {error}"));
             ExitCode::from(2)
         }
     }
@@ -61,27 +62,14 @@ fn run(command: &Command) -> Result<bool, String> {
 
 fn info() -> Result<bool, String> {
     let devices = devices();
-    println!("{devices} CUDA devices");
+    show(&format!("{devices} CUDA devices\n"));
     for ordinal in 0..devices {
         let about = about(ordinal).map_err(|error| error.to_string())?;
         let gb = about.memory_bytes as f64 * 1e-9;
-        println!("{ordinal}: {}, {gb:.1} GB, {} multiprocessors, {}", about.name, about.multiprocessors, about.driver);
+        let (name, multiprocessors, driver) = (&about.name, about.multiprocessors, &about.driver);
+        show(&format!("{ordinal}: {name}, {gb:.1} GB, {multiprocessors} multiprocessors, {driver}\n"));
     }
     Ok(devices > 0)
-}
-
-/// A line of progress that the next one overwrites; nothing where nobody looks.
-fn progress(text: &str) {
-    if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{text}");
-        let _ = io::stderr().flush();
-    }
-}
-
-/// A line that a log keeps too.
-fn milestone(text: &str) {
-    progress("");
-    eprintln!("{text}");
 }
 
 fn host_schedules(options: &DeviceOptions) -> Section<ScheduleReport> {
@@ -197,13 +185,13 @@ fn check(options: &DeviceOptions) -> bool {
         device_schedules: device_schedules(options),
         ..empty(options)
     };
-    print!("{}", render(&report));
+    show(&render(&report));
     !report.has_failed()
 }
 
 fn speed(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
-    match speeds(options, &deployment, &mut |speed| println!("{}", speed_line(speed))) {
+    match speeds(options, &deployment, &mut |speed| show(&(speed_line(speed) + "\n"))) {
         Section::Done(_) | Section::Unasked => Ok(true),
         Section::Skipped(why) | Section::Failed(why) => Err(why),
     }
@@ -213,11 +201,11 @@ fn calibrate_alone(options: &DeviceOptions) -> Result<bool, String> {
     let deployment = options.deployment()?;
     match fitted(options, &deployment, None) {
         Section::Done(fitted) => {
-            print!("{}", render_fit(&fitted));
             if let Some(path) = &options.out {
                 write(path, &profile(&fitted, path, options).to_toml())?;
-                eprintln!("profile written to {}", path.display());
+                say(&format!("profile written to {}", path.display()));
             }
+            show(&render_fit(&fitted));
             Ok(true)
         }
         Section::Skipped(why) | Section::Failed(why) => Err(why),
@@ -231,7 +219,7 @@ fn compare_alone(options: &DeviceOptions) -> Result<bool, String> {
     if let Section::Skipped(why) | Section::Failed(why) = &report.comparisons {
         return Err(why.clone());
     }
-    print!("{}", render(&report));
+    show(&render(&report));
     Ok(report.missed().is_empty())
 }
 
@@ -301,7 +289,7 @@ fn all(options: &DeviceOptions) -> Result<bool, String> {
     save(&report)?;
     report.host_schedules = run_part(options, &folder, "host-schedules", None);
     save(&report)?;
-    print!("{}", render(&report));
+    show(&render(&report));
     Ok(!report.has_failed())
 }
 

@@ -1,0 +1,77 @@
+//! Policies where they do not belong, and traffic nobody can serve: said, not passed over.
+
+use std::fs;
+
+use tempfile::tempdir;
+
+use crate::common::{done, kvtide, lines, refused};
+
+fn table(name: &str) -> String {
+    format!("table:{}/checkpoints/{name}/policy.kvt", env!("CARGO_MANIFEST_DIR"))
+}
+
+const TRAFFIC: &str = "--workload chat:rate=1,n=9";
+
+#[test]
+fn a_table_of_another_engine_is_refused_and_of_another_card_or_targets_told() {
+    let folder = tempdir().unwrap();
+    let chat = table("chat-24g");
+    for command in ["simulate", "evaluate"] {
+        let line = |more: &str| format!("{command} {TRAFFIC} --policy {chat} {more}");
+        let run = |more: &str| done(folder.path(), &line(more).split_whitespace().collect::<Vec<_>>());
+        assert_eq!(run("").stderr, "", "its own world");
+        assert_eq!(
+            run("--env llama-3-8b@a10 --slo ttft:1000,tpot:80,stall:2000").stderr,
+            "",
+            "another of its own worlds"
+        );
+        let other = run("--env llama-3-8b@h100 --slo chat").stderr;
+        assert_eq!(other.lines().count(), 1, "{other}");
+        for part in [
+            "with env llama-3-8b@rtx-4090; llama-3-8b@a10 and is judged with llama-3-8b@h100",
+            "is judged with ttft:400",
+        ] {
+            assert!(other.starts_with("warning: table:") && other.contains(part), "{other}");
+        }
+        let host = table("reasoning-tier");
+        for (policy, more, part) in [
+            (&chat, "--engine v0", "made for engine v1, and this is v0; its own is --engine v1"),
+            (&host, "--engine v0 --set num_cpu_blocks=100", "made for engine v1"),
+        ] {
+            let line = format!("{command} {TRAFFIC} --policy default --policy {policy} {more}");
+            let error = refused(folder.path(), &line.split_whitespace().collect::<Vec<_>>());
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn to_serve_nobody_is_no_result() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let request =
+        |prompt: u32, at: u32| format!("{{\"arrival_us\":{at},\"prompt_tokens\":{prompt},\"output_tokens\":10}}\n");
+    fs::write(path.join("long.jsonl"), request(5000, 0) + &request(6000, 1_000_000)).unwrap();
+    fs::write(path.join("mixed.jsonl"), request(5000, 0) + &request(60, 1_000_000)).unwrap();
+    for command in ["simulate", "evaluate"] {
+        for (settings, part) in [
+            (
+                "--set max_model_len=2000",
+                "the smallest has 5010 tokens, max_model_len is 2000; a larger --set max_model_len",
+            ),
+            ("--set num_gpu_blocks=100", "the pool holds 1600 and max_model_len is 1584; it takes a larger --pool"),
+            ("--pool 0.05", "the pool holds 2144 and max_model_len is 2128; it takes a larger --pool"),
+        ] {
+            let line = format!("{command} --trace long.jsonl --policy default --policy fixed:0.05 --json {settings}");
+            let run = kvtide(path, &line.split_whitespace().collect::<Vec<_>>());
+            assert_eq!((run.code, lines(&run.stdout, "run").len()), (1, 2), "{line}: {}", run.stderr);
+            for policy in ["default", "fixed:0.05"] {
+                let said = format!("error: {policy} completed none of 2 requests (2 rejected): ");
+                assert!(run.stderr.contains(&said) && run.stderr.contains(part), "{}", run.stderr);
+            }
+            let some = line.replace("long", "mixed");
+            let run = done(path, &some.split_whitespace().collect::<Vec<_>>());
+            assert_eq!(lines(&run.stdout, "run")[0]["rejected"], 1);
+        }
+    }
+}
