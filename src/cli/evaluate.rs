@@ -11,9 +11,7 @@ use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, found_text, load
 use super::output::{Lines, Output};
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
-use crate::evaluate::{
-    FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix,
-};
+use crate::evaluate::{FoundLoad, Matrix, MatrixError, RunRow, bisect_capacities, compare, doubts, render, run_matrix};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
 use crate::text::{self, printable, wrapped};
