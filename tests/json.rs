@@ -50,7 +50,7 @@ impl Schema {
         let schema = schema.as_object().ok_or("a schema is an object")?;
         for (key, rule) in schema {
             match key.as_str() {
-                "description" | "items" | "additionalProperties" | "x-seldom" => Ok(()),
+                "description" | "items" | "properties" | "additionalProperties" | "x-seldom" => Ok(()),
                 "$ref" => self.check_reference(rule, value, path),
                 "anyOf" => self.check_any(rule, value, path),
                 "type" => check_type(rule, value, path),
@@ -60,7 +60,6 @@ impl Schema {
                 "maximum" if value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap()) => Ok(()),
                 "minimum" | "maximum" => Err(format!("{path} is {value}: {key} {rule}")),
                 "required" => check_required(rule, value, path),
-                "properties" => Ok(()),
                 key => Err(format!("{path}: {key} is not known here")),
             }?;
         }
@@ -120,7 +119,9 @@ impl Schema {
         let kind = |one: &Value| one["properties"]["type"]["const"].as_str().unwrap().to_owned();
         let asked: Vec<&Value> = self.types().iter().filter(|one| is_asked(&kind(one))).collect();
         let mut reached = BTreeSet::new();
-        asked.iter().for_each(|one| self.reach(one, &mut reached));
+        for one in &asked {
+            self.reach(one, &mut reached);
+        }
         let mut unmet = Vec::new();
         for name in &reached {
             let definition = &self.root["$defs"][name];
