@@ -100,7 +100,8 @@ fn quiet_is_quiet_and_verbose_says_with_what() {
 #[test]
 fn rows_say_what_was_asked_for() {
     let (folder, _) = folder();
-    let world = ["simulate", "--trace", "chat.jsonl", "--set", "num_gpu_blocks=1200", "--set", "bandwidth_efficiency=0.9"];
+    let world =
+        ["simulate", "--trace", "chat.jsonl", "--set", "num_gpu_blocks=1200", "--set", "bandwidth_efficiency=0.9"];
     let row = |more: &[&str]| {
         let output = done(folder.path(), &[&world[..], more, &["--json"]].concat()).stdout;
         lines(&output, "run").remove(0)
@@ -157,12 +158,16 @@ fn shells_are_offered_commands_options_and_values() {
     for (shell, part) in [("bash", "complete -F _kvtide"), ("zsh", "#compdef kvtide"), ("fish", "complete -c kvtide")] {
         // Zsh's has colons behind backslashes.
         let script = done(folder.path(), &["completions", shell]).stdout.replace("\\:", ":");
-        for part in [part, "best-static", "llama-3-8b@rtx-4090", "real-time", "sglang-0.5", "chat:rate=2,duration=600"] {
+        for part in [part, "best-static", "llama-3-8b@rtx-4090", "real-time", "sglang-0.5", "chat:rate=2,duration=600"]
+        {
             assert!(script.contains(part), "{shell}: {part}");
         }
     }
     // A value need not be one that is offered.
-    done(folder.path(), &["simulate", "--workload", "chat:rate=1,n=9", "--policy", "fixed:0.07", "--slo", "ttft:900,tpot:50"]);
+    done(
+        folder.path(),
+        &["simulate", "--workload", "chat:rate=1,n=9", "--policy", "fixed:0.07", "--slo", "ttft:900,tpot:50"],
+    );
     assert_eq!(kvtide(folder.path(), &["completions", "tcsh"]).code, 2);
 }
 
@@ -194,7 +199,8 @@ fn every_command_has_a_page() {
     let help = done(folder.path(), &["--help"]).stdout;
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
+    let names: Vec<&str> =
+        names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
     assert!(names.len() > 10, "{names:?}");
     for name in names {
         assert!(page(&format!("kvtide-{name}.1")).contains(".SH SYNOPSIS"), "{name}");
@@ -231,12 +237,18 @@ fn a_row_is_explained() {
     assert_eq!(from(&format!("{row}\n{row}\n")).1, format!("{text}\n{text}"));
     // The command line has the last word.
     fs::write(path.join("row.json"), "{\"oldest_wait\": 9, \"late_waiting\": null}").unwrap();
-    assert_eq!(done(path, &["explain", &table, "--from", "row.json", "oldest_wait=0.5", "late_waiting=0.1"]).stdout, text);
+    assert_eq!(
+        done(path, &["explain", &table, "--from", "row.json", "oldest_wait=0.5", "late_waiting=0.1"]).stdout,
+        text
+    );
     let unknown = done(path, &["explain", &table, "--from", "row.json"]).stdout;
     assert!(unknown.contains("beware: late_waiting cannot be NaN; it counts as 0"), "{unknown}");
     for (stdin, parts) in [
         ("{\"oldest\": 1, \"younger\": 2}", ["\"oldest\", \"younger\": no such feature; known: ", "oldest_wait"]),
-        ("{\"oldest_wait\": 0.5}", ["asks for late_waiting, which is not given", "decides by oldest_wait, late_waiting"]),
+        (
+            "{\"oldest_wait\": 0.5}",
+            ["asks for late_waiting, which is not given", "decides by oldest_wait, late_waiting"],
+        ),
         ("{\"oldest_wait\": \"x\"}", ["stdin: expected", "oldest_wait: \"x\" is no number"]),
         ("", ["stdin: nothing in it", "expected {"]),
         ("[1]", ["stdin: expected", "not an object"]),
@@ -252,7 +264,12 @@ fn a_run_says_what_it_is_and_what_to_do_next() {
     let (folder, _) = folder();
     let path = folder.path();
     let text = done(path, &["inspect", "run"]).stdout;
-    for part in ["the run chat-24g", "cross-entropy search, 12 generations", "how good", "kvtide export --checkpoint run/policy"] {
+    for part in [
+        "the run chat-24g",
+        "cross-entropy search, 12 generations",
+        "how good",
+        "kvtide export --checkpoint run/policy",
+    ] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
     fs::copy(path.join("run/policy/policy.kvt"), path.join("run/policy.kvt")).unwrap();

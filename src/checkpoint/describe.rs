@@ -27,7 +27,10 @@ impl Manifest {
         told.extend(says("slo").map(|slo| ("targets", slo)));
         told.push(("decides by", self.decides_by()));
         if let Some(fallback) = says("fallback") {
-            told.push(("in doubt", format!("its tables fall back to watermark {fallback}, the best constant one there")));
+            told.push((
+                "in doubt",
+                format!("its tables fall back to watermark {fallback}, the best constant one there"),
+            ));
         }
         told.push(("how good", self.how_good()));
         let at = printable(&path.display().to_string());
@@ -62,7 +65,8 @@ impl Manifest {
             let share = self.metadata.get(key)?.parse::<f64>().ok()?;
             Some(format!("{:.1} %", share * 100.0))
         };
-        let network = percent("validation_network").map_or_else(String::new, |share| format!(", the policy itself for {share}"));
+        let network =
+            percent("validation_network").map_or_else(String::new, |share| format!(", the policy itself for {share}"));
         match percent("validation_attainment") {
             Some(share) => format!("its table met all targets for {share} of requests on validation traffic{network}"),
             None => "it was not validated; judge it".to_owned(),

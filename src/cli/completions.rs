@@ -40,7 +40,8 @@ fn with_values(command: Command) -> Command {
 /// Values of options, by the option's field.
 fn values() -> Vec<(&'static str, Vec<String>)> {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-    let of_model = |model: &str| Hardware::NAMES.iter().map(|hardware| format!("{model}@{hardware}")).collect::<Vec<_>>();
+    let of_model =
+        |model: &str| Hardware::NAMES.iter().map(|hardware| format!("{model}@{hardware}")).collect::<Vec<_>>();
     let policies = topics::POLICIES.iter().map(|(name, _)| beginning(name));
     let hosts: Vec<String> = Host::ALL.iter().map(|host| host.name.to_owned()).collect();
     vec![
@@ -82,6 +83,9 @@ mod tests {
 
     #[test]
     fn a_policy_is_completed_as_far_as_it_has_a_name() {
-        assert_eq!(["default", "table:PATH", "best-static[:PROFILE]"].map(beginning), ["default", "table:", "best-static"]);
+        assert_eq!(
+            ["default", "table:PATH", "best-static[:PROFILE]"].map(beginning),
+            ["default", "table:", "best-static"]
+        );
     }
 }

@@ -61,7 +61,8 @@ fn nothing_asked() -> String {
         ("simulate --workload chat:rate=2,duration=600", "serve traffic"),
         (whole_way, "make a policy of it"),
     ];
-    let lines = first.map(|(command, what)| text::labelled(&format!("  kvtide {command}"), what, 55, text::PIPED_WIDTH));
+    let lines =
+        first.map(|(command, what)| text::labelled(&format!("  kvtide {command}"), what, 55, text::PIPED_WIDTH));
     format!(
         "kvtide simulates an LLM serving engine on your traffic and makes a policy that\n\
          beats its fixed watermark.\n\n{}\n\

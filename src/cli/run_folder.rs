@@ -130,7 +130,9 @@ impl RunFolder {
             return format!("kvtide train --resume --out {path}");
         }
         if self.table.is_some() {
-            return format!("kvtide evaluate --trace TRACE --loads auto --policy default --policy best-fixed --policy table:{table}");
+            return format!(
+                "kvtide evaluate --trace TRACE --loads auto --policy default --policy best-fixed --policy table:{table}"
+            );
         }
         let policy = if self.policy.is_some() { "policy" } else { "checkpoint" };
         format!("kvtide export --checkpoint {path}/{policy} --out {table}")

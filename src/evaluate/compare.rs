@@ -215,7 +215,14 @@ fn capacity_of(resampling: &Resampling<'_>, alone: &[(&ResampledRun<'_>, &Resamp
     };
     let (load, bound) = interpolated(&alone.iter().map(|(mine, _)| mine.alone()).collect::<Vec<PairedDraw>>())?;
     let interval = resampling.interval(alone, |pairs| interpolated(pairs).map(|(load, _)| load))?;
-    Some(Capacity { load, low: interval.low, high: interval.high, offered_rps: None, bound, evidence: interval.evidence })
+    Some(Capacity {
+        load,
+        low: interval.low,
+        high: interval.high,
+        offered_rps: None,
+        bound,
+        evidence: interval.evidence,
+    })
 }
 
 /// The mean value of each load, in order of appearance.

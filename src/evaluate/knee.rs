@@ -222,17 +222,11 @@ pub fn find_loads(
 }
 
 /// Requests offered a second, the mean over draws.
-fn offered_rps(
-    world: &World,
-    window: Option<Window>,
-    seeds: &[u64],
-    load: f64,
-) -> Result<Option<f64>, MatrixError> {
+fn offered_rps(world: &World, window: Option<Window>, seeds: &[u64], load: f64) -> Result<Option<f64>, MatrixError> {
     let mut sum = 0.0;
     for &seed in seeds {
         let draw = world.draw(&Draw { window, load, seed });
-        let workload =
-            draw.map_err(|error| MatrixError::Draw { window: window_name(window), load, seed, error })?;
+        let workload = draw.map_err(|error| MatrixError::Draw { window: window_name(window), load, seed, error })?;
         let Some(rate) = world.offered_rps(&workload) else { return Ok(None) };
         sum += rate;
     }

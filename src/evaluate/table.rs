@@ -155,7 +155,8 @@ impl Tables<'_> {
     /// What intervals rest on, which mostly is the same for all.
     fn rest(&self) -> String {
         let mut text = String::from("\n");
-        let rests: Vec<String> = self.comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref())).collect();
+        let rests: Vec<String> =
+            self.comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref())).collect();
         match rests.first() {
             Some(first) if rests.iter().all(|rest| rest == first) => {
                 text.push_str(&wrapped(&format!("intervals rest on {first}"), self.width, 2));
@@ -297,7 +298,8 @@ mod tests {
 
     #[test]
     fn capacities_say_how_they_are_meant() {
-        let text = |bound, low, high| capacity(&Capacity { load: 0.5, low, high, offered_rps: None, bound, evidence: None });
+        let text =
+            |bound, low, high| capacity(&Capacity { load: 0.5, low, high, offered_rps: None, bound, evidence: None });
         assert_eq!(text(Bound::Exact, Some(0.4), Some(0.6)), "0.500 [0.400, 0.600]");
         assert_eq!(text(Bound::Exact, None, None), "0.500");
         assert_eq!(text(Bound::AtLeast, Some(0.4), Some(0.5)), "at least 0.500");

@@ -98,7 +98,9 @@ impl Explanation {
         for (feature, comparison) in table.path(&observation) {
             if !known[feature as usize] {
                 let asks = |feature: &Feature| {
-                    table.nodes().any(|node| matches!(node, TreeNode::Split { feature: asked, .. } if asked == *feature as u8))
+                    table
+                        .nodes()
+                        .any(|node| matches!(node, TreeNode::Split { feature: asked, .. } if asked == *feature as u8))
                 };
                 let decides_by = Feature::ALL.into_iter().filter(asks).map(|feature| spec(feature).name).collect();
                 return Err(ExplainError::Missing { asked: spec(feature).name, decides_by });

@@ -73,7 +73,8 @@ impl TableText<'_> {
         };
         let told = importance.split(", ").map(|one| match one.split_once(' ') {
             Some((name, share)) => {
-                let share = share.parse::<f64>().map_or_else(|_| share.to_owned(), |share| format!("{:.0} %", share * 100.0));
+                let share =
+                    share.parse::<f64>().map_or_else(|_| share.to_owned(), |share| format!("{:.0} %", share * 100.0));
                 format!("{} ({name}, {share})", words::feature_named(name).unwrap_or(name))
             }
             None => one.to_owned(),
@@ -110,7 +111,8 @@ impl TableText<'_> {
         let heads = self.file.profile().heads();
         let choice = |head: Head, way: &Way| self.names.choice(head, way.choices[head as usize]);
         let agreed = |head: &&Head| ways.iter().all(|way| choice(**head, way) == choice(**head, &ways[0]));
-        let always: Vec<String> = heads.iter().filter(agreed).map(|&head| words::choice(head, &choice(head, &ways[0]))).collect();
+        let always: Vec<String> =
+            heads.iter().filter(agreed).map(|&head| words::choice(head, &choice(head, &ways[0]))).collect();
         let varied: Vec<Head> = heads.iter().copied().filter(|head| !agreed(&head)).collect();
         let mut sentences = Vec::new();
         if !always.is_empty() {
@@ -122,7 +124,9 @@ impl TableText<'_> {
                 format!("if {}: {}", way.conditions.join(" and "), done.join(", "))
             }));
         } else {
-            sentences.extend(varied.iter().map(|&head| counted(ways.iter().map(|way| words::choice(head, &choice(head, way))))));
+            sentences.extend(
+                varied.iter().map(|&head| counted(ways.iter().map(|way| words::choice(head, &choice(head, way))))),
+            );
         }
         sentences.join("\n")
     }
@@ -176,7 +180,12 @@ impl TableText<'_> {
         }
         let path = printable(&path.display().to_string());
         vec![
-            ("judge it", format!("kvtide evaluate --trace TRACE --loads auto --policy default --policy best-fixed --policy table:{path}")),
+            (
+                "judge it",
+                format!(
+                    "kvtide evaluate --trace TRACE --loads auto --policy default --policy best-fixed --policy table:{path}"
+                ),
+            ),
             ("ask it", format!("kvtide explain {path} FEATURE=VALUE …, or --from observation.json")),
         ]
     }

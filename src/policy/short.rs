@@ -74,8 +74,7 @@ mod tests {
     use super::*;
 
     fn short(names: &[&str]) -> Vec<String> {
-        let names: Vec<PolicyName> =
-            names.iter().map(|text| text.parse::<PolicySpec>().unwrap().into()).collect();
+        let names: Vec<PolicyName> = names.iter().map(|text| text.parse::<PolicySpec>().unwrap().into()).collect();
         short_names(&names.iter().collect::<Vec<_>>())
     }
 

@@ -17,8 +17,8 @@ use serde::Serialize;
 use crate::agent::{EpisodeSummary, GenerationReport, IterationReport, Losses, SearchState};
 
 pub use generation::GenerationRecord;
-pub(crate) use jsonl::{Envelope, OwnedEnvelope};
 pub use jsonl::JsonLines;
+pub(crate) use jsonl::{Envelope, OwnedEnvelope};
 pub use progress::{LINE_SECONDS, Progress, progress_line};
 pub use rate::RateMeter;
 pub use tensorboard::TensorBoard;

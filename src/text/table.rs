@@ -140,6 +140,6 @@ mod tests {
         let expected = "          TTFT\npolicy   p99 s\ndefault  12.62\n  a note\n策略         –\n\npolicy   tokens/s\ndefault       526\n策略\n";
         assert_eq!(table().render(23), expected);
         // Narrower than two columns it cannot be.
-        assert_eq!(table().render(3), expected);
+        assert_eq!(table().render(16), expected);
     }
 }

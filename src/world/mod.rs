@@ -148,7 +148,15 @@ impl World {
                 (WorkloadSource::Synthetic(*spec), spec.to_string())
             }
         };
-        Ok(World { deployment, node, decision_interval, source, trace, memory: MemorySource::Modelled, asked: AskedFor::default() })
+        Ok(World {
+            deployment,
+            node,
+            decision_interval,
+            source,
+            trace,
+            memory: MemorySource::Modelled,
+            asked: AskedFor::default(),
+        })
     }
 
     /// Says with what will be simulated, to who asked for it.
@@ -157,7 +165,12 @@ impl World {
         let span = self.span().map_or_else(|_| "unknown".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
         match &self.source {
             WorkloadSource::Replay { trace, .. } => {
-                detail!("traffic: {}, {} requests over {span}, {:.2} req/s at load 1", self.trace, trace.requests().len(), trace.rate_rps());
+                detail!(
+                    "traffic: {}, {} requests over {span}, {:.2} req/s at load 1",
+                    self.trace,
+                    trace.requests().len(),
+                    trace.rate_rps()
+                );
             }
             _ => detail!("traffic: {} over {span}", self.trace),
         }

@@ -181,12 +181,19 @@ fn a_decision_is_explained_by_the_comparisons_taken() {
     assert_eq!((&json["action"]["watermark"], &json["comparisons"][1]["greater"]), (&1.0.into(), &true.into()));
     // The other way needs one feature only.
     assert!(explain(&[("growth_32", 0.2)]).unwrap().text().ends_with("on-time-first (node 2)\n"));
-    assert_eq!(explain(&[("growth_32", 0.1)]), Err(ExplainError::Missing { asked: "waiting", decides_by: vec!["growth_32", "waiting"] }));
+    assert_eq!(
+        explain(&[("growth_32", 0.1)]),
+        Err(ExplainError::Missing { asked: "waiting", decides_by: vec!["growth_32", "waiting"] })
+    );
     assert_eq!(explain(&[("growth", 0.1)]), Err(ExplainError::Unknown(vec!["growth".to_owned()])));
     // What is no number counts as the least a feature can be, as it does in an observation.
     let nan = explain(&[("growth_32", f64::NAN), ("waiting", f64::INFINITY)]).unwrap();
     assert!(nan.text().contains("growth_32 0 <= 0.1835\nwaiting 8 > 0.02\n"), "{}", nan.text());
-    assert!(nan.text().ends_with("beware: growth_32 cannot be NaN; it counts as 0\nbeware: waiting cannot be inf; it counts as 8\n"));
+    assert!(
+        nan.text().ends_with(
+            "beware: growth_32 cannot be NaN; it counts as 0\nbeware: waiting cannot be inf; it counts as 8\n"
+        )
+    );
     assert_eq!(nan.json()["observation"], serde_json::json!({"growth_32": 0.0, "waiting": 8.0}));
 }
 
