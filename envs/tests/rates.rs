@@ -102,7 +102,7 @@ fn a_profile_is_traffic_like_any_other() {
         (Replay { load: f64::NAN, ..Replay::default() }, "load NaN: must be above 0 and at most 1000"),
         (Replay { scaling: Scaling::Stretch, ..Replay::default() }, "prod: arrivals are drawn, not recorded"),
         (Replay { jitter: Some(Micros(5)), ..Replay::default() }, "prod: arrivals are drawn, not recorded"),
-        (at(seconds(0, 1_300)), "window 0s..1300s: reaches beyond the trace, which ends at 1200s"),
+        (at(seconds(0, 1_300)), "window 0s..1300s: reaches beyond the trace, which ends at 1200.000000s"),
     ] {
         let found = profile.draw(&replay).unwrap_err().to_string();
         assert!(found.starts_with(said), "{found}");
