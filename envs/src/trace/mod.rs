@@ -22,14 +22,14 @@
 //!
 //! | format | recognised by | file |
 //! |---|---|---|
-//! | [`Format::Azure`] | a CSV header with `TIMESTAMP`, `ContextTokens` or `GeneratedTokens` | `csv.rs` |
+//! | [`Format::Azure`] | a CSV header with `TIMESTAMP`, `ContextTokens` or `GeneratedTokens` | `azure.rs` |
 //! | [`Format::Mooncake`] | a JSON object with `input_length`, `output_length` or `hash_ids` | `mooncake.rs` |
 //! | [`Format::Sessions`] | a JSON object with `requests` and `block_size` or `hash_id_scope`; an archive of them (tar) | `kvct.rs`, `archive.rs` |
 //! | [`Format::ServeGen`] | a folder; a tar archive of `chunk-N-trace.csv`, `chunk-N-dataset.json` | `servegen/` |
 //! | [`Format::Canonical`] | a JSON object with `arrival_us` | `jsonl.rs` |
 
 mod archive;
-mod csv;
+mod azure;
 mod error;
 mod hash_ids;
 pub mod jsonl;
@@ -164,7 +164,7 @@ struct Lines {
 
 /// How a row is read, one variant a format.
 enum Parser {
-    Azure(csv::Columns),
+    Azure(azure::Columns),
     Mooncake,
     Canonical,
 }
@@ -330,7 +330,7 @@ impl Parser {
     fn recognise(first_line: &str) -> Result<Parser, Fault> {
         let has = |key: &str| first_line.contains(&format!("\"{key}\""));
         if !first_line.starts_with('{') {
-            return csv::Columns::of(first_line).map(Parser::Azure);
+            return azure::Columns::of(first_line).map(Parser::Azure);
         }
         if has("arrival_us") {
             Ok(Parser::Canonical)
