@@ -10,6 +10,7 @@ mod floors;
 mod handover;
 mod hosts;
 mod memory;
+mod own_traffic;
 mod programs;
 mod snapshots;
 mod timings;

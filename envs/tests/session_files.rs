@@ -222,7 +222,7 @@ fn a_file_of_sessions_is_a_trace_like_any_other() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, sessions_of(30, 5));
     let (converted, requests) = (folder.path().join("c.jsonl.zst"), trace::read_all(&path).unwrap());
-    let count = jsonl::convert(TraceReader::open(&path).unwrap(), &converted).unwrap().requests;
+    let count = jsonl::convert(&mut TraceReader::open(&path).unwrap(), &converted).unwrap();
     assert_eq!((count, trace::read_all(&converted).unwrap()), (requests.len() as u64, requests.clone()));
     assert_eq!(Workload::from_trace(&path).unwrap().requests(), requests);
 

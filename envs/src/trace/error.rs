@@ -105,11 +105,59 @@ pub enum Fault {
     /// A rate at which no sessions can start.
     #[error("{0} sessions per hour: must be above 0 and at most {max}", max = super::sessions::MAX_SESSIONS_PER_HOUR)]
     SessionRate(f64),
-    /// The first line is of no known format.
+    /// The first row is of no known form.
     #[error(
-        "unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL, agentic sessions, ServeGen statistics and kvtide JSONL"
+        "unknown form, starts with `{start}`: nearest is {nearest}, for which it lacks {missing}; this would work: {sample}"
     )]
-    UnknownFormat(String),
+    Unknown {
+        /// How the file starts.
+        start: String,
+        /// The form that it has most in common with.
+        nearest: super::Format,
+        /// What that form has and the file does not.
+        missing: String,
+        /// Two rows that would be read.
+        sample: String,
+    },
+    /// Two fields that could be the same.
+    #[error("`{first}` and `{second}` could both be the {meaning}: take one of them out")]
+    Ambiguous {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// What they would be.
+        meaning: &'static str,
+    },
+    /// A row that does not say when.
+    #[error("no {0}: kvtide trace convert --arrival-rate 2 would draw arrivals, two a second")]
+    NoTime(String),
+    /// Text whose tokens nobody counted.
+    #[error(
+        "text, but no counts of tokens: kvtide trace convert --chars-per-token 4 would take four characters for a token"
+    )]
+    TextOnly,
+    /// Rows, and not a request among them.
+    #[error("no requests: {0}")]
+    AllSkipped(String),
+    /// Rows that are sorted do not fit in memory, and there is no room for them elsewhere.
+    #[error("cannot sort: temporary files (in TMPDIR): {0}")]
+    Sort(String),
+    /// The results of several runs.
+    #[error("a second result after the first: give one run at a time")]
+    SecondResult,
+    /// Lists of one run that are of different lengths.
+    #[error("{first} has {first_len} entries and {second} {second_len}")]
+    Lists {
+        /// One of them.
+        first: &'static str,
+        /// How long it is.
+        first_len: usize,
+        /// The other.
+        second: &'static str,
+        /// How long that is.
+        second_len: usize,
+    },
     /// Bytes that are not text.
     #[error("not UTF-8: `{0}`")]
     NotText(String),
@@ -119,14 +167,6 @@ pub enum Fault {
     /// More lines than the limit.
     #[error("more than {0} lines")]
     TooManyLines(u64),
-    /// A CSV header without a column that is needed.
-    #[error("column {column} is missing in `{header}`")]
-    MissingColumn {
-        /// The column.
-        column: &'static str,
-        /// The header.
-        header: String,
-    },
     /// A CSV row with the wrong number of columns.
     #[error("{got} columns instead of {expected}: `{row}`")]
     Columns {
