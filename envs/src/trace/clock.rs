@@ -54,12 +54,12 @@ impl TimeUnit {
     /// By size: an epoch has 10 digits in seconds, 13 in milliseconds, 16 in microseconds and 19 in nanoseconds, give or take
     /// one. Anything smaller counts seconds.
     fn by_size(whole: i128) -> TimeUnit {
-        match whole {
-            ..100_000_000_000 => TimeUnit::Seconds,
-            ..100_000_000_000_000 => TimeUnit::Milliseconds,
-            ..100_000_000_000_000_000 => TimeUnit::Microseconds,
-            _ => TimeUnit::Nanoseconds,
-        }
+        let most = [
+            (100_000_000_000, TimeUnit::Seconds),
+            (100_000_000_000_000, TimeUnit::Milliseconds),
+            (100_000_000_000_000_000, TimeUnit::Microseconds),
+        ];
+        most.iter().find(|(most, _)| whole < *most).map_or(TimeUnit::Nanoseconds, |(_, unit)| *unit)
     }
 
     /// Takes a unit off the end of a name: `timestamp_ms`, `arrivalNs`, `time (s)`.

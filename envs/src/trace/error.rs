@@ -106,26 +106,15 @@ pub enum Fault {
     #[error("{0} sessions per hour: must be above 0 and at most {max}", max = super::sessions::MAX_SESSIONS_PER_HOUR)]
     SessionRate(f64),
     /// The first row is of no known form.
-    #[error(
-        "unknown form, starts with `{start}`: nearest is {nearest}, for which it lacks {missing}; this would work: {sample}"
-    )]
-    Unknown {
-        /// How the file starts.
-        start: String,
-        /// The form that it has most in common with.
-        nearest: super::Format,
-        /// What that form has and the file does not.
-        missing: String,
-        /// Two rows that would be read.
-        sample: String,
-    },
+    #[error("{0}")]
+    Unknown(Box<Unknown>),
     /// Two fields that could be the same.
     #[error("`{first}` and `{second}` could both be the {meaning}: take one of them out")]
     Ambiguous {
         /// One of them.
-        first: String,
+        first: Box<str>,
         /// The other.
-        second: String,
+        second: Box<str>,
         /// What they would be.
         meaning: &'static str,
     },
@@ -244,6 +233,27 @@ pub enum Fault {
         /// Prompt length, tokens.
         prompt_tokens: u32,
     },
+}
+
+/// A file of no known form, and what it is nearest to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unknown {
+    /// How the file starts.
+    pub start: String,
+    /// The form that it has most in common with.
+    pub nearest: super::Format,
+    /// What that form has and the file does not.
+    pub missing: String,
+    /// Two rows that would be read.
+    pub sample: String,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unknown { start, nearest, missing, sample } = self;
+        write!(f, "unknown form, starts with `{start}`: nearest is {nearest}, for which it lacks {missing}; ")?;
+        write!(f, "this would work: {sample}")
+    }
 }
 
 /// Longest excerpt shown, in characters.

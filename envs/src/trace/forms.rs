@@ -6,7 +6,7 @@
 use super::azure::Columns;
 use super::bench::Run;
 use super::clock::TimeUnit;
-use super::error::{Fault, TraceError, excerpt};
+use super::error::{Fault, TraceError, Unknown, excerpt};
 use super::fields::{self, Role};
 use super::items::{self, Layout};
 use super::lines::{Lines, Parser};
@@ -47,9 +47,12 @@ enum Needs {
     More,
 }
 
+/// Opens a file whose start was looked at.
+pub(super) type OpenRows = fn(Opened, &Start, &Reading) -> Result<Box<dyn RowSource>, TraceError>;
+
 /// How a form is read.
 pub(super) enum Reads {
-    Rows(fn(Opened, &Start, &Reading) -> Result<Box<dyn RowSource>, TraceError>),
+    Rows(OpenRows),
     Clients(fn(Opened) -> Result<ServeGen, TraceError>),
 }
 
@@ -321,7 +324,8 @@ fn unknown(start: &Start, first: &str) -> Fault {
     let lacked = nearest.needs.lacked_by(start).map_or_else(Vec::new, |(_, lacked)| lacked);
     let missing = if lacked.is_empty() { "lengths that can be read".to_owned() } else { lacked.join(" and ") };
     let sample: Vec<String> = nearest.sample.iter().map(|line| format!("`{line}`")).collect();
-    Fault::Unknown { start: excerpt(first), nearest: nearest.format, missing, sample: sample.join(", ") }
+    let sample = sample.join(", ");
+    Fault::Unknown(Box::new(Unknown { start: excerpt(first), nearest: nearest.format, missing, sample }))
 }
 
 impl Needs {

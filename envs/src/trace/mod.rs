@@ -53,7 +53,7 @@ use serde::Serialize;
 
 pub use archive::{MAX_ARCHIVE_BYTES, MAX_HASHES, MAX_SESSION_BYTES, MAX_SESSION_REQUESTS, MAX_SESSIONS};
 pub use clock::TimeUnit;
-pub use error::{Fault, TraceError};
+pub use error::{Fault, TraceError, Unknown};
 pub use hash_ids::HashIds;
 pub use reader::{Trace, TraceReader};
 pub use reading::{CHARS_PER_TOKEN, Reading, Skipped};
@@ -102,9 +102,9 @@ pub enum Format {
     Canonical,
     /// What vLLM's client of benchmarks writes of a run.
     VllmBench,
-    /// What `LiteLLM` and other proxies in front of an OpenAI interface log.
+    /// What `LiteLLM` and other proxies in front of an `OpenAI` interface log.
     ProxyLog,
-    /// Conversations in the manner of ShareGPT.
+    /// Conversations in the manner of `ShareGPT`.
     Conversations,
     /// Any other JSON objects with usual keys.
     Objects,

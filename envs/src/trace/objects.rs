@@ -1,5 +1,5 @@
-//! Rows that are JSON objects with usual keys: logs of LiteLLM and other proxies in front of an OpenAI interface, conversations
-//! in the manner of ShareGPT, and whatever else says when a request came and how long it was.
+//! Rows that are JSON objects with usual keys: logs of `LiteLLM` and other proxies in front of an `OpenAI` interface, conversations
+//! in the manner of `ShareGPT`, and whatever else says when a request came and how long it was.
 //!
 //! Keys are found by their names ([`super::fields`]), in the object and in objects in it that are known to hold them (`usage`,
 //! `response`, `metadata`, …). Of two that could be the same, the one that lies less deep is taken; of two that lie equally deep and
@@ -246,8 +246,8 @@ impl<'a> Leaves<'a> {
         match self.all(role).find(contradicts) {
             None => Ok(Some(best)),
             Some(other) => Err(Fault::Ambiguous {
-                first: super::excerpt(&best.path),
-                second: super::excerpt(&other.path),
+                first: super::excerpt(&best.path).into(),
+                second: super::excerpt(&other.path).into(),
                 meaning: fields::meaning(role),
             }),
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::{Fault, TraceError};
-use super::forms::{self, Form, Reads, Start};
+use super::forms::{self, Form, OpenRows, Reads, Start};
 use super::order::{ROOM, Sorted};
 use super::reading::{Reading, Skipped};
 use super::source::Opened;
@@ -42,15 +42,12 @@ impl Trace {
     }
 }
 
-/// How a form's rows are opened.
-type Open = fn(Opened, &Start, &Reading) -> Result<Box<dyn RowSource>, TraceError>;
-
 /// A source's rows as they are if they are in order, else sorted. Whether they are is seen by reading a file to its end before it
 /// is read for good; what can be read only once is sorted in any case.
 fn in_order(
     path: &Path,
     rows: Box<dyn RowSource>,
-    open: Open,
+    open: OpenRows,
     reading: &Reading,
 ) -> Result<Box<dyn RowSource>, TraceError> {
     let can_look = !reading.is_unsorted && path.metadata().is_ok_and(|metadata| metadata.is_file());

@@ -170,8 +170,8 @@ impl Columns {
             match every(wanted).find(|(rank, other, _)| *rank == best && *other != column) {
                 None => Ok(Some((column, unit))),
                 Some((_, other, _)) => Err(Fault::Ambiguous {
-                    first: excerpt(&header[column]),
-                    second: excerpt(&header[other]),
+                    first: excerpt(&header[column]).into(),
+                    second: excerpt(&header[other]).into(),
                     meaning: fields::meaning(wanted),
                 }),
             }
