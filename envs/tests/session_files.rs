@@ -316,7 +316,7 @@ fn what_is_said_of_an_archive_that_is_not_of_sessions() {
     for per_hour in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let arrivals = SessionArrivals { per_hour, ..SessionArrivals::default() };
         let folder = TempDir::new().unwrap();
-        let opened = TraceReader::open_with(file(&folder, example().to_string()), &arrivals);
+        let opened = TraceReader::open_with(file(&folder, example().to_string()), arrivals);
         let said = opened.err().expect("no rate").to_string();
         assert!(
             said.ends_with(&format!(": {per_hour} sessions per hour: must be above 0 and at most 1000000")),

@@ -94,7 +94,7 @@ impl ReadingArgs {
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     match &args.command {
         TraceCommand::Stats { file, reading, json } => {
-            let trace = Trace::open(file, &reading.reading())?;
+            let trace = Trace::open(file, reading.reading())?;
             let mut output = Output::new();
             match trace {
                 Trace::Requests(reader) => show(&mut output, *json, "trace", &TraceStats::of(*reader)?)?,
