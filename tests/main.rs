@@ -16,6 +16,7 @@ mod kept;
 mod memory;
 mod numbers;
 mod outputs;
+mod own_traffic;
 mod page;
 mod programs;
 mod record;

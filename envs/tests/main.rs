@@ -36,6 +36,7 @@ mod stories_choices;
 mod stories_repairs;
 mod synthetic;
 mod timed;
+mod trace_forms;
 mod trace_readers;
 mod v1_choices;
 mod workloads;

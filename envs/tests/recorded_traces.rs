@@ -112,8 +112,8 @@ fn what_is_not_a_trace_is_refused() {
             "measured_vllm_RTX4090_llama3.1-8b.tar.zst",
             ": measured_vllm_RTX4090_llama3.1-8b/requests.jsonl: not an agentic session of kv-cache-tester",
         ),
-        ("sarathi_sharegpt8k_lengths.csv.zst", ":1: unknown format, starts with `num_prefill_tokens,"),
-        ("burstgpt1_rateprofile_day0-4_per_minute.json.zst", ":1: unknown format, starts with `{`"),
+        ("sarathi_sharegpt8k_lengths.csv.zst", ":1: no time of arrival ("),
+        ("burstgpt1_rateprofile_day0-4_per_minute.json.zst", ":1: unknown form, starts with `{`"),
     ] {
         let Some(path) = recorded(name) else { return };
         let error = trace::read_all(path).unwrap_err().to_string();

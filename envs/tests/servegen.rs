@@ -62,7 +62,7 @@ fn tar(files: &Files, path: &Path) {
 }
 
 fn open(path: &Path) -> Result<ServeGen, String> {
-    match Trace::open(path, &SessionArrivals::default()) {
+    match Trace::open(path, SessionArrivals::default()) {
         Ok(Trace::Clients(clients)) => Ok(clients),
         Ok(Trace::Requests(_) | Trace::Profile(_)) => Err("requests".to_owned()),
         Err(error) => Err(error.to_string().replace(&path.display().to_string(), "t")),

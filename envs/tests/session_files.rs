@@ -222,7 +222,7 @@ fn a_file_of_sessions_is_a_trace_like_any_other() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, sessions_of(30, 5));
     let (converted, requests) = (folder.path().join("c.jsonl.zst"), trace::read_all(&path).unwrap());
-    let count = jsonl::convert(TraceReader::open(&path).unwrap(), &converted).unwrap().requests;
+    let count = jsonl::convert(&mut TraceReader::open(&path).unwrap(), &converted).unwrap();
     assert_eq!((count, trace::read_all(&converted).unwrap()), (requests.len() as u64, requests.clone()));
     assert_eq!(Workload::from_trace(&path).unwrap().requests(), requests);
 
@@ -316,7 +316,7 @@ fn what_is_said_of_an_archive_that_is_not_of_sessions() {
     for per_hour in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let arrivals = SessionArrivals { per_hour, ..SessionArrivals::default() };
         let folder = TempDir::new().unwrap();
-        let opened = TraceReader::open_with(file(&folder, example().to_string()), &arrivals);
+        let opened = TraceReader::open_with(file(&folder, example().to_string()), arrivals);
         let said = opened.err().expect("no rate").to_string();
         assert!(
             said.ends_with(&format!(": {per_hour} sessions per hour: must be above 0 and at most 1000000")),

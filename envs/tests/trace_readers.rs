@@ -189,16 +189,51 @@ fn what_is_said_of_a_file_without_requests() {
 }
 
 #[test]
-fn what_is_said_of_an_unknown_format() {
-    let known = "known are Azure CSV, Mooncake JSONL, agentic sessions, ServeGen statistics and kvtide JSONL";
-    let expected = format!("t:1: unknown format, starts with `num_prefill_tokens,num_decode_tokens`: {known}");
-    assert_eq!(complaint("num_prefill_tokens,num_decode_tokens\n1,2\n"), expected);
-    let expected = format!("t:2: unknown format, starts with `{{\"input_toks\": 1}}`: {known}");
-    assert_eq!(complaint("\n{\"input_toks\": 1}\n"), expected);
-    let expected = format!("t:1: unknown format, starts with `PK\\u{{3}}\\u{{4}}\\0\\u{{1b}}[31m`: {known}");
-    assert_eq!(complaint("PK\u{3}\u{4}\0\u{1b}[31m"), expected);
-    let expected = format!("t:1: unknown format, starts with `{}…`: {known}", "x".repeat(80));
-    assert_eq!(complaint("x".repeat(100_000)), expected);
+fn what_is_said_of_an_unknown_form() {
+    let said = complaint("num_prefill,num_decode_tokens\n1,2\n");
+    assert_eq!(
+        said,
+        "t:1: unknown form, starts with `num_prefill,num_decode_tokens`: nearest is CSV, for which it lacks time of arrival \
+         (arrival, start_time, timestamp, created_at, …) and prompt length in tokens (prompt_tokens, input_tokens, context_tokens, \
+         …); this would work: `timestamp,prompt_tokens,completion_tokens`, `1767603600.0,374,44`, `1767603602.5,420,9`"
+    );
+    let said = complaint("\n{\"timestamp\": 5, \"input_toks\": 1}\n");
+    assert_eq!(
+        said,
+        "t:2: unknown form, starts with `{\"timestamp\": 5, \"input_toks\": 1}`: nearest is JSON objects, for which it lacks output \
+         length in tokens (completion_tokens, output_tokens, generated_tokens, …); this would work: \
+         `{\"timestamp\": 1767603600.0, \"prompt_tokens\": 374, \"completion_tokens\": 44}`, \
+         `{\"timestamp\": 1767603602.5, \"prompt_tokens\": 420, \"completion_tokens\": 9}`"
+    );
+    for (text, start, nearest) in [
+        (
+            "TIMESTAMP,ContextTokens\n2023-11-16 18:15:50,1\n",
+            "t:1: ",
+            "nearest is Azure CSV, for which it lacks GeneratedTokens;",
+        ),
+        (
+            "Timestamp,Model,Request tokens\n5,a,1\n",
+            "t:1: ",
+            "nearest is BurstGPT CSV, for which it lacks Response tokens;",
+        ),
+        ("[{\"arrival_us\": 5}]", "t:1: ", "missing field"),
+        (
+            "PK\u{3}\u{4}\0\u{1b}[31m",
+            "t:1: unknown form, starts with `PK\\u{3}\\u{4}\\0\\u{1b}[31m`: ",
+            "nearest is CSV",
+        ),
+        (&"x".repeat(100_000), &format!("t:1: unknown form, starts with `{}…`: ", "x".repeat(80)), "nearest is CSV"),
+        (
+            "{\"startTime\": 1, \"usage\": {}}",
+            "t:1: ",
+            "nearest is proxy log JSON, for which it lacks lengths that can be read;",
+        ),
+        ("[]", "t: ", "no requests"),
+        ("[1, 2]", "t:1: unknown form, starts with `[1, 2]`: ", "nearest is JSON objects"),
+    ] {
+        let said = complaint(text);
+        assert!(said.starts_with(start) && said.contains(nearest), "{said}");
+    }
     assert_eq!(complaint([b'\x89', b'P', b'N', b'G']), "t:1: not UTF-8: `�PNG`");
 }
 
@@ -258,14 +293,12 @@ fn what_is_said_of_an_azure_row() {
         ("2023-11-16 18:15:50,7.5,4", "ContextTokens `7.5` is not a whole number"),
         ("2023-11-16 18:15:50,\"7\",4", "ContextTokens `\"7\"` is not a whole number"),
         ("2023-11-16 18:15:50,-7,4", "ContextTokens `-7` is negative"),
-        ("2023-11-16 18:15:50,0,4", "ContextTokens is 0"),
         ("2023-11-16 18:15:50,16777217,4", "ContextTokens `16777217` is above the limit of 16777216"),
         (
             "2023-11-16 18:15:50,7,99999999999999999999999",
             "GeneratedTokens `99999999999999999999999` is above the limit of 1048576",
         ),
         ("18:15:50,7,4", "TIMESTAMP `18:15:50` is not a time: expected 2023-11-16 18:15:46.6805900"),
-        ("2023-11-16 18:15:46.6805800,7,4", "arrives 0.01 ms before the row above: rows must be in arrival order"),
         (
             "2035-11-16 18:15:46,7,4",
             "arrival, µs after the first, `378691199319410` is above the limit of 315619200000000",
@@ -273,12 +306,6 @@ fn what_is_said_of_an_azure_row() {
     ] {
         assert_eq!(azure_complaint(row), format!("t:3: {said}"));
     }
-}
-
-#[test]
-fn what_is_said_of_an_azure_header() {
-    let said = complaint("TIMESTAMP,ContextTokens\n2023-11-16 18:15:50,1\n");
-    assert_eq!(said, "t:1: column GeneratedTokens is missing in `TIMESTAMP,ContextTokens`");
 }
 
 #[test]
@@ -292,7 +319,6 @@ fn what_is_said_of_a_mooncake_row() {
         (r#"{"timestamp": 1, "input_length": "x", "output_length": 5}"#, "input_length `\"x\"` is not a whole number"),
         (r#"{"timestamp": 1, "input_length": 1.5, "output_length": 5}"#, "input_length `1.5` is not a whole number"),
         (r#"{"timestamp": 1, "input_length": -6, "output_length": 5}"#, "input_length `-6` is negative"),
-        (r#"{"timestamp": 1, "input_length": 0, "output_length": 5}"#, "input_length is 0"),
         (
             r#"{"timestamp": 1, "input_length": 1e30, "output_length": 5}"#,
             "input_length `1e+30` is above the limit of 16777216",
@@ -321,9 +347,6 @@ fn what_is_said_of_a_mooncake_row() {
     ] {
         assert_eq!(complaint(format!("{first}\n{row}\n")), format!("t:2: {said}"));
     }
-    let before = r#"{"timestamp": 5, "input_length": 600, "output_length": 5}"#;
-    let said = complaint(format!("{before}\n{first}\n"));
-    assert_eq!(said, "t:2: arrives 5 ms before the row above: rows must be in arrival order");
     let said = complaint(format!("{first}\n[1]\n"));
     assert_eq!(said, "t:2: not a JSON object, at column 1: `[1]`");
 }
@@ -331,8 +354,6 @@ fn what_is_said_of_a_mooncake_row() {
 #[test]
 fn what_is_said_of_a_canonical_row() {
     for (row, said) in [
-        (r#"{"arrival_us":1,"prompt_tokens":1,"output_tokens":0}"#, "output_tokens is 0"),
-        (r#"{"arrival_us":1,"prompt_tokens":0,"output_tokens":1}"#, "prompt_tokens is 0"),
         (r#"{"arrival_us":-1,"prompt_tokens":1,"output_tokens":1}"#, "arrival_us `-1` is negative"),
         (r#"{"arrival_us":1.5,"prompt_tokens":1,"output_tokens":1}"#, "arrival_us `1.5` is not a whole number"),
         (r#"{"arrival_us":1,"prompt_tokens":1}"#, "missing field `output_tokens`"),
@@ -403,15 +424,15 @@ fn saved_traces_are_compressed_as_they_are_named_and_never_half_there() {
 fn convert_writes_any_format_in_the_canonical_form() {
     let folder = TempDir::new().unwrap();
     let (input, output) = (file(&folder, "in", gzip(MOONCAKE)), folder.path().join("out.jsonl.zst"));
-    let converted = jsonl::convert(TraceReader::open(&input).unwrap(), &output).unwrap();
-    assert_eq!((converted.requests, converted.zero_output_rows), (3, 1));
+    let mut reader = TraceReader::open(&input).unwrap();
+    assert_eq!((jsonl::convert(&mut reader, &output).unwrap(), reader.zero_output_rows()), (3, 1));
     assert_eq!(trace::read_all(&output).unwrap(), trace::read_all(&input).unwrap());
 
     let broken = file(&folder, "broken", format!("{MOONCAKE}{{"));
     let said =
-        jsonl::convert(TraceReader::open(&broken).unwrap(), folder.path().join("never")).unwrap_err().to_string();
+        jsonl::convert(&mut TraceReader::open(&broken).unwrap(), folder.path().join("never")).unwrap_err().to_string();
     assert!(said.ends_with("broken:4: cut off: `{`"), "{said}");
-    let said = jsonl::convert(TraceReader::open(&input).unwrap(), folder.path().join("no/such/folder"))
+    let said = jsonl::convert(&mut TraceReader::open(&input).unwrap(), folder.path().join("no/such/folder"))
         .unwrap_err()
         .to_string();
     assert!(said.ends_with("folder: cannot write: No such file or directory (os error 2)"), "{said}");

@@ -1,11 +1,11 @@
 //! What is simulated: a deployment, its engine settings, its targets and its traffic.
 
+mod recorded;
 mod spec;
 mod written;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use kvtide_envs::deploy::{Deployment, DeploymentError, Hardware, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
@@ -13,8 +13,10 @@ use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::SloError;
 use kvtide_envs::time::Micros;
-use kvtide_envs::trace::{SessionArrivals, Trace, TraceError};
+use kvtide_envs::trace::{STDIN, SessionArrivals, TraceError};
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
+
+use recorded::Recorded;
 
 pub use kvtide_envs::workload::Draw;
 pub use spec::{PrefixCache, WorldSpec};
@@ -126,19 +128,10 @@ impl World {
         let (source, trace) = match traffic {
             Traffic::Trace { path, replay, sessions } => {
                 let replay = *replay;
-                let source = match Trace::open(path, sessions)? {
-                    Trace::Requests(reader) => {
-                        detail!("{}: read as {}, {}", path.display(), reader.format(), reader.compression());
-                        WorkloadSource::Replay { trace: Workload::from_reader(*reader)?, replay }
-                    }
-                    Trace::Clients(clients) => {
-                        detail!("{}: read as statistics of clients", path.display());
-                        WorkloadSource::Clients { clients: Arc::new(clients), replay }
-                    }
-                    Trace::Profile(profile) => {
-                        detail!("{}: read as a rate-and-length profile", path.display());
-                        WorkloadSource::Rates { profile: Arc::new(profile), replay }
-                    }
+                let source = match recorded::read(path, sessions)? {
+                    Recorded::Requests(trace) => WorkloadSource::Replay { trace, replay },
+                    Recorded::Clients(clients) => WorkloadSource::Clients { clients, replay },
+                    Recorded::Profile(profile) => WorkloadSource::Rates { profile, replay },
                 };
                 (source, replayed_name(path, &replay))
             }
@@ -291,7 +284,8 @@ impl World {
 
 /// The name of the file, and what is not as recorded: results of other traffic do not pass for those of the trace.
 fn replayed_name(path: &Path, replay: &Replay) -> String {
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let stdin = path == Path::new(STDIN);
+    let file = if stdin { "stdin".into() } else { path.file_name().unwrap_or_default().to_string_lossy() };
     let cv = replay.cv.map_or_else(String::new, |cv| format!(", cv {cv}"));
     let is_scaled = replay.lengths != LengthScale::ONE;
     let lengths = if is_scaled { format!(", lengths {}", replay.lengths) } else { String::new() };

@@ -12,7 +12,7 @@ use kvtide_envs::env::NodeConfig;
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::memory::MemoryKind;
 use kvtide_envs::sched::Slo;
-use kvtide_envs::trace::{MAX_SESSIONS_PER_HOUR, SessionArrivals};
+use kvtide_envs::trace::{MAX_SESSIONS_PER_HOUR, STDIN, SessionArrivals};
 use kvtide_envs::workload::{Duration, LengthScale, Replay, Scaling, SyntheticSpec};
 use kvtide_runtime::Host;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,8 @@ use crate::device;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// Recorded workload: Azure LLM CSV, Mooncake JSONL, agentic sessions, ServeGen statistics (requests are drawn from them)
-    /// or kvtide JSONL, plain, gzip or zstd.
+    /// Recorded workload in any form that `kvtide trace convert --help` lists, plain, gzip or zstd; - is standard input. From
+    /// ServeGen's statistics requests are drawn.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
@@ -290,7 +290,7 @@ impl WorldSpec {
     /// The same world with paths that were relative to `folder`.
     #[must_use]
     pub fn relative_to(mut self, folder: &Path) -> WorldSpec {
-        self.trace = self.trace.map(|path| folder.join(path));
+        self.trace = self.trace.map(|path| if path == Path::new(STDIN) { path } else { folder.join(path) });
         if let Some(env) = self.env.relative_to(folder) {
             self.env = env.into();
         }

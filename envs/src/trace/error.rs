@@ -110,11 +110,48 @@ pub enum Fault {
     /// A rate at which no sessions can start.
     #[error("{0} sessions per hour: must be above 0 and at most {max}", max = super::sessions::MAX_SESSIONS_PER_HOUR)]
     SessionRate(f64),
-    /// The first line is of no known format.
+    /// The first row is of no known form.
+    #[error("{0}")]
+    Unknown(Box<Unknown>),
+    /// Two fields that could be the same.
+    #[error("`{first}` and `{second}` could both be the {meaning}: take one of them out")]
+    Ambiguous {
+        /// One of them.
+        first: Box<str>,
+        /// The other.
+        second: Box<str>,
+        /// What they would be.
+        meaning: &'static str,
+    },
+    /// A row that does not say when.
+    #[error("no {0}: kvtide trace convert --arrival-rate 2 would draw arrivals, two a second")]
+    NoTime(String),
+    /// Text whose tokens nobody counted.
     #[error(
-        "unknown format, starts with `{0}`: known are Azure CSV, Mooncake JSONL, agentic sessions, ServeGen statistics and kvtide JSONL"
+        "text, but no counts of tokens: kvtide trace convert --chars-per-token 4 would take four characters for a token"
     )]
-    UnknownFormat(String),
+    TextOnly,
+    /// Rows, and not a request among them.
+    #[error("no requests: {0}")]
+    AllSkipped(String),
+    /// Rows that are sorted do not fit in memory, and there is no room for them elsewhere.
+    #[error("cannot sort: temporary files (in TMPDIR): {0}")]
+    Sort(String),
+    /// The results of several runs.
+    #[error("a second result after the first: give one run at a time")]
+    SecondResult,
+    /// Lists of one run that are of different lengths.
+    #[error("{first} has {first_len} entries and {second} {second_len}")]
+    Lists {
+        /// One of them.
+        first: &'static str,
+        /// How long it is.
+        first_len: usize,
+        /// The other.
+        second: &'static str,
+        /// How long that is.
+        second_len: usize,
+    },
     /// Bytes that are not text.
     #[error("not UTF-8: `{0}`")]
     NotText(String),
@@ -124,14 +161,6 @@ pub enum Fault {
     /// More lines than the limit.
     #[error("more than {0} lines")]
     TooManyLines(u64),
-    /// A CSV header without a column that is needed.
-    #[error("column {column} is missing in `{header}`")]
-    MissingColumn {
-        /// The column.
-        column: &'static str,
-        /// The header.
-        header: String,
-    },
     /// A CSV row with the wrong number of columns.
     #[error("{got} columns instead of {expected}: `{row}`")]
     Columns {
@@ -209,6 +238,27 @@ pub enum Fault {
         /// Prompt length, tokens.
         prompt_tokens: u32,
     },
+}
+
+/// A file of no known form, and what it is nearest to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unknown {
+    /// How the file starts.
+    pub start: String,
+    /// The form that it has most in common with.
+    pub nearest: super::Format,
+    /// What that form has and the file does not.
+    pub missing: String,
+    /// Two rows that would be read.
+    pub sample: String,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unknown { start, nearest, missing, sample } = self;
+        write!(f, "unknown form, starts with `{start}`: nearest is {nearest}, for which it lacks {missing}; ")?;
+        write!(f, "this would work: {sample}")
+    }
 }
 
 /// Longest excerpt shown, in characters.

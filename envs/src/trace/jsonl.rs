@@ -124,27 +124,38 @@ pub fn save(path: impl AsRef<Path>, requests: &[Request]) -> Result<(), TraceErr
     save_each(path.as_ref(), requests.iter().cloned().map(Ok)).map(drop)
 }
 
-/// Rewrites a trace of any format in the canonical form, in one pass.
+/// Rewrites a trace of any form in the canonical form; what was found in it, the reader says afterwards.
 ///
 /// # Errors
 /// Those of [`TraceReader`] for the input and of [`save`] for the output.
-pub fn convert(mut reader: TraceReader, output: impl AsRef<Path>) -> Result<Converted, TraceError> {
-    let requests = save_each(output.as_ref(), reader.by_ref())?;
-    Ok(Converted { requests, zero_output_rows: reader.zero_output_rows() })
+pub fn convert(reader: &mut TraceReader, output: impl AsRef<Path>) -> Result<u64, TraceError> {
+    save_each(output.as_ref(), reader)
 }
 
-/// What [`convert`] did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Converted {
-    /// Requests written.
-    pub requests: u64,
-    /// Requests whose output of 0 tokens became 1.
-    pub zero_output_rows: u64,
+/// Rewrites a trace of any form in the canonical form, as it comes, uncompressed.
+///
+/// # Errors
+/// Those of [`TraceReader`], and of `writer`, which is called `name` in them.
+pub fn convert_to(reader: &mut TraceReader, writer: &mut impl Write, name: &Path) -> Result<u64, TraceError> {
+    let count = write_each(writer, name, reader)?;
+    writer.flush().map_err(|error| write_error(name, &error))?;
+    Ok(count)
 }
 
 fn save_each(path: &Path, requests: impl Iterator<Item = Result<Request, TraceError>>) -> Result<u64, TraceError> {
     let failed = |error: io::Error| write_error(path, &error);
     let mut sink = Sink::create(path).map_err(failed)?;
+    let count = write_each(&mut sink, path, requests)?;
+    sink.finish().map_err(failed)?;
+    Ok(count)
+}
+
+fn write_each(
+    sink: &mut impl Write,
+    path: &Path,
+    requests: impl Iterator<Item = Result<Request, TraceError>>,
+) -> Result<u64, TraceError> {
+    let failed = |error: io::Error| write_error(path, &error);
     let mut count = 0;
     let mut last = None;
     for request in requests {
@@ -154,12 +165,11 @@ fn save_each(path: &Path, requests: impl Iterator<Item = Result<Request, TraceEr
         check(&request).map_err(wrong)?;
         check_order(last, &request).map_err(wrong)?;
         last = Some(request.arrival);
-        write(&mut sink, std::slice::from_ref(&request)).map_err(failed)?;
+        write(&mut *sink, std::slice::from_ref(&request)).map_err(failed)?;
     }
     if count == 0 {
         return Err(TraceError::of_file(path, Fault::Empty));
     }
-    sink.finish().map_err(failed)?;
     Ok(count)
 }
 

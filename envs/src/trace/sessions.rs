@@ -13,12 +13,14 @@
 //! Times within a session are as recorded: an open loop. Where the node answers later than the recorded one did, the
 //! next turn does not wait for it, and may be under way at the same time as the turn it quotes.
 
+use std::path::PathBuf;
+
 use rand_distr::{Distribution, Exp1};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Fault, TraceError};
 use super::source::Opened;
-use super::{MAX_SPAN, Row, archive};
+use super::{MAX_SPAN, Row, RowSource, archive};
 use crate::seed;
 
 /// Highest session rate, per hour.
@@ -52,8 +54,23 @@ impl Default for SessionArrivals {
 
 /// The requests of a file of sessions, in arrival order.
 pub(super) struct Sessions {
-    pub(super) rows: std::vec::IntoIter<Row>,
-    pub(super) left_out: u64,
+    path: PathBuf,
+    rows: std::vec::IntoIter<Row>,
+    left_out: u64,
+}
+
+impl RowSource for Sessions {
+    fn next_row(&mut self) -> Result<Option<Row>, TraceError> {
+        Ok(self.rows.next())
+    }
+
+    fn error(&self, fault: Fault) -> TraceError {
+        TraceError::of_file(&self.path, fault)
+    }
+
+    fn left_out(&self) -> u64 {
+        self.left_out
+    }
 }
 
 impl Sessions {
@@ -63,13 +80,14 @@ impl Sessions {
         if !(arrivals.per_hour > 0.0 && arrivals.per_hour <= MAX_SESSIONS_PER_HOUR) {
             return Err(TraceError::of_file(&opened.path, Fault::SessionRate(arrivals.per_hour)));
         }
-        let sessions = archive::read(opened, arrivals.limit.unwrap_or(usize::MAX))?;
-        Ok(merge(sessions, arrivals))
+        let path = opened.path.clone();
+        let (rows, left_out) = merge(archive::read(opened, arrivals.limit.unwrap_or(usize::MAX))?, arrivals);
+        Ok(Sessions { path, rows: rows.into_iter(), left_out })
     }
 }
 
-/// Starts the sessions, and puts their requests in order of arrival.
-fn merge(sessions: Vec<Vec<Row>>, arrivals: &SessionArrivals) -> Sessions {
+/// Starts the sessions, and puts their requests in order of arrival; and how many would arrive too late.
+fn merge(sessions: Vec<Vec<Row>>, arrivals: &SessionArrivals) -> (Vec<Row>, u64) {
     let mut stream = seed::stream(arrivals.seed, "trace.sessions", 0);
     let mean_gap_us = 3_600e6 / arrivals.per_hour;
     let (mut start_us, mut last_start_ns) = (0.0, 0);
@@ -87,5 +105,6 @@ fn merge(sessions: Vec<Vec<Row>>, arrivals: &SessionArrivals) -> Sessions {
     if !single {
         rows.truncate(rows.partition_point(|row| row.time_ns <= last_start_ns));
     }
-    Sessions { left_out: (all - rows.len()) as u64, rows: rows.into_iter() }
+    let left_out = (all - rows.len()) as u64;
+    (rows, left_out)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Compression, Format, HashIds, Request, TraceError, TraceReader};
+use super::{Compression, Format, HashIds, Request, Skipped, TraceError, TraceReader};
 use crate::percentile::percentile;
 use crate::time::Micros;
 
@@ -68,6 +68,15 @@ pub struct TraceStats {
     pub zero_output_rows: u64,
     /// Requests of sessions that would arrive after the last session has started, and are left out.
     pub left_out_rows: u64,
+    /// Rows that are no requests, and why.
+    #[serde(skip_serializing_if = "Skipped::is_none")]
+    pub skipped: Skipped,
+    /// Rows that stood below one that arrives later, and were sorted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub late_rows: u64,
+    /// How times were read, where that had to be found out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<String>,
     /// Arrivals in each minute.
     pub arrivals_per_minute: Vec<u64>,
     /// What to mind when replaying, one sentence each.
@@ -168,6 +177,9 @@ impl Tally {
             cache_salts,
             zero_output_rows: reader.zero_output_rows(),
             left_out_rows: reader.left_out_rows(),
+            skipped: reader.skipped(),
+            late_rows: reader.late_rows(),
+            clock: reader.clock(),
             arrivals_per_minute,
             warnings: warnings(quantum, self.sessions.len(), reader),
         }
@@ -287,10 +299,22 @@ fn warnings(quantum: Option<Micros>, sessions: usize, reader: &TraceReader) -> V
     if reader.format() == Format::Sessions && sessions > 1 {
         warnings.push("when sessions start is not recorded: a Poisson process starts them".to_owned());
     }
+    if !reader.skipped().is_none() {
+        warnings.push(format!("rows skipped: {}", reader.skipped()));
+    }
+    if reader.late_rows() > 0 {
+        warnings.push(format!("rows that were not in order of arrival, sorted: {}", reader.late_rows()));
+    }
     if reader.left_out_rows() > 0 {
         warnings.push(format!("requests after the last session has started, left out: {}", reader.left_out_rows()));
     }
     warnings
+}
+
+// serde's `skip_serializing_if` passes a reference.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// `3s`, `0.5s`.
@@ -305,6 +329,9 @@ impl fmt::Display for TraceStats {
         };
         writeln!(f, "{}", self.path.display())?;
         writeln!(f, "format         {}, {}", self.format, self.compression)?;
+        if let Some(clock) = &self.clock {
+            writeln!(f, "times          {clock}")?;
+        }
         writeln!(f, "requests       {}", self.requests)?;
         writeln!(f, "duration       {:.1} s", self.duration_s)?;
         writeln!(f, "rate           {}", or_none(self.rate_rps, 3, " req/s"))?;

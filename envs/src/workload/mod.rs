@@ -79,6 +79,14 @@ impl Workload {
     /// # Errors
     /// Those of [`TraceReader`].
     pub fn from_reader(mut reader: TraceReader) -> Result<Workload, TraceError> {
+        Workload::read(&mut reader)
+    }
+
+    /// The same, of a reader that can be asked afterwards what it found.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader`].
+    pub fn read(reader: &mut TraceReader) -> Result<Workload, TraceError> {
         let requests: Vec<Request> = reader.by_ref().collect::<Result<_, _>>()?;
         let file = reader.path().file_name().unwrap_or_default().to_string_lossy();
         let name = file.split('.').find(|part| !part.is_empty()).unwrap_or("trace").into();

@@ -11,6 +11,16 @@ pub(in crate::cli) struct Output {
     stdout: BufWriter<StdoutLock<'static>>,
 }
 
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stdout.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stdout.flush()
+    }
+}
+
 impl Output {
     pub(in crate::cli) fn new() -> Output {
         Output { stdout: BufWriter::new(io::stdout().lock()) }

@@ -236,10 +236,3 @@ impl RateProfile {
 pub fn parse_header(line: &str) -> Result<Header, String> {
     read::header(line).map_err(|fault| fault.to_string())
 }
-
-/// Whether the start of a file is that of a profile.
-pub(super) fn recognise(start: &[u8]) -> bool {
-    let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let text = String::from_utf8_lossy(line);
-    text.trim_start_matches('\u{feff}').trim_start().starts_with('{') && text.contains("\"kvtide_profile\"")
-}

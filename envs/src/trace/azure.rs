@@ -26,16 +26,14 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn of(header: &str) -> Result<Columns, Fault> {
+    /// What there must be.
+    pub(super) const NAMES: [&str; 3] = [TIMESTAMP, CONTEXT, GENERATED];
+
+    /// Where they are in a header that has them.
+    pub(super) fn of(header: &str) -> Option<Columns> {
         let names: Vec<&str> = header.split(',').map(str::trim).collect();
-        if ![TIMESTAMP, CONTEXT, GENERATED].iter().any(|known| names.contains(known)) {
-            return Err(Fault::UnknownFormat(excerpt(header)));
-        }
-        let find = |column: &'static str| {
-            let missing = || Fault::MissingColumn { column, header: excerpt(header) };
-            names.iter().position(|name| *name == column).ok_or_else(missing)
-        };
-        Ok(Columns {
+        let find = |column: &str| names.iter().position(|name| *name == column);
+        Some(Columns {
             timestamp: find(TIMESTAMP)?,
             context: find(CONTEXT)?,
             generated: find(GENERATED)?,
