@@ -169,7 +169,7 @@ fn show(json: bool, material: &ReportInput<'_>) -> anyhow::Result<()> {
 }
 
 /// This process's command line, as a shell would take it.
-fn command_line() -> String {
+pub(super) fn command_line() -> String {
     let mut words = vec!["kvtide".to_owned()];
     words.extend(std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy())));
     words.join(" ")

@@ -3,7 +3,6 @@
 mod bench;
 mod calibrate;
 mod common;
-mod demo;
 mod evaluate;
 mod explain;
 mod export;
@@ -12,6 +11,7 @@ mod replay;
 mod simulate;
 mod trace;
 mod train;
+mod tune;
 mod usage;
 
 use std::io;
@@ -40,8 +40,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train a small agent, judge it on unseen traffic, export it and decide with it: the whole way in minutes.
-    Demo(demo::DemoArgs),
+    /// From recorded traffic to a table and a verdict: train on it, judge on the part nobody looked at, say whether deploying is
+    /// worth it. Exit code 1 if it is not.
+    Tune(tune::TuneArgs),
     /// Look at a recorded workload, convert it, or generate one.
     Trace(trace::TraceArgs),
     /// Serve a workload under one or more policies and print what came of it.
@@ -111,7 +112,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
 
 fn command(command: Command, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
     match command {
-        Command::Demo(args) => demo::run(&args, tensors),
+        Command::Tune(args) => tune::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Train(args) => train::run(&args, tensors),

@@ -1,120 +1,194 @@
-//! `kvtide demo`: the whole way from a workload to a decision, small.
+//! `kvtide tune`: from traffic to a verdict, in one command.
 
-use std::ops::ControlFlow;
+use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use kvtide_envs::files;
+use kvtide_runtime::ActionProfile;
 
-use super::export::{tell, tell_choice};
+use super::evaluate::command_line;
+use super::export::tell;
 use super::output::Output;
-use super::progress::Runs;
 use super::talk::Talk;
 use super::{Exit, handover, stop};
-use crate::agent::{RunOutcome, Tensors};
-use crate::demo::{self, Demo, LOADS, SEEDS, TARGET, in_words};
-use crate::distil::DistilConfig;
-use crate::evaluate::{Matrix, RunRow, compare, render, run_matrix};
-use crate::export::ExportJob;
+use crate::agent::Tensors;
+use crate::distil::DaggerReport;
+use crate::evaluate::Watch;
+use crate::experiment::Method;
 use crate::policy::PolicySpec;
-use crate::train::{self, Run};
-use crate::world::{World, WorldSpec};
+use crate::train::{self, BestConstant};
+use crate::tune::{self, Effort, Listener, Progress, Settings, Step, TuneError, Tuning};
+use crate::world::WorldSpec;
 
 #[derive(Debug, Args)]
-pub(super) struct DemoArgs {
+pub(super) struct TuneArgs {
+    /// Recorded traffic, 60 s or more of it, as --trace has it. Without any: generated chat.
+    #[arg(value_name = "TRACE", conflicts_with_all = ["trace", "workload"])]
+    traffic: Option<PathBuf>,
     #[command(flatten)]
     world: WorldSpec,
-    /// Folder for the checkpoint, the table and the results; those of an earlier demo are replaced.
-    #[arg(long, value_name = "DIR", default_value = "runs/demo")]
-    out: PathBuf,
-    /// Decisions to learn from.
-    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
-    decisions: u64,
-    /// Seed of the training run.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    seed: u64,
+    /// Folder for everything the run leaves: policy.kvt, verdict.json, report.html, results.jsonl, experiment.toml, and what
+    /// training leaves. What a finished run left there is replaced [default: runs/ and the name of the trace, or runs/tune].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// How much is spent: quick (about a minute on two cores), normal (a few), thorough (tens of minutes) [default: normal].
+    #[arg(long, value_name = "quick|normal|thorough")]
+    effort: Option<Effort>,
+    /// How a policy is looked for: cross-entropy, which needs no libtorch, or ppo, which does [default: cross-entropy].
+    #[arg(long, value_name = "METHOD", value_parser = method)]
+    method: Option<Method>,
+    /// The heads the table decides: watermark, core (with victim and preemption mode) or full (with admission order) [default:
+    /// the fewest that gain].
+    #[arg(long, value_name = "PROFILE", value_parser = profile)]
+    profile: Option<String>,
+    /// What runs today, against which the table is judged, such as fixed:0.03 [default: the engine's default].
+    #[arg(long, value_name = "POLICY")]
+    versus: Option<PolicySpec>,
+    /// Seed of everything that is drawn for training [default: 1].
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Go on with a run that was stopped, in the step it was in; the result is that of a run that never was.
+    #[arg(long)]
+    resume: bool,
+    /// One JSON object on stdout instead of five lines: what verdict.json holds.
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run(args: &DemoArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
-    let spec = demo::with_traffic(args.world.clone());
-    let world = spec.world()?;
-    demo::check(&world, args.decisions)?;
-    demo::check_folder(&args.out)?;
-    // Before an earlier demo's results go, in case it cannot; and before Ctrl-C is listened to, which it would forget.
-    if tensors.is_none() {
+fn method(text: &str) -> Result<Method, &'static str> {
+    match text {
+        "cross-entropy" => Ok(Method::CrossEntropy),
+        "ppo" => Ok(Method::Ppo),
+        _ => Err("expected cross-entropy or ppo"),
+    }
+}
+
+fn profile(text: &str) -> Result<String, &'static str> {
+    ActionProfile::from_name(text).map(|profile| profile.name().to_owned()).ok_or("expected watermark, core or full")
+}
+
+pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
+    let spec = args.spec()?;
+    let out = args.out.clone().unwrap_or_else(|| tune::folder_of(&spec));
+    let begun = if args.resume { Some(args.resumed(&spec, &out)?) } else { None };
+    let settings = begun.as_ref().map_or_else(|| args.settings(spec), |progress| Ok(progress.settings.clone()))?;
+    if settings.world.trace.as_deref().is_some_and(|path| path.ends_with("-")) {
+        bail!(TuneError::Stdin);
+    }
+    let world = settings.world.world()?;
+    let progress = match begun {
+        Some(progress) => progress,
+        None => tune::begin(settings.clone(), &world, &out)?,
+    };
+    // Before an earlier run's results go, in case it cannot; and before Ctrl-C is listened to, which it would forget.
+    if settings.method == Method::Ppo && tensors.is_none() {
         handover::hand_over()?;
     }
     let stop = stop::on_interrupt();
-    demo::make_folder(&args.out)?;
+    if !args.resume {
+        progress.begin(&out)?;
+    }
+    say!("1. {}", progress.look);
+    let node = &world.node;
     say!(
-        "kvtide demo: {} on {}, a pool of {} blocks of {} tokens, targets {}",
-        world.trace,
+        "   on {}, a pool of {} blocks of {} tokens, host {}, targets {}",
         world.deployment.name(),
-        world.node.engine.num_gpu_blocks,
-        world.node.engine.block_size,
-        world.node.slo
+        node.engine.num_gpu_blocks,
+        node.engine.block_size,
+        node.host.name,
+        node.slo
     );
-    let demo = Demo::plan(spec, &world, args.decisions, args.seed)?;
-    let Demo { fit, test, load, .. } = &demo;
-    say!("1. at load {load:.2} the engine's default attains about {:.0} % of {fit}", TARGET * 100.0);
-
-    let (low, high) = demo.experiment.episodes.load;
-    say!("2. training on {fit} at loads {low:.2} to {high:.2}");
-    let run = Run { world: &world, out: &args.out, checkpoint_every: u64::MAX, tensors, listener: &Talk, stop };
-    if run.start(demo.experiment.clone())? != Some(RunOutcome::Finished) {
+    say!("   {}", progress.cut);
+    let command = command_line();
+    let tuning = Tuning { world: &world, out: &out, command: &command, tensors, listener: &Steps, stop };
+    let Some(verdict) = tuning.run(progress)? else {
+        say!("interrupted; go on with: kvtide tune --resume --out {}", out.display());
         return Ok(Exit::Interrupted);
-    }
-
-    say!("3. distilling into a decision table");
-    let (checkpoint, table) = (train::policy_of(&args.out), args.out.join("policy.kvt"));
-    if !distil(&world, &checkpoint, &table, stop)? {
-        return Ok(Exit::Interrupted);
-    }
-
-    let (loads, seeds) = (LOADS.len(), SEEDS.len());
-    say!("4. judging on {test}, which nobody has seen, at {loads} loads with {seeds} seeds");
-    let matrix = demo.matrix(&checkpoint, &table, world.node.host.profile())?;
-    let Some(rows) = judge(&world, &matrix, stop)? else { return Ok(Exit::Interrupted) };
-    show(args, &demo, &world, &rows, &table)
-}
-
-/// Makes the table; false if interrupted.
-fn distil(world: &World, checkpoint: &Path, table: &Path, stop: &AtomicBool) -> anyhow::Result<bool> {
-    let (experiment, config) = (train::experiment_of(checkpoint)?, DistilConfig::default());
-    let making = ExportJob { checkpoint, experiment: &experiment, world, config: &config, stop };
-    let Some((chosen, summary)) = making.written(table, &mut tell)? else { return Ok(false) };
-    tell_choice(&making, &chosen);
-    say!("   {summary}");
-    Ok(true)
-}
-
-/// Every run of the matrix; `None` if interrupted.
-fn judge(world: &World, matrix: &Matrix, stop: &AtomicBool) -> anyhow::Result<Option<Vec<RunRow>>> {
-    let (bar, mut rows) = (Runs::new(), Vec::new());
-    let cells = run_matrix(world, matrix, &bar, stop, &mut |finished| {
-        rows.extend_from_slice(finished);
-        ControlFlow::Continue(())
-    })?;
-    Ok((cells == matrix.loads.len()).then_some(rows))
-}
-
-/// Prints what came of it, and keeps the runs.
-fn show(args: &DemoArgs, demo: &Demo, world: &World, rows: &[RunRow], table: &Path) -> anyhow::Result<Exit> {
-    let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
-    let results = args.out.join("results.jsonl");
-    let lines = lines?.join("\n") + "\n";
-    files::replace(&results, lines.as_bytes()).with_context(|| format!("cannot write {}", results.display()))?;
-    let comparisons = compare(rows, &PolicySpec::BestFixed.into(), &[]);
+    };
+    say!("kept in {}: policy.kvt, verdict.json, report.html, results.jsonl, experiment.toml", out.display());
     let mut output = Output::new();
-    output.text(&render(&comparisons, &[]))?;
-    output.text(&in_words(&comparisons))?;
-    output.text(&demo.decide(world, table)?)?;
-    output.line(&format!(
-        "\nKept in {}: checkpoint/ to go on from, policy/ to decide with, policy.kvt to ship, results.jsonl. Next: kvtide inspect {}",
-        args.out.display(),
-        table.display()
-    ))?;
-    Ok(Exit::Done)
+    if args.json {
+        output.json("verdict", &verdict)?;
+    } else {
+        verdict.lines.iter().try_for_each(|line| output.line(line))?;
+    }
+    Ok(if verdict.worth_deploying { Exit::Done } else { Exit::GateFailed })
+}
+
+impl TuneArgs {
+    /// The world that was asked for, with paths that lead there from anywhere.
+    fn spec(&self) -> anyhow::Result<WorldSpec> {
+        let spec = WorldSpec { trace: self.traffic.clone().or(self.world.trace.clone()), ..self.world.clone() };
+        if self.resume && spec == WorldSpec::default() {
+            return Ok(spec);
+        }
+        let here = env::current_dir().context("cannot find the current folder")?;
+        Ok(tune::with_traffic(spec).relative_to(&here))
+    }
+
+    fn settings(&self, world: WorldSpec) -> anyhow::Result<Settings> {
+        let versus = self.versus.clone().unwrap_or(PolicySpec::Default);
+        tune::check_today(&versus)?;
+        Ok(Settings {
+            effort: self.effort.unwrap_or_default(),
+            seed: self.seed.unwrap_or(1),
+            method: self.method.unwrap_or(Method::CrossEntropy),
+            profile: self.profile.clone(),
+            versus,
+            world,
+        })
+    }
+
+    /// The run in `out`, if what is given does not contradict it.
+    fn resumed(&self, spec: &WorldSpec, out: &Path) -> anyhow::Result<Progress> {
+        let progress = tune::resumed(out)?;
+        let begun = &progress.settings;
+        let differs = [
+            (*spec != WorldSpec::default() && *spec != begun.world, "traffic or node"),
+            (self.effort.is_some_and(|effort| effort != begun.effort), "--effort"),
+            (self.seed.is_some_and(|seed| seed != begun.seed), "--seed"),
+            (self.method.is_some_and(|method| method != begun.method), "--method"),
+            (self.profile.is_some() && self.profile != begun.profile, "--profile"),
+            (self.versus.as_ref().is_some_and(|versus| *versus != begun.versus), "--versus"),
+        ];
+        if let Some((_, what)) = differs.into_iter().find(|(differs, _)| *differs) {
+            bail!(TuneError::OtherSettings { path: out.to_owned(), what });
+        }
+        Ok(progress)
+    }
+}
+
+/// Tells stderr, step by step.
+struct Steps;
+
+impl train::Listener for Steps {
+    fn watch(&self) -> Box<dyn Watch + '_> {
+        Talk.watch()
+    }
+
+    fn found(&self, found: BestConstant) {
+        Talk.found(found);
+    }
+}
+
+impl Listener for Steps {
+    fn begins(&self, step: Step) {
+        let text = match step {
+            Step::Loads => "2. looking for the loads at which today's engine begins to fail",
+            Step::Heads => "3. looking for the best constants, and what is worth deciding",
+            Step::Training => "4. training",
+            Step::Table => "5. making a table of what was learned, and of the best constant",
+            Step::Judging => "6. judging the table on the part nobody has looked at",
+        };
+        say!("{text}");
+    }
+
+    fn finds(&self, text: &str) {
+        say!("   {text}");
+    }
+
+    fn grows(&self, report: &DaggerReport) {
+        tell(report.clone());
+    }
 }

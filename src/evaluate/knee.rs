@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::workload::{Window, WorkloadError};
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::matrix::{MatrixError, Watch, window_name};
 use crate::policy::PolicySpec;
@@ -155,7 +155,7 @@ pub fn knee(world: &World, window: Option<Window>, target: f64) -> Result<f64, M
 }
 
 /// A load that was looked for: the `data` of a `load` line.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FoundLoad {
     /// What the default should attain.
     pub target: f64,

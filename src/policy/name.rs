@@ -18,7 +18,7 @@ pub struct PolicyName {
 }
 
 impl PolicyName {
-    /// The network and the table of a demo, by the names they have in its results, which lie beside them.
+    /// The network and the table of a run, by the names they have in its results, which lie beside them.
     const AGENT: (&str, &str) = ("agent", "policy");
     const TABLE: (&str, &str) = ("table", "policy.kvt");
 
@@ -27,12 +27,12 @@ impl PolicyName {
         PolicyName { spec, text: title.to_owned() }
     }
 
-    /// A demo's network.
+    /// A run's network.
     pub fn agent(checkpoint: &Path) -> PolicyName {
         PolicyName::titled(PolicySpec::Checkpoint(checkpoint.to_owned()), PolicyName::AGENT.0)
     }
 
-    /// A demo's table.
+    /// A run's table.
     pub fn table(path: &Path) -> PolicyName {
         PolicyName::titled(PolicySpec::Table(path.to_owned()), PolicyName::TABLE.0)
     }

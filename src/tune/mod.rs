@@ -1,117 +1,94 @@
-//! The whole way from a workload to a decision, small: what `kvtide demo` trains, how, and whom it judges.
+//! From traffic to a verdict in one sitting: what `kvtide tune` does.
+//!
+//! [`Tuning::run`] goes through the steps, each of which looks only at what it may: the traffic and its cut (`traffic.rs`), the loads at
+//! which today's engine begins to fail (`loads.rs`), the heads (`heads.rs`) and the experiment that comes of it (`plan.rs`),
+//! training, the table or the constant that ships (`table.rs`), the judgement on the part nobody has looked at (`judge.rs`), the
+//! answer (`verdict.rs`) and its words (`words.rs`). How much is spent is `effort.rs`. What a step finds is kept in the run's folder
+//! (`folder.rs`), so that a run that was stopped goes on with the step it was in, and leaves the bytes of one that never was.
 
-mod decide;
+mod effort;
+mod error;
 mod folder;
+mod heads;
+mod judge;
+mod loads;
+mod plan;
+mod table;
+mod traffic;
+mod verdict;
+mod words;
 
-use std::fmt::Write;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path};
+use std::sync::atomic::AtomicBool;
 
-use kvtide_envs::deploy::ConfigError;
-use kvtide_envs::env::{NodeError, RewardWeights};
-use kvtide_envs::workload::{Window, WorkloadError};
 use kvtide_runtime::ActionProfile;
-use thiserror::Error;
 
-pub use folder::{check_folder, make_folder};
+pub use effort::{Budget, Effort, NoEffort};
+pub use error::TuneError;
+pub use folder::{Progress, Settings, folder_of};
+pub use heads::{Candidate, ChosenHeads, Gain};
+pub use loads::{AtOne, LoadRange};
+pub use table::{Shipped, ShippedKind};
+pub use traffic::{Cut, LEAST_S, TrafficLook};
+pub use verdict::{AttainedBy, Clock, Judged, Late, MARGIN, Reason, Role, Verdict};
 
-use crate::agent::{CrossEntropyConfig, PpoConfig, Schedule};
-use crate::evaluate::{Comparison, Matrix, MatrixError, knee};
-use crate::experiment::{Episodes, Experiment, ExperimentError, Method, Validation};
-use crate::export::ExportError;
-use crate::policy::{PolicyName, PolicySpec, SpecError, Subject};
+use crate::agent::{RunOutcome, Tensors};
+use crate::distil::DaggerReport;
+use crate::evaluate::{Matrix, RunRow, compare};
+use crate::experiment::{Experiment, Method};
+use crate::policy::{PolicyName, PolicySpec};
+use crate::report::{self, ReportInput};
+use crate::train::{self, Run};
 use crate::world::{World, WorldSpec};
 
-/// Traffic of the demo when none is given: chat, at about twice what the card can serve.
+/// Traffic where none is given: chat, at about twice what one card can serve.
 const TRAFFIC: &str = "chat:rate=5,duration=2400,seed=7";
-/// Share of requests the default attains at the load the demo is about.
-pub const TARGET: f64 = 0.7;
-/// Share of the traffic, by time, that is trained on; judged is the rest.
-const FIT: f64 = 0.7;
-/// Loads judged, as factors of the load found.
-pub const LOADS: [f64; 3] = [0.9, 1.0, 1.1];
-/// Seeds judged.
-pub const SEEDS: [u64; 3] = [1, 2, 3];
-/// Loads trained on, as factors likewise.
-const TRAINED: (f64, f64) = (0.75, 1.3);
-/// Fixed watermarks shown.
-const WATERMARKS: [&str; 4] = ["fixed:0", "fixed:0.05", "fixed:0.12", "fixed:0.25"];
-/// Environments, and decisions of each in an iteration.
-const NUM_ENVS: usize = 32;
-const NUM_STEPS: usize = 128;
-/// Longest episode, seconds.
-const EPISODE_S: f64 = 300.0;
-/// Shortest traffic: both parts must show something.
-const LEAST_S: f64 = 60.0;
+/// Iterations of PPO between two checkpoints; a search leaves one after every generation.
+const CHECKPOINT_EVERY: u64 = 10;
 
-/// Why there is nothing to show.
-#[derive(Debug, Error)]
-pub enum DemoError {
-    /// The traffic is too short to be cut.
-    #[error("the traffic lasts {span_s:.1} s; a demo needs at least {LEAST_S} s of it")]
-    Short {
-        /// How long it lasts.
-        span_s: f64,
-    },
-    /// Less to learn from than an iteration takes.
-    #[error("--decisions {decisions}: expected at least {fewest}")]
-    Few {
-        /// How many were asked for.
-        decisions: u64,
-        /// How many it takes.
-        fewest: u64,
-    },
-    /// The folder is not empty, and no demo's.
-    #[error("{} is not empty and no demo's folder; take another --out", path.display())]
-    Foreign {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The folder cannot be used.
-    #[error("cannot prepare {}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The traffic has no length, or cannot be drawn.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
-    /// The traffic cannot be trained on.
-    #[error(transparent)]
-    Experiment(#[from] ExperimentError),
-    /// The default has no result at some load.
-    #[error(transparent)]
-    Matrix(#[from] MatrixError),
-    /// Whoever is judged cannot be loaded.
-    #[error(transparent)]
-    Subject(#[from] SpecError),
-    /// The table cannot be read.
-    #[error(transparent)]
-    Export(#[from] ExportError),
-    /// An engine setting.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The engine died.
-    #[error(transparent)]
-    Node(#[from] NodeError),
+/// The steps, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Where the load begins to be too much.
+    Loads,
+    /// What is to be decided, and the best constants.
+    Heads,
+    /// Learning.
+    Training,
+    /// What was learned, or a constant, becomes a table.
+    Table,
+    /// The part nobody has looked at.
+    Judging,
 }
 
-/// What a demo is about.
-#[derive(Debug, Clone)]
-pub struct Demo {
-    /// What is trained.
-    pub experiment: Experiment,
-    /// What it is trained on.
-    pub fit: Window,
-    /// What it is judged on.
-    pub test: Window,
-    /// The load at which the default attains about [`TARGET`].
-    pub load: f64,
+/// Who is told how a run comes along.
+pub trait Listener: train::Listener {
+    /// A step begins.
+    fn begins(&self, step: Step);
+    /// Something was found, in a line.
+    fn finds(&self, text: &str);
+    /// A table grows.
+    fn grows(&self, report: &DaggerReport);
 }
 
-/// `spec` with the demo's own traffic, if it has none.
+/// A run: what it is about, where it leaves everything, and who may end it.
+#[derive(Clone, Copy)]
+pub struct Tuning<'a> {
+    /// The world that its settings describe.
+    pub world: &'a World,
+    /// Its folder.
+    pub out: &'a Path,
+    /// The command line, for the page.
+    pub command: &'a str,
+    /// What PPO multiplies with; a search needs nothing of the kind.
+    pub tensors: Option<&'static dyn Tensors>,
+    /// Who is told.
+    pub listener: &'a dyn Listener,
+    /// Ends it once set; what is finished is kept.
+    pub stop: &'a AtomicBool,
+}
+
+/// `spec` with traffic of our own, if it has none.
 pub fn with_traffic(mut spec: WorldSpec) -> WorldSpec {
     if spec.trace.is_none() && spec.workload.is_none() {
         spec.workload = Some(TRAFFIC.parse().expect("traffic of our own"));
@@ -119,112 +96,219 @@ pub fn with_traffic(mut spec: WorldSpec) -> WorldSpec {
     spec
 }
 
-/// Refuses what no demo can be made of.
+/// Looks at the traffic of `world`, cuts it, and makes sure that `out` is free for a new run; nothing is written yet.
 ///
 /// # Errors
-/// [`DemoError::Short`] or [`DemoError::Few`].
-pub fn check(world: &World, decisions: u64) -> Result<(), DemoError> {
-    let span_s = world.span()?.as_secs_f64();
-    if span_s < LEAST_S {
-        return Err(DemoError::Short { span_s });
+/// There is too little traffic, or something else is in the folder.
+pub fn begin(settings: Settings, world: &World, out: &Path) -> Result<Progress, TuneError> {
+    if Progress::of(out)?.is_some_and(|progress| !progress.is_finished) {
+        return Err(TuneError::Unfinished { path: out.to_owned() });
     }
-    let fewest = (NUM_ENVS * NUM_STEPS) as u64;
-    if decisions < fewest {
-        return Err(DemoError::Few { decisions, fewest });
-    }
-    Ok(())
+    let look = TrafficLook::of(&settings.world, world)?;
+    let cut = Cut::of(world, settings.effort.budget(settings.seed).episode_s)?;
+    Ok(Progress::new(settings, world.fingerprint(), look, cut))
 }
 
-impl Demo {
-    /// Looks for the load that `world`, which `spec` describes, is about to fail at, and plans the rest around it.
-    ///
-    /// # Errors
-    /// The traffic cannot be trained on, or the default has no result on it.
-    pub fn plan(spec: WorldSpec, world: &World, decisions: u64, seed: u64) -> Result<Demo, DemoError> {
-        let fit_s = world.span()?.as_secs_f64() * FIT;
-        let episodes = Episodes::new(FIT, EPISODE_S.min(fit_s), (1.0, 1.0));
-        let mut experiment = experiment(spec, world, episodes, decisions, seed);
-        let found = knee(world, Some(experiment.fit_range(world)?), TARGET)?;
-        experiment.episodes.load = (round(TRAINED.0 * found), round(TRAINED.1 * found));
-        let (fit, test) = (experiment.fit_range(world)?, experiment.test_range(world)?);
-        let load = round(experiment.episodes.load.0 / TRAINED.0);
-        Ok(Demo { experiment, fit, test, load })
-    }
+/// The run in `out`, to be gone on with.
+///
+/// # Errors
+/// There is none.
+pub fn resumed(out: &Path) -> Result<Progress, TuneError> {
+    Progress::of(out)?.ok_or_else(|| TuneError::Nothing { path: out.to_owned() })
+}
 
-    /// Everybody who is judged, on what nobody has seen, where a host lets the heads of `profile` be decided.
+impl Tuning<'_> {
+    /// Goes through the steps that are still to be done. `None` if stopped: then the run can be gone on with.
     ///
     /// # Errors
-    /// The checkpoint or the table cannot be loaded.
-    pub fn matrix(&self, checkpoint: &Path, table: &Path, profile: ActionProfile) -> Result<Matrix, DemoError> {
-        let mut names: Vec<PolicyName> = Vec::new();
-        for text in ["default"].into_iter().chain(WATERMARKS).chain(["best-fixed"]) {
-            names.push(text.parse::<PolicySpec>()?.into());
+    /// Why there is no verdict; what was finished before is kept.
+    pub fn run(&self, mut progress: Progress) -> Result<Option<Verdict>, TuneError> {
+        let Tuning { world, out, .. } = *self;
+        if progress.traffic != world.fingerprint() {
+            return Err(TuneError::OtherTraffic { path: out.to_owned(), name: world.trace.clone() });
         }
-        names.extend([PolicyName::best_static(profile), PolicyName::agent(checkpoint), PolicyName::table(table)]);
-        let load = |name: PolicyName| Subject::load(name.spec()).map(|subject| (name, subject));
-        let policies = names.into_iter().map(load).collect::<Result<_, _>>()?;
-        let loads = LOADS.iter().map(|factor| round(factor * self.load)).collect();
-        Ok(Matrix { policies, windows: vec![Some(self.test)], loads, seeds: SEEDS.to_vec() })
+        let budget = progress.settings.effort.budget(progress.settings.seed);
+        let Some(range) = self.range(&mut progress, &budget)? else { return Ok(None) };
+        let Some(heads) = self.heads(&mut progress, &budget, &range)? else { return Ok(None) };
+        let experiment = plan::resolved(&progress, &budget, &range, &heads);
+        folder::write(&out.join("experiment.toml"), experiment.to_toml().as_bytes())?;
+        if !self.train(&mut progress, &experiment)? {
+            return Ok(None);
+        }
+        let Some(shipped) = self.table(&mut progress, &experiment, &budget, &heads)? else { return Ok(None) };
+        let Some((matrix, rows)) = self.judge(&progress, &budget, &range, &heads)? else { return Ok(None) };
+        let versus = PolicyName::from(progress.settings.versus.clone());
+        let comparisons = compare(&rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
+        let input = ReportInput {
+            command: self.command.to_owned(),
+            world,
+            matrix: &matrix,
+            found: &range.found,
+            rows: &rows,
+            versus: std::slice::from_ref(&versus),
+            comparisons: &comparisons,
+        };
+        report::write(&out.join("report.html"), &input)?;
+        let table = PolicyName::table(&out.join(table::TABLE));
+        let clock = clock(&progress.settings.world, world);
+        let judged = Judged {
+            versus: &versus,
+            table: &table,
+            comparisons: &comparisons,
+            range: &range,
+            heads: &heads,
+            shipped: &shipped,
+            clock: &clock,
+        };
+        let mut verdict = judged.verdict().expect("the table and what runs today were both run");
+        verdict.windows = matrix.windows.iter().flatten().map(ToString::to_string).collect();
+        let absolute = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let place = words::Place {
+            out,
+            table: &absolute(&out.join(table::TABLE)),
+            host: world.node.host.name,
+            span_s: progress.look.span_s,
+        };
+        verdict.lines = words::lines(&verdict, &place);
+        let text = serde_json::to_string_pretty(&verdict).expect("plain values") + "\n";
+        folder::write(&out.join("verdict.json"), text.as_bytes())?;
+        progress.is_finished = true;
+        progress.save(out)?;
+        Ok(Some(verdict))
+    }
+
+    fn range(&self, progress: &mut Progress, budget: &Budget) -> Result<Option<LoadRange>, TuneError> {
+        self.listener.begins(Step::Loads);
+        let range = match progress.range.clone() {
+            Some(range) => range,
+            None => {
+                let watch = self.listener.watch();
+                let found = LoadRange::find(self.world, &progress.cut, budget.longest_s, &*watch, self.stop)?;
+                let Some(range) = found else { return Ok(None) };
+                progress.range = Some(range.clone());
+                progress.save(self.out)?;
+                range
+            }
+        };
+        self.listener.finds(&range.text());
+        Ok(Some(range))
+    }
+
+    fn heads(
+        &self,
+        progress: &mut Progress,
+        budget: &Budget,
+        range: &LoadRange,
+    ) -> Result<Option<ChosenHeads>, TuneError> {
+        self.listener.begins(Step::Heads);
+        let heads = match progress.heads.clone() {
+            Some(heads) => heads,
+            None => {
+                let only = progress.settings.profile.as_deref().and_then(ActionProfile::from_name);
+                let profile = only.unwrap_or_else(|| self.world.node.host.profile());
+                let open = plan::experiment(&progress.settings, &progress.cut, range, budget, profile);
+                open.validate()?;
+                let watch = self.listener.watch();
+                let found = ChosenHeads::choose(&open, self.world, only, budget, &*watch, self.stop)?;
+                let Some(heads) = found else { return Ok(None) };
+                progress.heads = Some(heads.clone());
+                progress.save(self.out)?;
+                heads
+            }
+        };
+        self.listener.finds(&heads.reason);
+        self.listener.finds(&format!(
+            "the best constant there is {}; a table that cannot be trusted falls back to watermark {}",
+            heads.constant, heads.fallback
+        ));
+        Ok(Some(heads))
+    }
+
+    /// False if stopped.
+    fn train(&self, progress: &mut Progress, experiment: &Experiment) -> Result<bool, TuneError> {
+        self.listener.begins(Step::Training);
+        if progress.is_trained {
+            return Ok(true);
+        }
+        let Tuning { world, out, tensors, listener, stop, .. } = *self;
+        let checkpoint_every = if experiment.method == Method::Ppo { CHECKPOINT_EVERY } else { 1 };
+        let run = Run { world, out, checkpoint_every, tensors, listener, stop };
+        let folder = train::checkpoint_of(out);
+        let outcome = if folder.exists() {
+            Some(run.resume(&train::resumed(&folder, Some(experiment.clone()))?)?)
+        } else {
+            run.start(experiment.clone())?
+        };
+        progress.is_trained = outcome == Some(RunOutcome::Finished);
+        if progress.is_trained {
+            progress.save(out)?;
+        }
+        Ok(progress.is_trained)
+    }
+
+    fn table(
+        &self,
+        progress: &mut Progress,
+        experiment: &Experiment,
+        budget: &Budget,
+        heads: &ChosenHeads,
+    ) -> Result<Option<Shipped>, TuneError> {
+        self.listener.begins(Step::Table);
+        let shipped = match progress.shipped.clone() {
+            Some(shipped) => shipped,
+            None => {
+                let Tuning { world, out, stop, .. } = *self;
+                let job = table::TableJob { out, experiment, world, budget, heads, stop };
+                let made = job.ship(&mut |report| self.listener.grows(&report))?;
+                let Some(shipped) = made else { return Ok(None) };
+                progress.shipped = Some(shipped.clone());
+                progress.save(out)?;
+                shipped
+            }
+        };
+        let what = match shipped.kind {
+            ShippedKind::Learned => "what was learned ships",
+            ShippedKind::Constant => "the best constant ships, as a table that always says the same",
+        };
+        self.listener.finds(&format!("{what}: {} ({} leaves, {} bytes)", shipped.reason, shipped.leaves, shipped.bytes));
+        Ok(Some(shipped))
+    }
+
+    fn judge(
+        &self,
+        progress: &Progress,
+        budget: &Budget,
+        range: &LoadRange,
+        heads: &ChosenHeads,
+    ) -> Result<Option<(Matrix, Vec<RunRow>)>, TuneError> {
+        let Tuning { world, out, listener, stop, .. } = *self;
+        listener.begins(Step::Judging);
+        let subjects = judge::subjects(out, &progress.settings.versus, heads)?;
+        subjects.iter().try_for_each(|(name, subject)| subject.check(name, &world.node))?;
+        let windows = progress.cut.judged_windows(budget.longest_s);
+        let matrix = judge::matrix(world, subjects, &windows, &range.judged, budget.draws)?;
+        let left_out: Vec<String> =
+            range.judged.iter().filter(|load| !matrix.loads.contains(load)).map(f64::to_string).collect();
+        if !left_out.is_empty() {
+            listener.finds(&format!("not judged, because some draw has no request: load {}", left_out.join(", ")));
+        }
+        let rows = judge::rows(world, &matrix, out, &*listener.watch(), stop)?;
+        Ok(rows.map(|rows| (matrix, rows)))
     }
 }
 
-fn experiment(spec: WorldSpec, world: &World, episodes: Episodes, decisions: u64, seed: u64) -> Experiment {
-    Experiment {
-        name: "demo".to_owned(),
-        profile: world.node.host.profile().name().to_owned(),
-        num_envs: NUM_ENVS,
-        world: spec,
-        episodes,
-        also: Vec::new(),
-        validation: Some(Validation { every: validation_every(decisions), ..Validation::default() }),
-        without: Vec::new(),
-        watermarks: Vec::new(),
-        reward: RewardWeights::default(),
-        prior: Some("search".to_owned()),
-        fallback: None,
-        ppo: PpoConfig {
-            total_decisions: decisions,
-            num_steps: NUM_STEPS,
-            num_minibatches: 8,
-            learning_rate: 5e-4,
-            entropy_coef: Schedule { start: 0.001, end: 0.0 },
-            seed,
-            ..PpoConfig::default()
-        },
-        method: Method::Ppo,
-        cross_entropy: CrossEntropyConfig::default(),
-    }
+/// What the times of a node rest on.
+fn clock(spec: &WorldSpec, world: &World) -> Clock {
+    let hardware = world.deployment.hardware.name.clone();
+    let is_file = spec.env.to_string().ends_with(".toml");
+    let is_measured = is_file || hardware.ends_with("-measured") || world.deployment.hardware.kernels.is_some();
+    if is_measured { Clock::Calibrated { hardware } } else { Clock::DataSheet { hardware } }
 }
 
-/// Iterations between two judgements of the table: so that there are four.
-fn validation_every(decisions: u64) -> u64 {
-    (decisions / (NUM_ENVS * NUM_STEPS) as u64).div_ceil(4).max(1)
-}
-
-/// Loads are given to people, so to three digits.
-fn round(load: f64) -> f64 {
-    let unit = 10f64.powf(load.log10().floor() - 2.0);
-    (load / unit).round() * unit
-}
-
-/// The comparison in two sentences.
-pub fn in_words(comparisons: &[Comparison]) -> String {
-    let attained = |is_meant: fn(&PolicySpec) -> bool| {
-        comparisons.iter().find(|line| is_meant(line.policy.spec())).map_or(0.0, |line| line.slo_attainment * 100.0)
-    };
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "\nOn unseen traffic the table met all targets for {:.1} % of requests (the agent it was made from: {:.1} %).",
-        attained(|policy| matches!(policy, PolicySpec::Table(_))),
-        attained(|policy| matches!(policy, PolicySpec::Checkpoint(_)))
-    );
-    let _ = writeln!(
-        text,
-        "The best fixed watermark, chosen in hindsight, met them for {:.1} %; the best constant choice of everything, \
-         also in hindsight, for {:.1} %.",
-        attained(|policy| matches!(policy, PolicySpec::BestFixed)),
-        attained(|policy| matches!(policy, PolicySpec::BestStatic(_)))
-    );
-    text
+/// Refuses what today's policy cannot be: what knows the future does not run today.
+///
+/// # Errors
+/// [`TuneError::Today`].
+pub fn check_today(versus: &PolicySpec) -> Result<(), TuneError> {
+    if versus.knows_the_future() { Err(TuneError::Today(versus.clone())) } else { Ok(()) }
 }
