@@ -38,7 +38,7 @@ lib/            libtorch (CPU) for kvtide-train
 tables/         decision tables that ship with kvtide: kvtide inspect tables/reasoning.kvt
 licenses/       of kvtide and of what is in lib/
 
-The folder can be copied anywhere. Start with: ./kvtide demo
+The folder can be copied anywhere. Start with: ./kvtide tune
 TEXT
 rm -rf "$folder"
 mv "$new" "$folder"

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
 const FLOORS: [&[&str]; 11] = [
-    &["bootstrap", "device", "plot"],
+    &["bootstrap", "device", "plot", "say"],
     &["world"],
     &["constant"],
     &["agent"],
@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 11] = [
     &["policy"],
     &["evaluate"],
     &["report", "train"],
-    &["bench", "calibrate", "demo"],
+    &["bench", "calibrate", "tune"],
     &["cli"],
 ];
 

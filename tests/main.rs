@@ -13,3 +13,4 @@ mod memory;
 mod programs;
 mod snapshots;
 mod timings;
+mod tune;

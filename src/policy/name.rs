@@ -18,18 +18,14 @@ pub struct PolicyName {
 }
 
 impl PolicyName {
-    /// The network and the table of a run, by the names they have in its results, which lie beside them.
+    /// The network, of runs before there was `tune`, and the table of a run, by the names they have in its results, which lie beside
+    /// them.
     const AGENT: (&str, &str) = ("agent", "policy");
     const TABLE: (&str, &str) = ("table", "policy.kvt");
 
     /// `spec` under a text of its own.
     fn titled(spec: PolicySpec, title: &str) -> PolicyName {
         PolicyName { spec, text: title.to_owned() }
-    }
-
-    /// A run's network.
-    pub fn agent(checkpoint: &Path) -> PolicyName {
-        PolicyName::titled(PolicySpec::Checkpoint(checkpoint.to_owned()), PolicyName::AGENT.0)
     }
 
     /// A run's table.
@@ -116,7 +112,7 @@ mod tests {
     fn a_policy_is_itself_under_every_name() {
         let full = kvtide_runtime::ActionProfile::Full;
         assert_eq!(PolicyName::best_static(full), PolicySpec::BestStatic(full).into());
-        assert_ne!(PolicyName::agent(Path::new("a")), PolicyName::agent(Path::new("b")));
+        assert_ne!(PolicyName::table(Path::new("a")), PolicyName::table(Path::new("b")));
         assert_eq!(
             format!("{:>9}|{:<9}|", PolicyName::from(PolicySpec::Default), PolicyName::table(Path::new("t"))),
             "  default|table    |"

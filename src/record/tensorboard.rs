@@ -30,9 +30,8 @@ impl TensorBoard {
         let create = |number| {
             File::create_new(folder.join(format!("events.out.tfevents.{second:010}.kvtide.{process}.{number}")))
         };
-        let is_taken = |file: &io::Result<File>| {
-            file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
-        };
+        let is_taken =
+            |file: &io::Result<File>| file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
         let taken = || Err(io::Error::from(io::ErrorKind::AlreadyExists));
         let file = (0..MAX_FILES).map(create).find(|file| !is_taken(file)).unwrap_or_else(taken)?;
         let mut board = TensorBoard { file };

@@ -83,7 +83,7 @@ impl Effort {
             seed,
             ..DistilConfig::default()
         };
-        let validation = |episodes, every| Validation { share: SHARE, episodes, every };
+        let validation = |episodes, every, samples| Validation { share: SHARE, episodes, every, samples };
         match self {
             Effort::Smoke => Budget {
                 episode_s: 20,
@@ -91,7 +91,7 @@ impl Effort {
                 race: race(1, 2, 1),
                 search: search(2, 4, 1),
                 decisions: 4096,
-                validation: validation(4, 1),
+                validation: validation(4, 2, 300),
                 distil: distil(300, 1),
                 draws: 2,
                 has_variations: false,
@@ -99,10 +99,10 @@ impl Effort {
             Effort::Quick => Budget {
                 episode_s: 240,
                 longest_s: 900,
-                race: race(8, 32, 3),
-                search: search(8, 24, 8),
+                race: race(12, 48, 3),
+                search: search(10, 32, 12),
                 decisions: 500_000,
-                validation: validation(32, 4),
+                validation: validation(48, 5, 8_000),
                 distil: distil(8_000, 3),
                 draws: 4,
                 has_variations: true,
@@ -113,7 +113,7 @@ impl Effort {
                 race: race(24, 96, 4),
                 search: search(16, 40, 16),
                 decisions: 2_000_000,
-                validation: validation(64, 4),
+                validation: validation(64, 4, 20_000),
                 distil: distil(20_000, 4),
                 draws: 5,
                 has_variations: true,
@@ -124,7 +124,7 @@ impl Effort {
                 race: race(48, 192, 6),
                 search: search(40, 80, 32),
                 decisions: 10_000_000,
-                validation: validation(128, 5),
+                validation: validation(128, 5, 20_000),
                 distil: distil(20_000, 4),
                 draws: 8,
                 has_variations: true,

@@ -49,7 +49,9 @@ pub enum TuneError {
         requests: usize,
     },
     /// Thinned, the part that is judged has no request left.
-    #[error("{name}: at none of the loads {loads:?} a request is left in every draw of the part that is judged: record longer")]
+    #[error(
+        "{name}: at none of the loads {loads:?} a request is left in every draw of the part that is judged: record longer"
+    )]
     NothingToJudge {
         /// The traffic.
         name: String,

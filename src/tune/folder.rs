@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use kvtide_envs::files;
 use serde::{Deserialize, Serialize};
 
+use super::TuneError;
 use super::effort::Effort;
 use super::heads::ChosenHeads;
 use super::loads::LoadRange;
 use super::table::Shipped;
 use super::traffic::{Cut, TrafficLook};
-use super::TuneError;
 use crate::experiment::Method;
 use crate::policy::PolicySpec;
 use crate::world::WorldSpec;

@@ -77,7 +77,8 @@ impl Gain {
 
     /// `+1.2 points [0.3, 2.0]`.
     pub fn text(&self) -> String {
-        let interval = self.low.zip(self.high).map_or_else(String::new, |(low, high)| format!(" [{low:+.1}, {high:+.1}]"));
+        let interval =
+            self.low.zip(self.high).map_or_else(String::new, |(low, high)| format!(" [{low:+.1}, {high:+.1}]"));
         format!("{:+.1} points{interval}", self.points)
     }
 }
@@ -189,6 +190,10 @@ mod tests {
         assert_eq!(profile_of([&noise, &better, &better]).profile, "core");
         let full = profile_of([&noise, &same, &better]);
         assert_eq!((full.profile.as_str(), full.fallback), ("full", 0.02));
-        assert!(full.reason.contains("full 78") && full.reason.contains("+5.0 points [+5.0, +5.0]"), "{}", full.reason);
+        assert!(
+            full.reason.contains("full 77.") && full.reason.contains("+5.0 points [+5.0, +5.0]"),
+            "{}",
+            full.reason
+        );
     }
 }

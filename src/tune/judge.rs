@@ -32,7 +32,11 @@ pub(super) fn subjects(
     for spec in [&PolicySpec::Default, versus, &PolicySpec::BestFixed] {
         names.push(spec.clone().into());
     }
-    names.extend([PolicyName::best_static(profile), heads.constant.clone().into(), PolicyName::table(&out.join(TABLE))]);
+    names.extend([
+        PolicyName::best_static(profile),
+        heads.constant.clone().into(),
+        PolicyName::table(&out.join(TABLE)),
+    ]);
     let mut subjects: Vec<(PolicyName, Subject)> = Vec::new();
     for name in names {
         // What runs today may be the default, the best constant may run today, and the best choice of a watermark alone is one.
@@ -57,9 +61,9 @@ pub(super) fn matrix(
 ) -> Result<Matrix, TuneError> {
     let seeds: Vec<u64> = (1..=draws).collect();
     let can_be_drawn = |load: f64| {
-        windows.iter().all(|window| {
-            seeds.iter().all(|&seed| world.draw(&Draw { window: Some(*window), load, seed }).is_ok())
-        })
+        windows
+            .iter()
+            .all(|window| seeds.iter().all(|&seed| world.draw(&Draw { window: Some(*window), load, seed }).is_ok()))
     };
     let kept: Vec<f64> = loads.iter().copied().filter(|load| can_be_drawn(*load)).collect();
     if kept.is_empty() {

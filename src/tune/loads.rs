@@ -106,7 +106,8 @@ impl LoadRange {
             ),
             AtOne::Busy { attained } => write!(text, "; at load 1, the traffic as it is, {:.1} %", attained * 100.0),
             AtOne::Drowned { attained, nodes } => {
-                let share = attained.map_or_else(|| "next to nothing".to_owned(), |share| format!("{:.1} %", share * 100.0));
+                let share =
+                    attained.map_or_else(|| "next to nothing".to_owned(), |share| format!("{:.1} %", share * 100.0));
                 write!(text, "; at load 1, the traffic as it is, {share}: it takes {nodes} such nodes")
             }
         };
@@ -144,8 +145,9 @@ fn looked_at(world: &World, train: Window, longest_s: u64) -> Result<Window, Tun
         }
         Err(error) => return Err(error.into()),
     };
-    let start = train.start + busiest(&drawn, longest).0;
-    // The last stretch may be a short one: then the one that ends with it.
+    let busiest = train.start + busiest(&drawn, longest).0;
+    // Whole seconds are told to people; near the end it is the stretch that ends with what is trained on.
+    let start = Micros(busiest.0 - busiest.0 % 1_000_000);
     let end = (start + longest).min(train.end);
     Ok(Window { start: Micros(end.0 - longest.0), end })
 }

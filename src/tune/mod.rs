@@ -270,7 +270,8 @@ impl Tuning<'_> {
             ShippedKind::Learned => "what was learned ships",
             ShippedKind::Constant => "the best constant ships, as a table that always says the same",
         };
-        self.listener.finds(&format!("{what}: {} ({} leaves, {} bytes)", shipped.reason, shipped.leaves, shipped.bytes));
+        self.listener
+            .finds(&format!("{what}: {} ({} leaves, {} bytes)", shipped.reason, shipped.leaves, shipped.bytes));
         Ok(Some(shipped))
     }
 

@@ -72,14 +72,11 @@ pub(super) fn resolved(progress: &Progress, budget: &Budget, range: &LoadRange, 
 }
 
 /// Other lengths and pools, and bursts, so that a table does no harm where the traffic changes a little.
-fn variations(
-    world: &WorldSpec,
-    (low, high): (f64, f64),
-    episodes: &dyn Fn((f64, f64), f64) -> Episodes,
-) -> Vec<Also> {
+fn variations(world: &WorldSpec, (low, high): (f64, f64), episodes: &dyn Fn((f64, f64), f64) -> Episodes) -> Vec<Also> {
     let lighter = |load: f64| format!("{:.2e}", load * HEAVIER).parse().unwrap_or(load);
     let loads = (lighter(low), high);
-    let lengths = Also { world: world.clone(), episodes: Episodes { lengths: LENGTHS, pool: POOL, ..episodes(loads, 1.0) } };
+    let lengths =
+        Also { world: world.clone(), episodes: Episodes { lengths: LENGTHS, pool: POOL, ..episodes(loads, 1.0) } };
     // Clients that wait for their answers send when they are done, and what was asked for stays as it was asked for.
     let is_bursty = world.clients.is_none() && world.cv.is_none() && world.jitter.is_none();
     let bursts = Also { world: WorldSpec { cv: Some(CV), ..world.clone() }, episodes: episodes(loads, 1.0) };

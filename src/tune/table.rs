@@ -150,6 +150,10 @@ impl TableJob<'_> {
         let but = match unfit(learned) {
             Some(reason) => Some(format!("{} would refuse the learned table: {reason}", host.name)),
             None if lost > MAX_LOSS => Some(format!("the learned table loses {lost:.2} points against its teacher")),
+            None if (gain.low, gain.high) == (Some(0.0), Some(0.0)) => Some(
+                "on traffic kept apart nothing learned does better than it, and the table made of that says the same"
+                    .to_owned(),
+            ),
             None if !gain.is_sure() => {
                 Some(format!("what was learned does not gain beyond chance over it ({})", gain.text()))
             }

@@ -54,7 +54,8 @@ impl TrafficLook {
     /// It is too short, or has too few requests.
     pub fn of(spec: &WorldSpec, world: &World) -> Result<TrafficLook, TuneError> {
         let span = world.span()?;
-        let too_little = |requests| TuneError::Little { name: world.trace.clone(), span_s: span.as_secs_f64(), requests };
+        let too_little =
+            |requests| TuneError::Little { name: world.trace.clone(), span_s: span.as_secs_f64(), requests };
         if span < Micros(LEAST_S * 1_000_000) {
             return Err(too_little(None));
         }
@@ -83,7 +84,10 @@ impl TrafficLook {
 impl fmt::Display for TrafficLook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TrafficLook { name, span_s, requests, rate_rps, peak_rps, prompt_tokens, output_tokens, .. } = self;
-        write!(f, "{name}: {requests} requests in {span_s:.0} s, {rate_rps:.2} a second ({peak_rps:.2} in the busiest minute); ")?;
+        write!(
+            f,
+            "{name}: {requests} requests in {span_s:.0} s, {rate_rps:.2} a second ({peak_rps:.2} in the busiest minute); "
+        )?;
         write!(f, "prompts of {} tokens (99 % under {}), ", prompt_tokens.0, prompt_tokens.1)?;
         write!(f, "answers of {} (99 % under {})", output_tokens.0, output_tokens.1)?;
         if let Some(reuse) = self.prefix_reuse {
@@ -121,16 +125,17 @@ fn idle_share(drawn: &Workload) -> f64 {
     pauses.filter(|pause| *pause > IDLE).map(Micros::as_secs_f64).sum::<f64>() / drawn.span().as_secs_f64()
 }
 
-/// When the stretch of `length` with the most arrivals starts, to a whole part of its length, and how many those are.
+/// When the stretch of `length` with the most arrivals starts, which is with one of them, and how many those are.
 pub(super) fn busiest(drawn: &Workload, length: Micros) -> (Micros, usize) {
+    let requests = drawn.requests();
     let mut most = (Micros::ZERO, 0);
-    let steps = drawn.span().0.saturating_sub(1) / length.0.max(1) + 1;
-    for step in 0..steps {
-        let start = Micros(step * length.0);
-        let before = |moment: Micros| drawn.requests().partition_point(|request| request.arrival < moment);
-        let count = before(start + length) - before(start);
-        if count > most.1 {
-            most = (start, count);
+    let mut end = 0;
+    for (index, first) in requests.iter().enumerate() {
+        while end < requests.len() && requests[end].arrival < first.arrival + length {
+            end += 1;
+        }
+        if end - index > most.1 {
+            most = (first.arrival, end - index);
         }
     }
     most
@@ -205,7 +210,11 @@ impl fmt::Display for Cut {
 
 /// To the second where that is meant.
 fn short(moment: Micros) -> String {
-    if moment.0.is_multiple_of(1_000_000) { Duration(moment).to_string() } else { format!("{:.0}s", moment.as_secs_f64()) }
+    if moment.0.is_multiple_of(1_000_000) {
+        Duration(moment).to_string()
+    } else {
+        format!("{:.0}s", moment.as_secs_f64())
+    }
 }
 
 /// Requests that arrive in a part of the traffic; of statistics of clients it is not known before they are drawn.

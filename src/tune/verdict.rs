@@ -61,7 +61,7 @@ pub enum Reason {
     LosesAtALoad,
     /// There was too little to judge on for an interval.
     TooLittle,
-    /// At load 1 nothing is lost that could be gained.
+    /// At load 1 nothing is lost that could be gained, neither on what was trained on nor on what is judged.
     Idle,
 }
 
@@ -149,7 +149,8 @@ impl Judged<'_> {
         let of = |name: &PolicyName| comparisons.iter().find(|comparison| comparison.policy == *name);
         let (line, today) = (of(table)?, of(versus)?);
         let against = line.against.iter().find(|against| against.than == *versus)?;
-        let reason = reason(against, range.at_one);
+        let is_idle = matches!(range.at_one, AtOne::Idle { .. }) && serves_with_ease(today);
+        let reason = reason(against, is_idle);
         Some(Verdict {
             worth_deploying: reason == Reason::Gains,
             reason,
@@ -186,8 +187,8 @@ impl Judged<'_> {
 }
 
 /// The rules, in order.
-fn reason(against: &Against, at_one: AtOne) -> Reason {
-    if matches!(at_one, AtOne::Idle { .. }) {
+fn reason(against: &Against, is_idle: bool) -> Reason {
+    if is_idle {
         return Reason::Idle;
     }
     let Some(low) = against.gain.and_then(|gain| gain.low) else { return Reason::TooLittle };
@@ -197,6 +198,12 @@ fn reason(against: &Against, at_one: AtOne) -> Reason {
     }
     let loses = against.worst_load.is_some_and(|worst| worst.gain < -MARGIN);
     if loses { Reason::LosesAtALoad } else { Reason::Gains }
+}
+
+/// Whether load 1 loses next to nothing on what is judged as well: what was trained on may have been a quieter time.
+fn serves_with_ease(today: &Comparison) -> bool {
+    let at_one = today.loads.iter().find(|at| at.load == 1.0).and_then(|at| at.slo_attainment);
+    at_one.is_none_or(|attained| attained.mean >= 1.0 - MARGIN)
 }
 
 /// The load at which the longest wait grows most.
@@ -220,3 +227,6 @@ impl Verdict {
         self.gain.and_then(|gain| gain.evidence)
     }
 }
+
+#[cfg(test)]
+mod tests;

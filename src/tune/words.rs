@@ -35,9 +35,9 @@ fn answer(verdict: &Verdict) -> String {
     let gain = verdict.gain.as_ref().map_or_else(|| "nothing".to_owned(), points);
     let margin = verdict.margin * 100.0;
     let over = &verdict.versus;
-    let worst = verdict.worst_load.map_or_else(String::new, |worst| {
-        format!("{:+.1} points at load {}", worst.gain * 100.0, worst.load)
-    });
+    let worst = verdict
+        .worst_load
+        .map_or_else(String::new, |worst| format!("{:+.1} points at load {}", worst.gain * 100.0, worst.load));
     match verdict.reason {
         Reason::Gains => format!(
             "YES. It gains {gain} over {over}, all loads together; no load loses more than {margin:.0} point (least: {worst})"
@@ -46,9 +46,9 @@ fn answer(verdict: &Verdict) -> String {
         Reason::LosesAtALoad => format!(
             "NO. It gains {gain} over {over}, all loads together, but loses more than {margin:.0} point at one ({worst})"
         ),
-        Reason::TooLittle => format!(
-            "NO. It gains {gain} over {over}, and there is too little unseen traffic to tell that from chance"
-        ),
+        Reason::TooLittle => {
+            format!("NO. It gains {gain} over {over}, and there is too little unseen traffic to tell that from chance")
+        }
         Reason::Idle => {
             let from = match verdict.range.at_one {
                 AtOne::Idle { fails_at: Some(load), .. } => format!(
@@ -75,7 +75,7 @@ fn attained(verdict: &Verdict) -> String {
         ShippedKind::Constant => format!("the table, which is the constant {}", verdict.heads.constant),
     };
     let mut text = format!(
-        "{} ({} today) → {} ({kind}); in hindsight the best fixed watermark {}, the best constant of every head {}",
+        "{} ({} today) → {} ({kind}); in hindsight the best fixed watermark {}, the best constant of its heads {}",
         share(Role::Today).unwrap_or_else(unknown),
         verdict.versus,
         share(Role::Table).unwrap_or_else(unknown),
@@ -110,12 +110,22 @@ fn late(late: &Late) -> String {
 fn rests_on(verdict: &Verdict) -> String {
     let evidence = verdict.evidence().map_or_else(|| "no draw".to_owned(), |evidence| evidence.to_string());
     let loads = verdict.loads.iter().map(f64::to_string).collect::<Vec<String>>().join(", ");
-    let mut text = format!("{evidence}; loads {loads}");
-    if let AtOne::Drowned { nodes, .. } = verdict.range.at_one {
-        text += &format!(" (not 1, in which one node drowns: the traffic takes {nodes} such nodes)");
-    }
+    let stretches = if evidence.ends_with("stretch") || evidence.ends_with("stretches") { " of 2 min" } else { "" };
+    let mut text = format!("{evidence}{stretches}; loads {loads}");
+    text += &match verdict.range.at_one {
+        AtOne::Drowned { nodes, .. } => {
+            format!(" (not 1, in which one node drowns: the traffic takes {nodes} such nodes)")
+        }
+        AtOne::Idle { .. } if verdict.reason != Reason::Idle => {
+            " (1 is easy for one node in what was trained on, not in what is judged: the traffic changes)".to_owned()
+        }
+        _ => String::new(),
+    };
     if let Some(guard) = &verdict.guard {
         text += &format!("; the guard fell back in {} of {} decisions", guard.fallen_back(), guard.decisions);
+        if guard.share() > OFTEN {
+            text += ", because what is judged is unlike what was trained on";
+        }
     }
     text + &match &verdict.clock {
         Clock::DataSheet { hardware } => {
@@ -131,10 +141,14 @@ fn next(verdict: &Verdict, place: &Place<'_>) -> String {
     match verdict.reason {
         Reason::Gains => match place.host {
             "sglang-0.5" => {
-                format!("KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 python -m sglang.launch_server … (shadow: it only counts)")
+                format!(
+                    "KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 python -m sglang.launch_server … (shadow: it only counts)"
+                )
             }
             "vllm-0.33" => {
-                format!("KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 vllm serve MODEL … (shadow: it decides, counts, and changes nothing)")
+                format!(
+                    "KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 vllm serve MODEL … (shadow: it decides, counts, and changes nothing)"
+                )
             }
             _ => format!("kvtide inspect {table}, and the table in a node of your own: docs/SERVING.md"),
         },
@@ -160,6 +174,8 @@ fn next(verdict: &Verdict, place: &Place<'_>) -> String {
     }
 }
 
+/// A share of fallbacks that is worth a word.
+const OFTEN: f64 = 0.05;
 /// Traffic of which the part that is judged has stretches enough for an interval, seconds.
 const ENOUGH_S: f64 = 1_800.0;
 
@@ -167,5 +183,9 @@ const ENOUGH_S: f64 = 1_800.0;
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@+%".contains(letter);
-    if !text.is_empty() && text.chars().all(is_plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
