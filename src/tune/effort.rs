@@ -78,9 +78,9 @@ impl Effort {
         };
         let race = |few, many, best| ConstantRace { few, many, best };
         let distil = |samples_per_iteration, dagger_iterations| DistilConfig {
-            samples_per_iteration,
-            dagger_iterations,
             seed,
+            dagger_iterations,
+            samples_per_iteration,
             ..DistilConfig::default()
         };
         let validation = |episodes, every, samples| Validation { share: SHARE, episodes, every, samples };

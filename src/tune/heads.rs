@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_narrowest_profile_that_gains_is_chosen() {
         let noise = |episode: usize| 70.0 + (episode % 7) as f64;
-        let same = |episode: usize| noise(episode) + if episode % 2 == 0 { 1.0 } else { -1.0 };
+        let same = |episode: usize| noise(episode) + if episode.is_multiple_of(2) { 1.0 } else { -1.0 };
         let better = |episode: usize| noise(episode) + 5.0;
         assert_eq!(profile_of([&noise, &same, &same]).profile, "watermark");
         assert_eq!(profile_of([&noise, &better, &better]).profile, "core");

@@ -137,58 +137,52 @@ impl Tuning<'_> {
         }
         let Some(shipped) = self.table(&mut progress, &experiment, &budget, &heads)? else { return Ok(None) };
         let Some((matrix, rows)) = self.judge(&progress, &budget, &range, &heads)? else { return Ok(None) };
-        let versus = PolicyName::from(progress.settings.versus.clone());
-        let comparisons = compare(&rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
-        let input = ReportInput {
-            command: self.command.to_owned(),
-            world,
-            matrix: &matrix,
-            found: &range.found,
-            rows: &rows,
-            versus: std::slice::from_ref(&versus),
-            comparisons: &comparisons,
-        };
-        report::write(&out.join("report.html"), &input)?;
-        let table = PolicyName::table(&out.join(table::TABLE));
-        let clock = clock(&progress.settings.world, world);
-        let judged = Judged {
-            versus: &versus,
-            table: &table,
-            comparisons: &comparisons,
-            range: &range,
-            heads: &heads,
-            shipped: &shipped,
-            clock: &clock,
-        };
-        let mut verdict = judged.verdict().expect("the table and what runs today were both run");
-        verdict.windows = matrix.windows.iter().flatten().map(ToString::to_string).collect();
-        let absolute = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let place = words::Place {
-            out,
-            table: &absolute(&out.join(table::TABLE)),
-            host: world.node.host.name,
-            span_s: progress.look.span_s,
-        };
-        verdict.lines = words::lines(&verdict, &place);
-        let text = serde_json::to_string_pretty(&verdict).expect("plain values") + "\n";
-        folder::write(&out.join("verdict.json"), text.as_bytes())?;
+        let verdict = self.conclude(&progress, &range, &heads, &shipped, &matrix, &rows)?;
         progress.is_finished = true;
         progress.save(out)?;
         Ok(Some(verdict))
     }
 
+    /// Compares all runs, and writes the page and the verdict.
+    fn conclude(
+        &self,
+        progress: &Progress,
+        range: &LoadRange,
+        heads: &ChosenHeads,
+        shipped: &Shipped,
+        matrix: &Matrix,
+        rows: &[RunRow],
+    ) -> Result<Verdict, TuneError> {
+        let Tuning { world, out, command, .. } = *self;
+        let versus = PolicyName::from(progress.settings.versus.clone());
+        let comparisons = &compare(rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
+        let (command, found, named) = (command.to_owned(), &range.found[..], std::slice::from_ref(&versus));
+        let page = ReportInput { command, world, matrix, found, rows, versus: named, comparisons };
+        report::write(&out.join("report.html"), &page)?;
+        let table = out.join(table::TABLE);
+        let (name, clock) = (PolicyName::table(&table), clock(&progress.settings.world, world));
+        let judged = Judged { versus: &versus, table: &name, comparisons, range, heads, shipped, clock: &clock };
+        let mut verdict = judged.verdict().expect("the table and what runs today were both run");
+        verdict.windows = matrix.windows.iter().flatten().map(ToString::to_string).collect();
+        let table = &path::absolute(&table).unwrap_or(table);
+        let place = words::Place { out, table, host: world.node.host.name, span_s: progress.look.span_s };
+        verdict.lines = words::lines(&verdict, &place);
+        let text = serde_json::to_string_pretty(&verdict).expect("plain values") + "\n";
+        folder::write(&out.join("verdict.json"), text.as_bytes())?;
+        Ok(verdict)
+    }
+
     fn range(&self, progress: &mut Progress, budget: &Budget) -> Result<Option<LoadRange>, TuneError> {
         self.listener.begins(Step::Loads);
-        let range = match progress.range.clone() {
-            Some(range) => range,
-            None => {
-                let watch = self.listener.watch();
-                let found = LoadRange::find(self.world, &progress.cut, budget.longest_s, &*watch, self.stop)?;
-                let Some(range) = found else { return Ok(None) };
-                progress.range = Some(range.clone());
-                progress.save(self.out)?;
-                range
-            }
+        let range = if let Some(range) = progress.range.clone() {
+            range
+        } else {
+            let watch = self.listener.watch();
+            let found = LoadRange::find(self.world, &progress.cut, budget.longest_s, &*watch, self.stop)?;
+            let Some(range) = found else { return Ok(None) };
+            progress.range = Some(range.clone());
+            progress.save(self.out)?;
+            range
         };
         self.listener.finds(&range.text());
         Ok(Some(range))
@@ -201,20 +195,19 @@ impl Tuning<'_> {
         range: &LoadRange,
     ) -> Result<Option<ChosenHeads>, TuneError> {
         self.listener.begins(Step::Heads);
-        let heads = match progress.heads.clone() {
-            Some(heads) => heads,
-            None => {
-                let only = progress.settings.profile.as_deref().and_then(ActionProfile::from_name);
-                let profile = only.unwrap_or_else(|| self.world.node.host.profile());
-                let open = plan::experiment(&progress.settings, &progress.cut, range, budget, profile);
-                open.validate()?;
-                let watch = self.listener.watch();
-                let found = ChosenHeads::choose(&open, self.world, only, budget, &*watch, self.stop)?;
-                let Some(heads) = found else { return Ok(None) };
-                progress.heads = Some(heads.clone());
-                progress.save(self.out)?;
-                heads
-            }
+        let heads = if let Some(heads) = progress.heads.clone() {
+            heads
+        } else {
+            let only = progress.settings.profile.as_deref().and_then(ActionProfile::from_name);
+            let profile = only.unwrap_or_else(|| self.world.node.host.profile());
+            let open = plan::experiment(&progress.settings, &progress.cut, range, budget, profile);
+            open.validate()?;
+            let watch = self.listener.watch();
+            let found = ChosenHeads::choose(&open, self.world, only, budget, &*watch, self.stop)?;
+            let Some(heads) = found else { return Ok(None) };
+            progress.heads = Some(heads.clone());
+            progress.save(self.out)?;
+            heads
         };
         self.listener.finds(&heads.reason);
         self.listener.finds(&format!(
@@ -254,17 +247,16 @@ impl Tuning<'_> {
         heads: &ChosenHeads,
     ) -> Result<Option<Shipped>, TuneError> {
         self.listener.begins(Step::Table);
-        let shipped = match progress.shipped.clone() {
-            Some(shipped) => shipped,
-            None => {
-                let Tuning { world, out, stop, .. } = *self;
-                let job = table::TableJob { out, experiment, world, budget, heads, stop };
-                let made = job.ship(&mut |report| self.listener.grows(&report))?;
-                let Some(shipped) = made else { return Ok(None) };
-                progress.shipped = Some(shipped.clone());
-                progress.save(out)?;
-                shipped
-            }
+        let shipped = if let Some(shipped) = progress.shipped.clone() {
+            shipped
+        } else {
+            let Tuning { world, out, stop, .. } = *self;
+            let job = table::TableJob { out, experiment, world, budget, heads, stop };
+            let made = job.ship(&mut |report| self.listener.grows(&report))?;
+            let Some(shipped) = made else { return Ok(None) };
+            progress.shipped = Some(shipped.clone());
+            progress.save(out)?;
+            shipped
         };
         let what = match shipped.kind {
             ShippedKind::Learned => "what was learned ships",
@@ -301,7 +293,8 @@ impl Tuning<'_> {
 /// What the times of a node rest on.
 fn clock(spec: &WorldSpec, world: &World) -> Clock {
     let hardware = world.deployment.hardware.name.clone();
-    let is_file = spec.env.to_string().ends_with(".toml");
+    let env = spec.env.to_string();
+    let is_file = Path::new(&env).extension().is_some_and(|extension| extension == "toml");
     let is_measured = is_file || hardware.ends_with("-measured") || world.deployment.hardware.kernels.is_some();
     if is_measured { Clock::Calibrated { hardware } } else { Clock::DataSheet { hardware } }
 }

@@ -1,5 +1,6 @@
 //! A verdict in five lines, each of which can be checked in what the run leaves.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use super::loads::AtOne;
@@ -85,7 +86,7 @@ fn attained(verdict: &Verdict) -> String {
     if verdict.shipped.kind == ShippedKind::Learned
         && let Some(constant) = share(Role::Constant)
     {
-        text += &format!("; chosen beforehand ({}) {constant}", verdict.heads.constant);
+        let _ = write!(text, "; chosen beforehand ({}) {constant}", verdict.heads.constant);
     }
     text
 }
@@ -112,17 +113,17 @@ fn rests_on(verdict: &Verdict) -> String {
     let loads = verdict.loads.iter().map(f64::to_string).collect::<Vec<String>>().join(", ");
     let stretches = if evidence.ends_with("stretch") || evidence.ends_with("stretches") { " of 2 min" } else { "" };
     let mut text = format!("{evidence}{stretches}; loads {loads}");
-    text += &match verdict.range.at_one {
+    let _ = match verdict.range.at_one {
         AtOne::Drowned { nodes, .. } => {
-            format!(" (not 1, in which one node drowns: the traffic takes {nodes} such nodes)")
+            write!(text, " (not 1, in which one node drowns: the traffic takes {nodes} such nodes)")
         }
         AtOne::Idle { .. } if verdict.reason != Reason::Idle => {
-            " (1 is easy for one node in what was trained on, not in what is judged: the traffic changes)".to_owned()
+            write!(text, " (1 is easy for one node in what was trained on, not in what is judged: the traffic changes)")
         }
-        _ => String::new(),
+        _ => Ok(()),
     };
     if let Some(guard) = &verdict.guard {
-        text += &format!("; the guard fell back in {} of {} decisions", guard.fallen_back(), guard.decisions);
+        let _ = write!(text, "; the guard fell back in {} of {} decisions", guard.fallen_back(), guard.decisions);
         if guard.share() > OFTEN {
             text += ", because what is judged is unlike what was trained on";
         }
