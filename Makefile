@@ -1,15 +1,18 @@
-# Needs Rust, a C++ compiler, Python 3.9+ with pip. `make demo` and `make test` work on a clean clone.
+# `make demo` needs Rust and a C compiler, on a clean clone; `make test` a C++ compiler and Python 3.9+ with pip as well.
 
 PYTHON ?= python3
 CARGO ?= cargo
+
+EFFORT ?= quick
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help setup demo test python-test vllm-check vllm-check-quick adapter-cost learn-check dist device-binaries device-check lint bench clean
 
 help:
-	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once"
-	@echo "make demo         train, evaluate and export on a small workload; TRACE=file.csv to bring your own"
+	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once; for tests, and training by PPO"
+	@echo "make demo         kvtide tune on generated traffic, quickly: from traffic to a table and a verdict, without libtorch;"
+	@echo "                  TRACE=file.csv to bring your own, EFFORT=normal or thorough for an answer to rely on"
 	@echo "make test         all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
 	@echo "make python-test  the Python wheel, built and tested (Python 3.11 or newer; no libtorch)"
 	@echo "make vllm-check   every shipped table on vLLM's own scheduler (fetches about 3 GB, once; not part of the tests)"
@@ -26,9 +29,10 @@ help:
 setup:
 	@$(PYTHON) scripts/setup.py
 
-demo: setup
-	$(CARGO) build --release --locked
-	"$(TARGET)/release/kvtide" demo $(if $(TRACE),--trace "$(TRACE)") $(DEMO_ARGS)
+# Needs no libtorch. 1 is an answer: not worth deploying.
+demo:
+	$(CARGO) build --profile demo --locked -p kvtide
+	"$(TARGET)/demo/kvtide" tune $(if $(TRACE),"$(TRACE)") --effort $(EFFORT) $(DEMO_ARGS) || [ $$? -eq 1 ]
 
 test: setup
 	$(PYTHON) -B scripts/test_setup.py

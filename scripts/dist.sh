@@ -45,7 +45,7 @@ man/            pages of the manual: man -M man kvtide
 completions/    for bash, zsh and fish: source completions/kvtide.bash
 licenses/       of kvtide and of what is in lib/
 
-The folder can be copied anywhere. Start with: ./kvtide demo
+The folder can be copied anywhere. Start with: ./kvtide tune
 TEXT
 rm -rf "$folder"
 mv "$new" "$folder"

@@ -121,6 +121,14 @@ WRITTEN = {
 }
 
 
+# Said before anything is fetched: who asked for a CPU build wonders at names of CUDA.
+WHY = (
+    "for the CPU: none of this needs a GPU. The only x86-64 Linux build of PyTorch in the package index is "
+    "made for CUDA: of it the CPU half is kept, which does not load without two small CUDA libraries "
+    "(runtime, CUPTI). NVRTC, CUDA's compiler, is for the tests, which compile the kernels without running them"
+)
+
+
 class SetupError(Exception):
     """A failure with what to do about it; shown without a traceback."""
 
@@ -233,6 +241,7 @@ def install(wheels: tuple[Wheel, ...], target: Path, folder: Optional[str]) -> N
     found = find_wheels(wheels, Path(folder)) if folder else {}
     if not folder:
         check_pip()
+    say(WHY)
     with work_folder(target) as work:
         new, fetched = work / "new", work / "wheels"
         for number, wheel in enumerate(wheels, 1):

@@ -11,7 +11,7 @@
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
-//! [`distil`] and [`export`] make the table that ships; [`demo`] goes the whole way, small; [`calibrate`] fits the
+//! [`distil`] and [`export`] make the table that ships; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
 //! simulator to real servers and devices; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve;
 //! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
@@ -25,7 +25,6 @@ pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;
 mod constant;
-pub mod demo;
 mod device;
 pub mod distil;
 pub mod evaluate;
@@ -38,4 +37,5 @@ pub mod report;
 pub mod scrape;
 pub mod text;
 pub mod train;
+pub mod tune;
 pub mod world;

@@ -122,7 +122,6 @@ fn mistakes_are_one_line_and_exit_2() {
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "0"], "--load \"0\""),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "-1"], "--load \"-1\""),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--load", "2,2"], "--load 2 is given twice"),
-        (vec!["demo", "--workload", "chat:rate=1,duration=20", "--out", "d"], "a demo needs at least 60 s"),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--seeds", "5..1"], "--seeds"),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--slo", "ttft:0"], "ttft:\"0\""),
         (vec!["simulate", "--workload", "chat:rate=1,n=9", "--set", "blocks=9"], "unknown setting \"blocks\""),
@@ -163,19 +162,6 @@ fn what_can_be_set_is_listed() {
     let list = done(folder.path(), &["simulate", "--set", "help"]).stdout;
     for key in ["num_gpu_blocks", "eviction", "patience", "bandwidth_efficiency"] {
         assert!(list.contains(&format!("\n  {key} ")), "{list}");
-    }
-}
-
-#[test]
-fn a_demo_leaves_folders_of_others_alone() {
-    let folder = tempdir().unwrap();
-    let path = folder.path();
-    for file in ["precious", "demo.txt"] {
-        fs::create_dir_all(path.join(file).join("out")).unwrap();
-        fs::write(path.join(file).join("out").join(file), "mine").unwrap();
-        let error = refused(&path.join(file), &["demo", "--workload", "chat:rate=1,duration=90", "--out", "out"]);
-        assert!(error.contains("no demo's folder"), "{error}");
-        assert_eq!(fs::read_to_string(path.join(file).join("out").join(file)).unwrap(), "mine");
     }
 }
 
@@ -310,7 +296,7 @@ fn traffic_can_be_shorter_and_burstier_and_says_so() {
 fn help_names_every_command() {
     let folder = tempdir().unwrap();
     let help = done(folder.path(), &["--help"]).stdout;
-    for command in ["demo", "trace", "simulate", "train", "evaluate", "export", "inspect", "replay"] {
+    for command in ["tune", "trace", "simulate", "train", "evaluate", "export", "inspect", "replay"] {
         assert!(help.contains(command), "{help}");
         assert!(done(folder.path(), &[command, "--help"]).stdout.contains("Usage: kvtide"));
     }

@@ -71,9 +71,9 @@ fn who_has_no_libtorch_is_told_what_can_be_done() {
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains("kvtide-train") && said.contains("cross-entropy") && said.lines().count() == 1, "{said}");
-    let demo = ["demo", "--workload", "chat:rate=1,duration=90", "--out", "demo"];
-    let demo = Command::new(folder.path().join("kvtide")).args(demo).current_dir(folder.path()).output().unwrap();
-    assert!(demo.status.code() == Some(2) && !folder.path().join("demo").exists(), "nothing is left behind");
+    let tune = ["tune", "--method", "ppo", "--workload", "chat:rate=1,duration=90", "--out", "tune"];
+    let tune = Command::new(folder.path().join("kvtide")).args(tune).current_dir(folder.path()).output().unwrap();
+    assert!(tune.status.code() == Some(2) && !folder.path().join("tune").exists(), "nothing is left behind");
 }
 
 #[test]

@@ -23,3 +23,4 @@ mod record;
 mod snapshots;
 mod timings;
 mod unfit;
+mod tune;

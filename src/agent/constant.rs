@@ -1,5 +1,6 @@
 //! The best constant choice on the traffic that is trained on: where learning starts, and what an agent must beat.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_envs::env::{Arena, Episode};
@@ -11,18 +12,61 @@ use super::AgentError;
 use super::validate::{attainment, play};
 use crate::constant::{ConstantEvaluator, ConstantSpace, Effort, SearchRound};
 
-/// Episodes all constants are judged on.
-const FEW: usize = 24;
-/// Episodes the best of them are judged on.
-const MANY: usize = 96;
-/// How many go on to the next round.
-const BEST: usize = 4;
+/// How a race of constants is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConstantRace {
+    /// Episodes all constants are judged on.
+    pub few: usize,
+    /// Episodes the best of them are judged on; the first of them are the few.
+    pub many: usize,
+    /// How many go on to the next round.
+    pub best: usize,
+}
 
-/// Looks for the constant action under which the largest share of requests misses no target, over episodes of all of the
-/// arena's worlds, drawn from `seed`: every choice of the heads that are always asked for first, for the best of these every
-/// choice of the others next, and the best of all on four times the episodes. Heads that `profile` does not decide stay
-/// at the engine's default. `progress` is told how many more
-/// episodes are planned and how many more are done. `None` once `stop` is set.
+impl Default for ConstantRace {
+    fn default() -> ConstantRace {
+        ConstantRace { few: 24, many: 96, best: 4 }
+    }
+}
+
+/// Told how many more episodes are planned, and how many more are done.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// A search for constants on the episodes of one arena, drawn from one seed; what was played for one profile is not played again
+/// for another.
+pub struct ConstantSearch<'a> {
+    arena: &'a dyn Arena,
+    race: ConstantRace,
+    seed: u64,
+    known: Vec<(Controls, Vec<Episode>)>,
+}
+
+impl<'a> ConstantSearch<'a> {
+    /// On episodes of all of the worlds of `arena`.
+    pub fn new(arena: &'a dyn Arena, race: ConstantRace, seed: u64) -> ConstantSearch<'a> {
+        ConstantSearch { arena, race, seed, known: Vec::new() }
+    }
+
+    /// The constant action under which the largest share of requests misses no target: every choice of the heads that are
+    /// always asked for first, for the best of these every choice of the others next, and the best of all on the most episodes.
+    /// Heads that `profile` does not decide stay at the engine's default. `None` once `stop` is set.
+    ///
+    /// # Errors
+    /// [`AgentError::Play`] if an episode cannot be played.
+    pub fn best(
+        &mut self,
+        profile: ActionProfile,
+        progress: Progress<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<Action>, AgentError> {
+        let (arena, best) = (self.arena, self.race.best);
+        let constants = ConstantSpace { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
+        let found = constants.best(&mut ArenaEpisodes { search: self, progress, stop }, Effort::Race(best))?;
+        Ok(found.map(|(controls, _)| Action::nearest(&controls)))
+    }
+}
+
+/// The best constant action of `profile` as training looks for it: see [`ConstantSearch::best`].
 ///
 /// # Errors
 /// [`AgentError::Play`] if an episode cannot be played.
@@ -30,12 +74,10 @@ pub fn best_constant(
     arena: &dyn Arena,
     profile: ActionProfile,
     seed: u64,
-    progress: &(dyn Fn(usize, usize) + Sync),
+    progress: Progress<'_>,
     stop: &AtomicBool,
 ) -> Result<Option<Action>, AgentError> {
-    let constants = ConstantSpace { profile, default: arena.default_action().controls(), allowed: allowed(arena) };
-    let best = constants.best(&mut ArenaEpisodes { arena, seed, progress, stop }, Effort::Race(BEST))?;
-    Ok(best.map(|(controls, _)| Action::nearest(&controls)))
+    ConstantSearch::new(arena, ConstantRace::default(), seed).best(profile, progress, stop)
 }
 
 /// The choices that some episode allows.
@@ -48,33 +90,48 @@ fn allowed(arena: &dyn Arena) -> ActionMask {
 }
 
 /// Constants on the same episodes of an arena each.
-struct ArenaEpisodes<'a> {
-    arena: &'a dyn Arena,
-    seed: u64,
-    progress: &'a (dyn Fn(usize, usize) + Sync),
-    stop: &'a AtomicBool,
+struct ArenaEpisodes<'s, 'a> {
+    search: &'s mut ConstantSearch<'a>,
+    progress: Progress<'s>,
+    stop: &'s AtomicBool,
 }
 
-impl ConstantEvaluator for ArenaEpisodes<'_> {
+impl ConstantEvaluator for ArenaEpisodes<'_, '_> {
     type Runs = Vec<Episode>;
     type Error = AgentError;
 
     fn play(&mut self, round: SearchRound, constants: &[Controls]) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
-        let episodes = if round == SearchRound::Last { MANY } else { FEW };
-        let total = constants.len() * episodes;
-        (self.progress)(total, 0);
-        let run = |number: usize| -> Result<Option<Episode>, AgentError> {
+        let ConstantSearch { arena, race, seed, known } = &mut *self.search;
+        let (arena, seed) = (*arena, *seed);
+        let episodes = if round == SearchRound::Last { race.many } else { race.few };
+        let place = |known: &[(Controls, Vec<Episode>)], controls: &Controls| {
+            known.iter().position(|(other, _)| other == controls)
+        };
+        for controls in constants {
+            if place(known, controls).is_none() {
+                known.push((*controls, Vec::new()));
+            }
+        }
+        let places: Vec<usize> = constants.iter().filter_map(|controls| place(known, controls)).collect();
+        let missing: BTreeSet<(usize, usize)> =
+            places.iter().flat_map(|&at| (known[at].1.len()..episodes).map(move |episode| (at, episode))).collect();
+        let missing: Vec<(usize, usize)> = missing.into_iter().collect();
+        (self.progress)(missing.len(), 0);
+        let run = |&(at, episode): &(usize, usize)| -> Result<Option<Episode>, AgentError> {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let (action, episode) = (Action::nearest(&constants[number / episodes]), (number % episodes) as u64);
-            let played = play(self.arena, seed::derive(self.seed, "constant", episode), &Fixed(action), |_| {})?;
+            let action = Action::nearest(&known[at].0);
+            let played = play(arena, seed::derive(seed, "constant", episode as u64), &Fixed(action), |_| {})?;
             (self.progress)(0, 1);
             Ok(Some(played))
         };
-        let played: Result<Vec<Option<Episode>>, AgentError> = (0..total).into_par_iter().map(run).collect();
-        let played = played?.into_iter().collect::<Option<Vec<Episode>>>();
-        Ok(played.map(|played| played.chunks(episodes).map(<[Episode]>::to_vec).collect()))
+        let played: Result<Vec<Option<Episode>>, AgentError> = missing.par_iter().map(run).collect();
+        let Some(played) = played?.into_iter().collect::<Option<Vec<Episode>>>() else { return Ok(None) };
+        for ((at, _), episode) in missing.into_iter().zip(played) {
+            known[at].1.push(episode);
+        }
+        Ok(Some(places.into_iter().map(|at| known[at].1[..episodes].to_vec()).collect()))
     }
 
     fn score(runs: &Vec<Episode>) -> (f64, f64) {

@@ -28,7 +28,7 @@ mod validate;
 pub mod weights;
 
 pub use config::{HyperparameterError, PpoConfig, Prior, Schedule};
-pub use constant::best_constant;
+pub use constant::{ConstantRace, ConstantSearch, best_constant};
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
 pub use error::AgentError;
 pub use policy::NetworkPolicy;

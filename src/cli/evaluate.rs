@@ -264,7 +264,7 @@ fn show(output: &mut Output, json: bool, material: &ReportInput<'_>) -> anyhow::
 }
 
 /// This process's command line, as a shell would take it, without what makes no difference to what comes out.
-fn command_line() -> String {
+pub(super) fn command_line() -> String {
     let mut words = vec!["kvtide".to_owned()];
     let given = std::env::args_os().skip(1).filter(|word| word != "--resume");
     words.extend(given.map(|word| quoted(&word.to_string_lossy())));

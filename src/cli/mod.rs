@@ -5,7 +5,6 @@ mod bench;
 mod calibrate;
 mod common;
 mod completions;
-mod demo;
 mod evaluate;
 mod examples;
 mod explain;
@@ -19,6 +18,7 @@ mod simulate;
 mod topics;
 mod trace;
 mod train;
+mod tune;
 mod usage;
 
 use std::io;
@@ -73,8 +73,9 @@ fn nothing_asked() -> String {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train a small agent, judge it on unseen traffic, export it and decide with it: the whole way in minutes.
-    Demo(demo::DemoArgs),
+    /// From recorded traffic to a table and a verdict: train on it, judge on the part nobody looked at, say whether deploying is
+    /// worth it. Exit code 1 if it is not.
+    Tune(tune::TuneArgs),
     /// Look at a recorded workload, convert it, or generate one.
     Trace(trace::TraceArgs),
     /// Record rates and lengths of a server by the counters it shows, as a profile to draw traffic from.
@@ -178,7 +179,7 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
         return Err(usage::Said.into());
     };
     match command {
-        Command::Demo(args) => demo::run(&args, tensors),
+        Command::Tune(args) => tune::run(&args, tensors),
         Command::Trace(args) => trace::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -9,6 +9,7 @@
 
 mod bins;
 mod config;
+mod constant;
 mod dagger;
 pub mod dataset;
 mod fidelity;
@@ -31,6 +32,7 @@ use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, NUM_FEATURES, Observation, Policy};
 
 pub use config::{DistilConfig, DistilError};
+pub use constant::ConstantTeacher;
 pub use fidelity::{Fidelity, HeadFidelity};
 pub use loss::{Baseline, Loss};
 pub use per_head::PerHeadTrees;

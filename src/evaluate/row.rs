@@ -114,7 +114,7 @@ impl RunRow {
 
     /// A run of a generator's traffic like no other, with 10 requests.
     #[cfg(test)]
-    pub(super) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> RunRow {
+    pub(crate) fn sample(policy: &str, load: f64, seed: u64, slo_attainment: f64) -> RunRow {
         use serde_json::json;
         let times = json!({"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0});
         let row: RunRow = serde_json::from_value(json!({

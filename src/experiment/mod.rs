@@ -109,11 +109,22 @@ pub struct Validation {
     pub episodes: usize,
     /// Iterations between two judgements, at least 1.
     pub every: u64,
+    /// Decisions that each round of teaching adds to what the table of a judgement is grown from, at least 1.
+    #[serde(skip_serializing_if = "are_usual")]
+    pub samples: u32,
+}
+
+/// As many as `kvtide export` takes.
+const SAMPLES: u32 = 20_000;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn are_usual(samples: &u32) -> bool {
+    *samples == SAMPLES
 }
 
 impl Default for Validation {
     fn default() -> Validation {
-        Validation { share: 0.2, episodes: 32, every: 10 }
+        Validation { share: 0.2, episodes: 32, every: 10, samples: SAMPLES }
     }
 }
 
@@ -128,6 +139,9 @@ impl Validation {
         }
         if self.every == 0 {
             return range("validation.every", self.every.to_string(), "at least 1");
+        }
+        if !(1..=1_000_000).contains(&self.samples) {
+            return range("validation.samples", self.samples.to_string(), "1 to 1000000");
         }
         Ok(())
     }

@@ -18,7 +18,8 @@ pub struct PolicyName {
 }
 
 impl PolicyName {
-    /// The network and the table of a demo, by the names they have in its results, which lie beside them.
+    /// The network, of runs before there was `tune`, and the table of a run, by the names they have in its results, which lie beside
+    /// them.
     const AGENT: (&str, &str) = ("agent", "policy");
     const TABLE: (&str, &str) = ("table", "policy.kvt");
 
@@ -27,12 +28,7 @@ impl PolicyName {
         PolicyName { spec, text: title.to_owned() }
     }
 
-    /// A demo's network.
-    pub fn agent(checkpoint: &Path) -> PolicyName {
-        PolicyName::titled(PolicySpec::Checkpoint(checkpoint.to_owned()), PolicyName::AGENT.0)
-    }
-
-    /// A demo's table.
+    /// A run's table.
     pub fn table(path: &Path) -> PolicyName {
         PolicyName::titled(PolicySpec::Table(path.to_owned()), PolicyName::TABLE.0)
     }
@@ -116,7 +112,7 @@ mod tests {
     fn a_policy_is_itself_under_every_name() {
         let full = kvtide_runtime::ActionProfile::Full;
         assert_eq!(PolicyName::best_static(full), PolicySpec::BestStatic(full).into());
-        assert_ne!(PolicyName::agent(Path::new("a")), PolicyName::agent(Path::new("b")));
+        assert_ne!(PolicyName::table(Path::new("a")), PolicyName::table(Path::new("b")));
         assert_eq!(
             format!("{:>9}|{:<9}|", PolicyName::from(PolicySpec::Default), PolicyName::table(Path::new("t"))),
             "  default|table    |"

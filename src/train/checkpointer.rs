@@ -32,6 +32,7 @@ struct Judge {
     validator: Validator,
     engine: Controls,
     every: u64,
+    samples: u32,
     best: f64,
 }
 
@@ -70,7 +71,8 @@ impl Checkpointer {
                 let engine = world.node.engine.default_controls();
                 let taught = experiment.modelled_config(world)?;
                 let best = if resume { best_of(&folder)? } else { f64::NEG_INFINITY };
-                Some(Judge { taught, judged, validator, engine, every: validation.every, best })
+                let (every, samples) = (validation.every, validation.samples);
+                Some(Judge { taught, judged, validator, engine, every, samples, best })
             }
             _ => None,
         };
@@ -123,7 +125,8 @@ impl Judge {
         provenance: &RunProvenance,
         iteration: u64,
     ) -> Result<Judgement, TrainError> {
-        let (stop, config) = (AtomicBool::new(false), DistilConfig::default());
+        let stop = AtomicBool::new(false);
+        let config = DistilConfig { samples_per_iteration: self.samples, ..DistilConfig::default() };
         let mut student = distil::distil(policy, &self.taught, &config, &mut |_| {}, &stop)?;
         export::add_margin(&mut student, &self.judged, config.seed, &stop)?;
         let provenance =

@@ -1,0 +1,192 @@
+//! A verdict in five lines, each of which can be checked in what the run leaves.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::loads::AtOne;
+use super::table::ShippedKind;
+use super::verdict::{Clock, Late, Reason, Role, Verdict};
+use crate::evaluate::Interval;
+
+/// Where a run lies and what it is for, as the last line needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The run's folder.
+    pub out: &'a Path,
+    /// The table, as a node is told of it.
+    pub table: &'a Path,
+    /// The host it is for.
+    pub host: &'static str,
+    /// How long the traffic lasts, seconds.
+    pub span_s: f64,
+}
+
+/// The five lines: the answer, what is attained, what it costs those who are late anyway, what that rests on, what to do next.
+pub(super) fn lines(verdict: &Verdict, place: &Place<'_>) -> Vec<String> {
+    vec![
+        format!("worth deploying: {}", answer(verdict)),
+        format!("attained: {}", attained(verdict)),
+        format!("late requests: {}", verdict.late.as_ref().map_or_else(nobody, late)),
+        format!("rests on: {}", rests_on(verdict)),
+        format!("next: {}", next(verdict, place)),
+    ]
+}
+
+fn answer(verdict: &Verdict) -> String {
+    let gain = verdict.gain.as_ref().map_or_else(|| "nothing".to_owned(), points);
+    let margin = verdict.margin * 100.0;
+    let over = &verdict.versus;
+    let worst = verdict
+        .worst_load
+        .map_or_else(String::new, |worst| format!("{:+.1} points at load {}", worst.gain * 100.0, worst.load));
+    match verdict.reason {
+        Reason::Gains => format!(
+            "YES. It gains {gain} over {over}, all loads together; no load loses more than {margin:.0} point (least: {worst})"
+        ),
+        Reason::NoGain => format!("NO. It gains {gain} over {over}, all loads together, which is not beyond chance"),
+        Reason::LosesAtALoad => format!(
+            "NO. It gains {gain} over {over}, all loads together, but loses more than {margin:.0} point at one ({worst})"
+        ),
+        Reason::TooLittle => {
+            format!("NO. It gains {gain} over {over}, and there is too little unseen traffic to tell that from chance")
+        }
+        Reason::Idle => {
+            let from = match verdict.range.at_one {
+                AtOne::Idle { fails_at: Some(load), .. } => format!(
+                    ": one node serves it with ease, even at its peak, and begins to fail at {load} times the traffic"
+                ),
+                _ => ": one node serves it with ease, even at its peak".to_owned(),
+            };
+            format!("NO. At the recorded load there is nothing to gain{from} (there it would gain {gain} over {over})")
+        }
+    }
+}
+
+fn points(interval: &Interval) -> String {
+    let bounds = interval.low.zip(interval.high);
+    let bounds = bounds.map_or_else(String::new, |(low, high)| format!(" [{:+.1}, {:+.1}]", low * 100.0, high * 100.0));
+    format!("{:+.1} points{bounds}", interval.mean * 100.0)
+}
+
+fn attained(verdict: &Verdict) -> String {
+    let share = |role| verdict.attained_by(role).map(|by| format!("{:.1} %", by.attained * 100.0));
+    let unknown = || "–".to_owned();
+    let kind = match verdict.shipped.kind {
+        ShippedKind::Learned => format!("the table, learned, {} leaves", verdict.shipped.leaves),
+        ShippedKind::Constant => format!("the table, which is the constant {}", verdict.heads.constant),
+    };
+    let mut text = format!(
+        "{} ({} today) → {} ({kind}); in hindsight the best fixed watermark {}, the best constant of its heads {}",
+        share(Role::Today).unwrap_or_else(unknown),
+        verdict.versus,
+        share(Role::Table).unwrap_or_else(unknown),
+        share(Role::BestFixed).unwrap_or_else(unknown),
+        share(Role::BestStatic).unwrap_or_else(unknown),
+    );
+    if verdict.shipped.kind == ShippedKind::Learned
+        && let Some(constant) = share(Role::Constant)
+    {
+        let _ = write!(text, "; chosen beforehand ({}) {constant}", verdict.heads.constant);
+    }
+    text
+}
+
+fn nobody() -> String {
+    "nobody waited for a first token".to_owned()
+}
+
+fn late(late: &Late) -> String {
+    let seconds = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), |ms| format!("{:.1} s", ms / 1e3));
+    let (today, table) = late.ttft_p99_ms;
+    format!(
+        "the longest wait is {} at load {}, the worst for it, {:.1} × today's; TTFT p99 there {} → {}",
+        seconds(late.longest_wait_ms),
+        late.load,
+        late.times,
+        seconds(today),
+        seconds(table)
+    )
+}
+
+fn rests_on(verdict: &Verdict) -> String {
+    let evidence = verdict.evidence().map_or_else(|| "no draw".to_owned(), |evidence| evidence.to_string());
+    let loads = verdict.loads.iter().map(f64::to_string).collect::<Vec<String>>().join(", ");
+    let stretches = if evidence.ends_with("stretch") || evidence.ends_with("stretches") { " of 2 min" } else { "" };
+    let mut text = format!("{evidence}{stretches}; loads {loads}");
+    let _ = match verdict.range.at_one {
+        AtOne::Drowned { nodes, .. } => {
+            write!(text, " (not 1, in which one node drowns: the traffic takes {nodes} such nodes)")
+        }
+        AtOne::Idle { .. } if verdict.reason != Reason::Idle => {
+            write!(text, " (1 is easy for one node in what was trained on, not in what is judged: the traffic changes)")
+        }
+        _ => Ok(()),
+    };
+    if let Some(guard) = &verdict.guard {
+        let _ = write!(text, "; the guard fell back in {} of {} decisions", guard.fallen_back(), guard.decisions);
+        if guard.share() > OFTEN {
+            text += ", because what is judged is unlike what was trained on";
+        }
+    }
+    text + &match &verdict.clock {
+        Clock::DataSheet { hardware } => {
+            format!("; simulated time from a data sheet ({hardware}), not measured: see kvtide calibrate")
+        }
+        Clock::Calibrated { hardware } => format!("; simulated time of a profile that was measured ({hardware})"),
+    }
+}
+
+fn next(verdict: &Verdict, place: &Place<'_>) -> String {
+    let table = quoted(place.table);
+    let experiment = quoted(&place.out.join("experiment.toml"));
+    match verdict.reason {
+        Reason::Gains => match place.host {
+            "sglang-0.5" => {
+                format!(
+                    "KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 python -m sglang.launch_server … (shadow: it only counts)"
+                )
+            }
+            "vllm-0.33" => {
+                format!(
+                    "KVTIDE_TABLE={table} KVTIDE_METRICS_PORT=9400 vllm serve MODEL … (shadow: it decides, counts, and changes nothing)"
+                )
+            }
+            _ => format!("kvtide inspect {table}, and the table in a node of your own: docs/SERVING.md"),
+        },
+        Reason::NoGain => format!(
+            "leave {} as it is; --effort thorough looks harder, kvtide train --experiment {experiment} is where to change what is tried",
+            verdict.versus
+        ),
+        Reason::LosesAtALoad => format!(
+            "leave {} as it is; --effort thorough trains longer, and [[also]] in {experiment} is where the load that loses can be trained on",
+            verdict.versus
+        ),
+        Reason::TooLittle => format!(
+            "record at least {:.0} min of traffic ({:.0} s were given), and run this again",
+            ENOUGH_S / 60.0,
+            place.span_s
+        ),
+        Reason::Idle => match verdict.range.at_one {
+            AtOne::Idle { fails_at: Some(load), .. } => format!(
+                "nothing at this load; run this again when the traffic has grown, or is put on fewer nodes, towards {load} times"
+            ),
+            _ => "nothing at this load".to_owned(),
+        },
+    }
+}
+
+/// A share of fallbacks that is worth a word.
+const OFTEN: f64 = 0.05;
+/// Traffic of which the part that is judged has stretches enough for an interval, seconds.
+const ENOUGH_S: f64 = 1_800.0;
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@+%".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
