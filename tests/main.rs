@@ -22,5 +22,5 @@ mod programs;
 mod record;
 mod snapshots;
 mod timings;
-mod unfit;
 mod tune;
+mod unfit;

@@ -163,7 +163,8 @@ impl<'a> Job<'a> {
         if let Some(PolicySpec::Fixed(controls)) = chosen {
             return Ok(Some(*controls));
         }
-        let best = constant_space(self.world, profile).best(&mut Hindsight { job: self, name, on_finished }, Effort::All)?;
+        let best =
+            constant_space(self.world, profile).best(&mut Hindsight { job: self, name, on_finished }, Effort::All)?;
         Ok(best.map(|(controls, _)| controls))
     }
 

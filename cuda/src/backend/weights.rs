@@ -31,7 +31,9 @@ impl Widths {
     pub(super) fn of(model: &Model) -> Result<Widths, MemoryError> {
         let unsupported = |what: &str| MemoryError::Unsupported(format!("{}: {what}", model.name));
         if !model.is_plain() {
-            return Err(unsupported("dense decoders with grouped-query attention over all tokens and weights of 2 bytes are supported"));
+            return Err(unsupported(
+                "dense decoders with grouped-query attention over all tokens and weights of 2 bytes are supported",
+            ));
         }
         let hidden = f64::from(model.hidden_size);
         let attention = hidden * f64::from(model.head_dim * (2 * model.num_heads + 2 * model.num_kv_heads));

@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use kvtide_envs::workload::{Window, windows};
 
 use crate::cli::Exit;
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Matrix, RunRow, Watch, check_engine, find_loads, rps, unserved};
+use crate::evaluate::{
+    AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Matrix, RunRow, Watch, check_engine, find_loads, rps, unserved,
+};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::say::{self, Level};
 use crate::world::World;
