@@ -82,7 +82,7 @@ fn quiet_is_quiet_and_verbose_says_with_what() {
     for said in [
         "kvtide 0.",
         " threads",
-        "chat.jsonl: read as kvtide JSONL, plain",
+        "chat.jsonl: kvtide JSONL, plain",
         "req/s at load 1",
         "engine v1, host vllm-0.33: 1200 blocks of 16 tokens",
         "from the data sheet",

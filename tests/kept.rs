@@ -85,6 +85,7 @@ fn an_evaluation_that_was_killed_goes_on_to_what_it_would_have_been() {
         .args(&arguments)
         .arg("--resume")
         .env("RAYON_NUM_THREADS", "1")
+        .env("SOURCE_DATE_EPOCH", "1700000000")
         .current_dir(&cut)
         .output()
         .unwrap();

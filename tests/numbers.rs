@@ -121,7 +121,7 @@ fn an_experiment_holds_no_number_that_cannot_be_meant() {
 }
 
 /// Options that take numbers, after the rest of a command that is in order, each with values nobody means.
-const OPTIONS: [(&str, &[&str], &[&str]); 30] = [
+const OPTIONS: [(&str, &[&str], &[&str]); 29] = [
     (SIMULATE, &["--session-rate"], &["0", "-1", "nan", "inf", "1e300"]),
     (SIMULATE, &["--pool"], &["0", "-1", "nan", "inf", "1e300"]),
     (SIMULATE, &["--cv"], &["-1", "nan", "inf", "1e300"]),
@@ -159,7 +159,6 @@ const OPTIONS: [(&str, &[&str], &[&str]); 30] = [
     ("bench", &["--repeats"], &["0", "-1", "nan"]),
     ("inspect policy.kvt", &["--rules"], &["-1", "nan"]),
     ("inspect policy.kvt --svg a.svg", &["--depth"], &["-1", "nan"]),
-    ("explain policy.kvt", &[""], &["free_fraction=nan", "free_fraction=inf"]),
 ];
 
 const SIMULATE: &str = "simulate --workload chat:rate=1,n=9";

@@ -103,7 +103,7 @@ fn what_runs_print() {
     let shown = |command: &str, more: &[&str]| {
         done(folder.path(), &[&[command], &world[..], &policies[..], more].concat()).stdout
     };
-    same("simulate", &shown("simulate", &["--engine", "v0", "--seeds", "1"]));
+    same("simulate", &shown("simulate", &["--engine", "v1", "--seeds", "1"]));
     same("evaluate", &shown("evaluate", &["--engine", "v1", "--loads", "0.8,1.1", "--seeds", "1..3"]));
     same("trace-stats", &done(folder.path(), &["trace", "stats", "traffic.jsonl"]).stdout);
 }

@@ -37,10 +37,10 @@ use crate::text;
 #[command(name = "kvtide", version = handover::version(), max_term_width = 110)]
 struct Cli {
     /// Say nothing on stderr but warnings and errors.
-    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    #[arg(long, short, global = true, conflicts_with = "verbose", display_order = 900)]
     quiet: bool,
     /// Say more on stderr: what is done, with what.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 901)]
     verbose: bool,
     #[command(subcommand)]
     command: Option<Command>,
@@ -133,7 +133,7 @@ pub fn run(tensors: Option<&'static dyn Tensors>) -> ExitCode {
     let result = match asked() {
         Ok(cli) => {
             say::set_level(cli.level());
-            detail!("{}; {} threads", handover::version(), rayon::current_num_threads());
+            detail!("kvtide {}; {} threads", handover::version(), rayon::current_num_threads());
             command(cli.command, tensors)
         }
         Err(error) => usage::end(&error),

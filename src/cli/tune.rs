@@ -74,7 +74,8 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
     let spec = args.spec()?;
     let out = args.out.clone().unwrap_or_else(|| tune::folder_of(&spec));
     Outputs::new().reads_world(&spec).folder("--out", Some(out.as_path())).check()?;
-    let _lock = locked(&out)?;
+    // Where nothing is yet nobody writes, and nothing is made before all was looked at.
+    let mut lock = if folder_above(&out).is_dir() { Some(Lock::of_file(&out)?) } else { None };
     let begun = if args.resume { Some(args.resumed(&spec, &out)?) } else { None };
     let settings = begun.as_ref().map_or_else(|| args.settings(spec), |progress| Ok(progress.settings.clone()))?;
     if settings.world.trace.as_deref().is_some_and(|path| path.ends_with("-")) {
@@ -90,6 +91,11 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
         handover::hand_over()?;
     }
     let stop = stop::on_interrupt();
+    if lock.is_none() {
+        let folder = folder_above(&out);
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        lock = Some(Lock::of_file(&out)?);
+    }
     if !args.resume {
         progress.begin(&out)?;
     }
@@ -117,15 +123,13 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
     } else {
         verdict.lines.iter().try_for_each(|line| output.line(line))?;
     }
+    drop(lock);
     Ok(if verdict.worth_deploying { Exit::Done } else { Exit::GateFailed })
 }
 
-/// The right to write to `out`, by a file beside it: training locks what is in it.
-fn locked(out: &Path) -> anyhow::Result<Lock> {
-    if let Some(folder) = out.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    Ok(Lock::of_file(out)?)
+/// Where the run's folder lies, and the file that locks it: training locks what is in it.
+fn folder_above(out: &Path) -> &Path {
+    out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl TuneArgs {

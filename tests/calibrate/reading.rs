@@ -183,9 +183,9 @@ fn arguments_that_make_no_sense_are_told() {
     let folder = tempdir().unwrap();
     write_run(&folder.path().join("run"), &files(&simulated_run()));
     for (arguments, part) in [
-        (vec!["--fit-fraction", "0"], "fit fraction 0: expected a number above 0, at most 1"),
-        (vec!["--fit-fraction", "1.5"], "fit fraction 1.5"),
-        (vec!["--fit-fraction", "-1"], "fit fraction -1"),
+        (vec!["--fit-fraction", "0"], "--fit-fraction 0: expected above 0, at most 1"),
+        (vec!["--fit-fraction", "1.5"], "--fit-fraction 1.5: expected"),
+        (vec!["--fit-fraction", "-1"], "--fit-fraction -1: expected"),
         (vec!["--fit-fraction", "0.01"], "at least 10 and 5 are needed"),
         (vec!["--env", "llama-3-8b@abacus"], "unknown hardware \"abacus\""),
         (vec!["--env", "llama-3-8b@nowhere.toml"], "nowhere.toml: cannot open"),
@@ -195,7 +195,7 @@ fn arguments_that_make_no_sense_are_told() {
         (vec!["--set", "max_model_len=1000"], "the engine takes fewer than 1000"),
         (vec!["--load", "run/timeseries.csv"], "run/timeseries.csv:1: "),
         (vec!["--load", "nowhere.jsonl"], "nowhere.jsonl: cannot open"),
-        (vec!["--plot", "nowhere/plot.svg"], "nowhere/plot.svg: cannot write"),
+        (vec!["--plot", "nowhere/plot.svg"], "--plot: cannot write nowhere/plot.svg: there is no folder"),
     ] {
         let error = refused(folder.path(), &[vec!["calibrate", "--measured", "run"], arguments.clone()].concat());
         assert!(error.contains(part), "{arguments:?}: {error}");

@@ -181,7 +181,7 @@ fn a_checkpoint_becomes_a_table_that_decides_alike_everywhere() {
     let given: Vec<String> = all["features"].as_array().unwrap().iter().map(middle).collect();
     let arguments: Vec<&str> = ["explain", "policy.kvt"].into_iter().chain(given.iter().map(String::as_str)).collect();
     assert!(done(path, &arguments).stdout.contains("so: watermark "));
-    assert!(refused(path, &["explain", "policy.kvt", "freedom=1"]).contains("is no feature"));
+    assert!(refused(path, &["explain", "policy.kvt", "freedom=1"]).contains("no such feature"));
     assert!(refused(path, &["explain", "policy.kvt", "waiting=many"]).contains("is no number"));
     assert!(done(path, &["inspect", "run/checkpoint"]).stdout.contains("1536 decisions in 12 iterations"));
 
