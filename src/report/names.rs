@@ -63,7 +63,8 @@ fn forms(policy: &PolicyName) -> Vec<String> {
             let upwards = (0..told).rev().map(|first| parts[first..told].join("/"));
             forms.extend(upwards.map(|path| format!("{kind}:{}", path.strip_suffix(".kvt").unwrap_or(&path))));
         }
-        (_, Some(_)) => forms.extend(whole.split_once(',').map(|(first, _)| first.to_owned())),
+        // That there are further heads is said: their gain is not the first one's.
+        (_, Some(_)) => forms.extend(whole.split_once(',').map(|(first, _)| format!("{first},…"))),
         _ => {}
     }
     forms.push(whole.to_owned());
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn further_heads_are_left_out_while_that_leaves_names_apart() {
-        assert_eq!(short(&["fixed:0.05", "fixed:0.1,victim=most-blocks"]), ["fixed:0.05", "fixed:0.1"]);
+        assert_eq!(short(&["fixed:0.05", "fixed:0.1,victim=most-blocks"]), ["fixed:0.05", "fixed:0.1,…"]);
         let names = ["fixed:0.1,victim=most-blocks", "fixed:0.1,victim=oldest", "fixed:0.1"];
         assert_eq!(short(&names), names);
     }

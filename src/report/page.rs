@@ -45,6 +45,10 @@ pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
     let node = material.world.deployment.name();
     let names = ShortNames::of(material.comparisons);
     let sections = sections(material, close_up, &names);
+    // The tool and its subcommand.
+    let made_by = Words(
+        material.command.match_indices(' ').nth(1).map_or(&*material.command, |(end, _)| &material.command[..end]),
+    );
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -52,14 +56,14 @@ pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
-                title { (Words(traffic)) " on " (Words(&node)) ", " (material.made_on) ": kvtide evaluate" }
+                title { (Words(traffic)) " on " (Words(&node)) ", " (material.made_on) ": " (made_by) }
                 style { (PreEscaped(include_str!("page.css"))) }
             }
             "\n"
             body {
                 header {
                     h1 { (Words(traffic)) " on " (Words(&node)) }
-                    p.made { "Made on " time datetime=(material.made_on) { (material.made_on) } " by " code { "kvtide evaluate" } "." }
+                    p.made { "Made on " time datetime=(material.made_on) { (material.made_on) } " by " code { (made_by) } "." }
                     p.claim { (claim(material.comparisons, close_up, &names)) }
                     (contents(&sections))
                 }
