@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn further_heads_are_left_out_while_that_leaves_names_apart() {
         assert_eq!(short(&["fixed:0.05", "fixed:0.1,victim=most-blocks"]), ["fixed:0.05", "fixed:0.1,…"]);
-        let names = ["fixed:0.1,victim=most-blocks", "fixed:0.1,victim=oldest", "fixed:0.1"];
+        let names = ["fixed:0.1,victim=most-blocks", "fixed:0.1,victim=fewest-blocks", "fixed:0.1"];
         assert_eq!(short(&names), names);
     }
 
