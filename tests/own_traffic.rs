@@ -76,6 +76,13 @@ fn standard_input_and_output_are_files_like_others() {
     let (file, stdin) = (&lines(&file.stdout, "run")[0], &lines(&stdin.stdout, "run")[0]);
     assert_eq!((&file["hash"], &stdin["trace"]), (&stdin["hash"], &"stdin".into()));
     assert!(fed(path, &serve("-"), BURST_GPT).stderr.contains("rows skipped: 1 with 0 tokens"));
+    // Targets that are not those of --slo are said.
+    let classes = "time,prompt_tokens,output_tokens,slo_class\n1,9,9,chat\n2,9,9,batch\n3,9,9,mine\n4,9,9,\n";
+    let said = fed(path, &serve("-"), classes).stderr;
+    assert!(
+        said.contains("-: requests that name an SLO class have its targets in place of --slo's: batch, chat\n"),
+        "{said}"
+    );
 
     let cut = fed(path, &["trace", "convert", "-", "-"], "time,prompt_tokens,output_tokens\n1,1,1\n1,1");
     assert_eq!((cut.code, cut.stderr.as_str()), (2, "error: -:3: 2 columns instead of 3: `1,1`\n"));

@@ -119,6 +119,8 @@ fn what_is_not_simulated_is_refused_by_name() {
     assert!(changed("qwen3-30b-a3b", &[("is_encoder_decoder", json!(false)), ("index_topk", Value::Null)]).is_ok());
     for (changes, said) in [
         (vec![("model_type", json!("qwen3_next"))], "model_type is \"qwen3_next\": only decoders"),
+        (vec![("model_type", json!("bert"))], "model_type is \"bert\": only decoders"),
+        (vec![("model_type", json!("xlm-roberta"))], "model_type is \"xlm-roberta\": only decoders"),
         (vec![("layer_types", json!(vec!["linear_attention"; 48]))], "layer_types has \"linear_attention\""),
         (vec![("layer_types", json!(["full_attention"]))], "layer_types has 1 entries: num_hidden_layers is 48"),
         (vec![("num_attention_heads", json!(0))], "num_attention_heads is 0: expected a whole number from 1"),

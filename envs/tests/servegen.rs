@@ -273,6 +273,12 @@ fn what_is_wrong_is_said_with_file_line_and_value() {
     assert_eq!(said(1, number), format!("{place} distribution `5` is not text"));
     assert_eq!(
         read(&Vec::new()).unwrap_err(),
+        "t: a folder without ServeGen statistics (chunk-N-trace.csv and chunk-N-dataset.json): give one file, or put several \
+         together on standard input (-)"
+    );
+    let lengths_alone = vec![("chunk-9-dataset.json".into(), lengths(&[]))];
+    assert_eq!(
+        read(&lengths_alone).unwrap_err(),
         "t: no client of whom rates (chunk-N-trace.csv) and lengths (chunk-N-dataset.json) are known"
     );
 }

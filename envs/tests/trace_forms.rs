@@ -313,12 +313,12 @@ fn times_that_are_not_there_are_drawn_where_a_user_says_so() {
     );
     assert!(complaint(lens).ends_with("kvtide trace convert --arrival-rate 2 would draw arrivals, two a second"));
     assert!(
-        complaint(result).contains("--arrival-rate 4 would draw arrivals, the request_rate it was run with"),
+        complaint(result).contains("--arrival-rate 4 would draw arrivals, as many a second as its request_rate says"),
         "{}",
         complaint(result)
     );
     let served = result.replace("4.0", "\"inf\", \"completed\": 3, \"duration\": 2.0");
-    assert!(complaint(served).contains("--arrival-rate 1.500 would draw arrivals, as many as it completed a second"));
+    assert!(complaint(served).contains("--arrival-rate 1.500 would draw arrivals, as many a second as it completed"));
     let reading = Reading { arrival_rate: Some(4.0), ..Reading::default() };
     let (a, b) = (read_with(lens, &reading).unwrap(), read_with(result, &reading).unwrap());
     assert_eq!(a.0, b.0);
@@ -409,4 +409,40 @@ proptest! {
         let expected: Vec<_> = expected.into_iter().map(|(at, prompt, output)| (at - first, prompt, output)).collect();
         prop_assert_eq!(lengths(text), expected);
     }
+}
+
+#[test]
+fn files_that_were_put_together_repeat_their_header() {
+    let rows = |text: &str| lengths(format!("{text}1,374,44\n{text}\u{feff}{text}3.5,420,9\n"));
+    let expected = [(0, 374, 44), (2_500_000, 420, 9)];
+    assert_eq!(rows("timestamp,prompt_tokens,completion_tokens\n"), expected);
+    assert_eq!(rows("timestamp,\"prompt_tokens\", completion_tokens\r\n"), expected);
+    let other = "timestamp,prompt_tokens,completion_tokens\n1,2,3\ntime,prompt_tokens,completion_tokens\n2,3,4\n";
+    assert_eq!(complaint(other), "t:3: prompt_tokens `prompt_tokens` is not a whole number");
+}
+
+#[test]
+fn a_log_may_start_with_lines_that_are_no_requests() {
+    let request = r#"{"ts": 5, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}"#;
+    let started = r#"{"level": "info", "ts": 1, "msg": "listening on [::]:8080 {"}"#;
+    let (requests, reader) = read(format!("{started}\n\n{started}\n{request}\n{started}\n"));
+    assert_eq!(requests.iter().map(bare).collect::<Vec<_>>(), [(0, 3, 4)]);
+    assert_eq!((reader.format(), reader.skipped().without_lengths), (Format::ProxyLog, 3));
+    // What is below a start that says nothing is looked at as far as the start is, and no further.
+    let late = format!("{}{request}\n", format!("{started}\n").repeat(1_000));
+    assert!(complaint(late).starts_with("t:1: unknown form"));
+    // Forms that skip no rows are told by their first.
+    let canonical = format!("{started}\n{{\"arrival_us\": 0, \"prompt_tokens\": 1, \"output_tokens\": 1}}\n");
+    assert!(complaint(canonical).starts_with("t:1: unknown form"));
+}
+
+#[test]
+fn utf_16_is_named() {
+    let text = "timestamp,prompt_tokens,completion_tokens\n1,2,3\n";
+    let little = |mark: &[u8]| [mark, &text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>()].concat();
+    let big = |mark: &[u8]| [mark, &text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<u8>>()].concat();
+    for bytes in [little(b"\xff\xfe"), little(b""), big(b"\xfe\xff"), big(b"")] {
+        assert!(complaint(&bytes).starts_with("t: UTF-16, and UTF-8 is read: iconv -f UTF-16"));
+    }
+    assert!(complaint([0; 64]).starts_with("t:1: unknown form"));
 }

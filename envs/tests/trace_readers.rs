@@ -174,9 +174,13 @@ fn what_is_said_of_a_file_that_cannot_be_read() {
     assert_eq!(said, format!("{}: cannot open: No such file or directory (os error 2)", missing.display()));
     let said = trace::read_all(folder.path()).unwrap_err().to_string();
     assert!(
-        said.ends_with(": no client of whom rates (chunk-N-trace.csv) and lengths (chunk-N-dataset.json) are known"),
+        said.ends_with(": give one file, or put several together on standard input (-)")
+            && said.contains(": a folder without"),
         "{said}"
     );
+    std::fs::write(folder.path().join("chunk-0-dataset.json"), "{}").unwrap();
+    let said = trace::read_all(folder.path()).unwrap_err().to_string();
+    assert!(!said.contains(": a folder without"), "{said}");
 }
 
 #[test]

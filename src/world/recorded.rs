@@ -1,8 +1,10 @@
 //! Recorded traffic, as it is read from a file or from standard input.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvtide_envs::sched::Slo;
 use kvtide_envs::trace::{RateProfile, STDIN, ServeGen, SessionArrivals, Trace, TraceError, TraceReader};
 use kvtide_envs::workload::Workload;
 
@@ -34,7 +36,7 @@ fn read_once(path: &Path, sessions: &SessionArrivals) -> Result<Recorded, TraceE
     match Trace::open(path, sessions)? {
         Trace::Requests(mut reader) => {
             let trace = Workload::read(&mut reader)?;
-            tell(&reader);
+            tell(&reader, &trace);
             Ok(Recorded::Requests(trace))
         }
         Trace::Clients(clients) => {
@@ -49,7 +51,7 @@ fn read_once(path: &Path, sessions: &SessionArrivals) -> Result<Recorded, TraceE
 }
 
 /// Says what is not as it stands in the file.
-fn tell(reader: &TraceReader) {
+fn tell(reader: &TraceReader, trace: &Workload) {
     let (path, skipped) = (reader.path().display(), reader.skipped());
     if let Some(clock) = reader.clock() {
         detail!("{path}: {}, {}; times: {clock}", reader.format(), reader.compression());
@@ -61,5 +63,10 @@ fn tell(reader: &TraceReader) {
     }
     if reader.late_rows() > 0 {
         say!("{path}: rows that were not in order of arrival, sorted: {}", reader.late_rows());
+    }
+    let named: BTreeSet<&str> = trace.requests().iter().filter_map(|request| request.slo_class.as_deref()).collect();
+    let held: Vec<&str> = named.into_iter().filter(|class| Slo::class(class).is_some()).collect();
+    if !held.is_empty() {
+        say!("{path}: requests that name an SLO class have its targets in place of --slo's: {}", held.join(", "));
     }
 }

@@ -145,6 +145,11 @@ fn the_wrong_hardware_is_noticed() {
     let warned = |text: &str| report.warnings.iter().any(|warning| warning.contains(text));
     assert!(warned("bandwidth_efficiency ended at its bound, 1.000: is llama-3-8b@a10 what was measured?"));
     assert!(warned("output_tok_s is off by -"), "{:?}", report.warnings);
+    assert!(warned("the run names llama-3-8b@rtx-4090, and llama-3-8b@a10 is simulated"));
+    let names_another = |env| !Setup::of(&run, Some(env), &[]).unwrap().assumed.is_empty();
+    assert!(names_another("qwen2.5-7b@rtx-4090") && names_another("llama-3-8b@2xrtx-4090"));
+    // The same accelerator with other efficiencies is no other.
+    assert!(!names_another("llama-3-8b@rtx-4090-measured") && !names_another("Llama-3.1-8B@RTX-4090"));
 }
 
 #[test]

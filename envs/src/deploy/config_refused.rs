@@ -133,7 +133,8 @@ const EXPERT_KEYS: [&str; 21] = [
 
 /// Refuses a model of a kind that is not simulated, and keys that are set and not understood.
 pub(super) fn refuse_what_is_not_simulated(kind: &str, keys: &Map<String, Value>) -> Result<(), String> {
-    if REFUSED_TYPES.contains(&kind) {
+    let is_encoder = kind.contains("bert") || kind.contains("electra");
+    if REFUSED_TYPES.contains(&kind) || is_encoder {
         return Err(format!(
             "model_type is {kind:?}: only decoders with attention of their own in every layer are simulated"
         ));

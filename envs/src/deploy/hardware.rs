@@ -77,12 +77,12 @@ impl Hardware {
 
     /// The built-in profile of that name.
     pub fn named(name: &str) -> Option<Hardware> {
-        if name == MEASURED {
+        if name.eq_ignore_ascii_case(MEASURED) {
             return Some(HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
         }
-        let card = CARDS.iter().find(|card| card.name == name)?;
+        let card = CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))?;
         Some(Hardware {
-            name: name.to_owned(),
+            name: card.name.to_owned(),
             peak_flops: card.tflops * 1e12,
             peak_fp8_flops: card.fp8_tflops * 1e12,
             peak_bandwidth: card.gb_per_s * 1e9,

@@ -55,9 +55,10 @@ impl Model {
         names
     };
 
-    /// The built-in model of that name, or of one of its other names, in the weights it was published in.
+    /// The built-in model of that name, or of one of its other names, in capitals or not, in the weights it was published in.
     pub fn named(name: &str) -> Option<Model> {
-        let entry = CATALOG.iter().find(|entry| entry.name == name || entry.also.contains(&name))?;
+        let is_it = |known: &&'static str| known.eq_ignore_ascii_case(name);
+        let entry = CATALOG.iter().find(|entry| is_it(&entry.name) || entry.also.iter().any(is_it))?;
         Some(Model::of(entry.name, &entry.architecture()))
     }
 

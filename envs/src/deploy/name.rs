@@ -78,9 +78,20 @@ impl FromStr for ModelName {
             return Ok(ModelName::BuiltIn(Box::new(model)));
         }
         let is_json = Path::new(text).extension().is_some_and(|extension| extension == "json");
-        let is_path = is_json || text.contains(['/', '\\']) || [".", ".."].contains(&text);
-        if is_path { Ok(ModelName::File(text.into())) } else { Err(DeploymentError::Model(text.to_owned())) }
+        let is_path = is_json || is_with_folders(text) || [".", ".."].contains(&text);
+        if is_path {
+            return Ok(ModelName::File(text.into()));
+        }
+        // A download lies in a folder of the model's name, which is written as a path so that it stays one wherever it is read.
+        let here = Path::new(".").join(text);
+        let is_here = !text.is_empty() && here.join("config.json").is_file();
+        if is_here { Ok(ModelName::File(here)) } else { Err(DeploymentError::Model(text.to_owned())) }
     }
+}
+
+/// Whether a text can only be a path.
+fn is_with_folders(text: &str) -> bool {
+    text.contains(['/', '\\'])
 }
 
 /// Model and hardware: what follows the last `@`, because a folder may have one in its name, or the first after a model's name,
@@ -100,11 +111,13 @@ impl FromStr for DeploymentName {
         if !(1..=MAX_DEVICES).contains(&devices) {
             return Err(DeploymentError::Devices(devices));
         }
-        let hardware = if Path::new(hardware).extension().is_some_and(|extension| extension == "toml") {
-            HardwareName::File(hardware.into())
-        } else {
-            let known = Hardware::named(hardware);
-            HardwareName::BuiltIn(known.ok_or_else(|| DeploymentError::Hardware(hardware.to_owned()))?)
+        let is_toml = Path::new(hardware).extension().is_some_and(|extension| extension == "toml");
+        let hardware = match Hardware::named(hardware) {
+            Some(known) => HardwareName::BuiltIn(known),
+            None if is_toml || is_with_folders(hardware) => HardwareName::File(hardware.into()),
+            // A profile may have been written under any name.
+            None if Path::new(hardware).is_file() => HardwareName::File(Path::new(".").join(hardware)),
+            None => return Err(DeploymentError::Hardware(hardware.to_owned())),
         };
         Ok(DeploymentName { model, devices, hardware })
     }
@@ -112,7 +125,7 @@ impl FromStr for DeploymentName {
 
 /// `4xh100`, taken apart; one of it without a number.
 fn counted(hardware: &str) -> (u32, &str) {
-    match hardware.split_once('x') {
+    match hardware.split_once(['x', 'X']) {
         Some((count, name)) if !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()) => {
             (count.parse().unwrap_or(u32::MAX), name)
         }
@@ -185,6 +198,20 @@ mod tests {
     }
 
     #[test]
+    fn capitals_and_files_of_any_name_will_do() {
+        let name = |text: &str| text.parse::<DeploymentName>().map(|name| name.to_string());
+        assert_eq!(name("Qwen3-30B-A3B@2xH100").unwrap(), "qwen3-30b-a3b@2xh100");
+        assert_eq!(name("LLAMA-3.1-8B@RTX-4090-Measured").unwrap(), "llama-3-8b@rtx-4090-measured");
+        // Tests run in the folder of the crate.
+        assert_eq!(name("llama-3-8b@2xCargo.txt").unwrap_err(), DeploymentError::Hardware("Cargo.txt".into()));
+        for (text, known) in
+            [("llama-3-8b@2x./kept/mine", "llama-3-8b@2x./kept/mine"), ("phi-4@Cargo.toml", "phi-4@Cargo.toml")]
+        {
+            assert_eq!(name(text).unwrap(), known);
+        }
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let error = |text: &str| text.parse::<Deployment>().unwrap_err().to_string();
         assert!(error("llama-3-8b").contains("MODEL@HARDWARE"));
@@ -203,7 +230,7 @@ mod tests {
             assert_eq!((&name.model, name.devices), (&ModelName::File(path.into()), 4));
             assert_eq!(name.to_string().parse(), Ok(name));
         }
-        assert!(!is_file("llama-3-8b") && !is_file("mine"));
+        assert!(!is_file("llama-3-8b") && !is_file("mine") && !is_file("src") && !is_file(""));
         let profile: DeploymentName = "llama-3-8b@a@b.toml".parse().unwrap();
         assert_eq!(profile.hardware, HardwareName::File("a@b.toml".into()));
         let moved = "a/config.json@h100".parse::<DeploymentName>().unwrap().relative_to(Path::new("folder")).unwrap();

@@ -225,13 +225,13 @@ fn no_times(request_rate: &Value, completed: Option<u64>, duration: Option<f64>)
     let served = completed.zip(duration).map(|(completed, duration)| completed as f64 / duration);
     let served = served.filter(|rate| rate.is_finite() && *rate > 0.0);
     let (rate, whence) = match (asked, served) {
-        (Some(rate), _) => (format!("{rate}"), ", the request_rate it was run with"),
-        (None, Some(rate)) => (format!("{rate:.3}"), ", as many as it completed"),
-        (None, None) => ("2".to_owned(), ""),
+        (Some(rate), _) => (format!("{rate}"), "as many a second as its request_rate says"),
+        (None, Some(rate)) => (format!("{rate:.3}"), "as many a second as it completed"),
+        (None, None) => ("2".to_owned(), "two a second"),
     };
     Fault::Row(format!(
         "no start_times, which newer releases of vLLM write: when requests were sent is not known; kvtide trace convert \
-         --arrival-rate {rate} would draw arrivals{whence} a second"
+         --arrival-rate {rate} would draw arrivals, {whence}"
     ))
 }
 

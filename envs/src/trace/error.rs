@@ -84,6 +84,12 @@ pub enum Fault {
     /// A second file of one kind and client.
     #[error("a second file of that kind for client {0}: give one folder of clients at a time")]
     ChunkTwice(u64),
+    /// A folder of anything but statistics.
+    #[error(
+        "a folder without ServeGen statistics (chunk-N-trace.csv and chunk-N-dataset.json): give one file, or put several together \
+         on standard input (-)"
+    )]
+    Folder,
     /// Statistics of nobody.
     #[error("no client of whom rates (chunk-N-trace.csv) and lengths (chunk-N-dataset.json) are known")]
     NoClients,
@@ -152,6 +158,9 @@ pub enum Fault {
         /// How long that is.
         second_len: usize,
     },
+    /// Text of two bytes a letter, as some programs on Windows write it.
+    #[error("UTF-16, and UTF-8 is read: iconv -f UTF-16 -t UTF-8 would do (without a byte-order mark: -f UTF-16LE)")]
+    Utf16,
     /// Bytes that are not text.
     #[error("not UTF-8: `{0}`")]
     NotText(String),

@@ -298,11 +298,15 @@ fn is_json(text: &str) -> bool {
 
 /// The form of a file.
 pub(super) fn recognise(start: &Start, opened: &Opened) -> Result<&'static Form, TraceError> {
-    if let Some(form) = FORMS.iter().find(|form| (form.recognise)(start)) {
+    let wrong = |line, fault| TraceError { line, ..TraceError::of_file(&opened.path, fault) };
+    if is_utf16(&opened.start) {
+        return Err(wrong(None, Fault::Utf16));
+    }
+    let text = opened.text();
+    let form = FORMS.iter().find(|form| (form.recognise)(start));
+    if let Some(form) = form.or_else(|| recognise_below(start, &text)) {
         return Ok(form);
     }
-    let wrong = |line, fault| TraceError { line, ..TraceError::of_file(&opened.path, fault) };
-    let text = opened.text();
     if text.is_empty() || text.trim_end() == "[]" {
         return Err(wrong(None, Fault::Empty));
     }
@@ -317,6 +321,31 @@ pub(super) fn recognise(start: &Start, opened: &Opened) -> Result<&'static Form,
         return Err(wrong(line, Fault::NotText(excerpt(first))));
     }
     Err(wrong(line, unknown(start, first)))
+}
+
+/// The form of a log whose first lines are no requests but JSON as well, such as what a server says when it starts: the first
+/// object that is recognised decides. Only of forms whose rows without lengths are skipped and counted.
+fn recognise_below(start: &Start, text: &str) -> Option<&'static Form> {
+    if start.keys().is_empty() || start.layout() != Layout::Lines {
+        return None;
+    }
+    let skips = |form: &&Form| [Format::ProxyLog, Format::Objects].contains(&form.format);
+    // A line that is cut off by the end of what was looked at ends in no newline.
+    let whole = text.split_inclusive('\n').filter(|line| line.starts_with('{') && line.ends_with('\n'));
+    whole.skip(1).find_map(|line| {
+        let shape = Shape::Objects { keys: items::keys(line), layout: Layout::Lines };
+        let start = Start { bytes: Vec::new(), shape };
+        FORMS.iter().find(|form| (form.recognise)(&start)).filter(skips)
+    })
+}
+
+/// Whether bytes are text of two bytes a letter, by its byte-order mark or because every other byte is 0.
+fn is_utf16(bytes: &[u8]) -> bool {
+    match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => true,
+        [a, 0, b, 0, ..] | [0, a, 0, b, ..] => [a, b].iter().all(|byte| **byte != 0 && byte.is_ascii()),
+        _ => false,
+    }
 }
 
 /// What an unknown file is nearest to, and what it lacks.

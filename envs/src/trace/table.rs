@@ -72,6 +72,13 @@ impl Table {
         })
     }
 
+    /// Whether the record that was just read is the header once more.
+    fn is_header(&self) -> bool {
+        let cells = self.records.record.cells().map(|cell| std::str::from_utf8(cell).unwrap_or_default().trim());
+        self.records.record.len() == self.header.len()
+            && cells.zip(&self.header).all(|(cell, name)| cell.trim_start_matches('\u{feff}') == name)
+    }
+
     /// The request of the record that was just read.
     fn request(&mut self) -> Result<Option<Row>, Fault> {
         let Table { records, header, columns, entries } = self;
@@ -118,6 +125,10 @@ impl Table {
 impl RowSource for Table {
     fn next_row(&mut self) -> Result<Option<Row>, TraceError> {
         while self.records.read()? {
+            // Files that were put together, each with its header.
+            if self.is_header() {
+                continue;
+            }
             if let Some(row) = self.request().map_err(|fault| self.records.error(fault))? {
                 return Ok(Some(row));
             }

@@ -20,7 +20,7 @@ mod seen;
 mod serve;
 mod text;
 
-use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Setting};
+use kvtide_envs::deploy::{DeadEnds, Deployment, EngineKind, Hardware, Model, Setting};
 
 pub use account::RunAccount;
 pub use compare::{Curves, Pair, PairedPercentiles, RunErrors, RunPart, Stalls};
@@ -58,9 +58,11 @@ impl Setup {
     /// # Errors
     /// The model or hardware is not known, or a setting is out of range.
     pub fn of(run: &MeasuredRun, env: Option<&str>, overrides: &[Setting]) -> Result<Setup, CalibrateError> {
+        let named = run.engine.env();
+        let other = env.zip(named.as_deref()).and_then(|(env, named)| another(env, named));
         let env = match env {
             Some(env) => env.to_owned(),
-            None => run.engine.env().ok_or_else(|| CalibrateError::NoEnv {
+            None => named.ok_or_else(|| CalibrateError::NoEnv {
                 model: run.engine.model.clone(),
                 device: run.engine.device.clone(),
             })?,
@@ -77,9 +79,28 @@ impl Setup {
         if replicas > 1 && deployment.model.structure.experts.is_some() {
             return Err(CalibrateError::SharedExperts { model: deployment.model.name, replicas });
         }
-        let assumed = run.engine.assumed(&engine, &deployment, overrides);
+        let mut assumed = run.engine.assumed(&engine, &deployment, overrides);
+        assumed.splice(0..0, other);
         Ok(Setup { deployment, engine, replicas, assumed })
     }
+}
+
+/// What is to be said where `env` is another model or accelerator than the run names itself: a fit makes up for the difference as
+/// well as it can, and its constants mean nothing then.
+fn another(env: &str, named: &str) -> Option<String> {
+    let (given, run) = (Deployment::load(env).ok()?, Deployment::load(named).ok()?);
+    let model = |deployment: &Deployment| {
+        let Model { num_layers, hidden_size, num_heads, .. } = deployment.model;
+        (num_layers, hidden_size, num_heads)
+    };
+    // A profile keeps the peaks of the accelerator it was fitted on.
+    let card = |deployment: &Deployment| {
+        let Hardware { peak_flops, peak_bandwidth, .. } = deployment.hardware;
+        (peak_flops, peak_bandwidth, deployment.devices)
+    };
+    let is_other = model(&given) != model(&run) || card(&given) != card(&run);
+    is_other
+        .then(|| format!("the run names {named}, and {env} is simulated: what is fitted makes up for the difference"))
 }
 
 /// Fits `setup` to the first `fraction` of `run`'s time, and serves the whole run with and without the fit. `watch` is

@@ -191,6 +191,7 @@ impl ClientsRead {
 
     fn finish(mut self, path: &Path, compression: Compression) -> Result<ServeGen, TraceError> {
         let mut left_out = LeftOut::default();
+        let is_empty = self.rates.is_empty() && self.periods.is_empty();
         let mut clients = Vec::new();
         for (number, rows) in self.rates {
             let periods = self.periods.remove(&number).unwrap_or_default();
@@ -201,7 +202,8 @@ impl ClientsRead {
         }
         left_out.clients += self.periods.len() as u64;
         if clients.is_empty() {
-            return Err(TraceError::of_file(path, Fault::NoClients));
+            let fault = if path.is_dir() && is_empty { Fault::Folder } else { Fault::NoClients };
+            return Err(TraceError::of_file(path, fault));
         }
         Ok(ServeGen { path: path.to_path_buf(), compression, clients, left_out })
     }
