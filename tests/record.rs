@@ -1,5 +1,6 @@
 //! `kvtide record` against a server that shows counters as vLLM does.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -33,14 +34,16 @@ fn text(ended: u64, here: u64) -> String {
         "# HELP vllm:request_success_total Count of requests.\n# TYPE vllm:request_success_total counter\n".to_owned();
     for (engine, ended, here) in [(0, ended / 2, here), (1, ended - ended / 2, 0)] {
         let labels = format!("engine=\"{engine}\",model_name=\"meta-llama/Meta-Llama-3-8B\"");
-        text += &format!(
+        let _ = write!(
+            text,
             "vllm:num_requests_running{{{labels}}} {here}.0\nvllm:num_requests_waiting{{{labels}}} 0.0\n\
              vllm:request_success_total{{{labels},finished_reason=\"stop\"}} {ended}.0\n\
              vllm:request_success_total{{{labels},finished_reason=\"abort\"}} 0.0\n\
              vllm:time_to_first_token_seconds_sum{{{labels}}} NaN\n"
         );
         for (name, tokens, le) in [("prompt", 80, 100), ("generation", 300, 500)] {
-            text += &format!(
+            let _ = write!(
+                text,
                 "vllm:request_{name}_tokens_bucket{{{labels},le=\"50.0\"}} 0.0\n\
                  vllm:request_{name}_tokens_bucket{{{labels},le=\"{le}.0\"}} {ended}.0\n\
                  vllm:request_{name}_tokens_bucket{{{labels},le=\"+Inf\"}} {ended}.0\n\

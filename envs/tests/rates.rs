@@ -35,7 +35,7 @@ fn read(lines: &[String]) -> Result<RateProfile, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prod.profile.jsonl");
     fs::write(&path, lines.join("\n") + "\n").unwrap();
-    match Trace::open(&path, &SessionArrivals::default()) {
+    match Trace::open(&path, SessionArrivals::default()) {
         Ok(Trace::Profile(profile)) => {
             let said = TraceReader::open(&path).err().unwrap().to_string();
             assert!(said.contains("holds rates and lengths over time, not requests"), "{said}");

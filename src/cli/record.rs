@@ -31,7 +31,7 @@ pub(super) struct RecordArgs {
     /// Go on in --out if it is there; the time in between is left out.
     #[arg(long)]
     resume: bool,
-    /// Only counters with this label, where a server has several: model_name=NAME, engine=0. Repeatable.
+    /// Only counters with this label, where a server has several: `model_name=NAME`, `engine=0`. Repeatable.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
 }

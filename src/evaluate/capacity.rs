@@ -131,15 +131,14 @@ pub fn bisect_capacities(
     let budget = Budget::new(watch, LOOKS * draws * runs);
     for comparison in comparisons {
         let Some(policy) = matrix.policies.iter().find(|(name, _)| *name == comparison.policy) else { continue };
-        let capacity = match kept.capacity(&policy.0) {
-            Some((load, bound)) => Capacity::bisected(load, bound),
-            None => {
-                let Some(found) = bisect_capacity(world, matrix, policy, &budget, stop)? else { return Ok(false) };
-                if let Some(file) = &mut file {
-                    file.capacity(&policy.0, found.load, found.bound)?;
-                }
-                found
+        let capacity = if let Some((load, bound)) = kept.capacity(&policy.0) {
+            Capacity::bisected(load, bound)
+        } else {
+            let Some(found) = bisect_capacity(world, matrix, policy, &budget, stop)? else { return Ok(false) };
+            if let Some(file) = &mut file {
+                file.capacity(&policy.0, found.load, found.bound)?;
             }
+            found
         };
         let offered_rps = comparison.rate_of_load().map(|rate| rate * capacity.load);
         comparison.capacity = Some(Capacity { offered_rps, ..capacity });

@@ -228,6 +228,8 @@ fn bound(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     /// vLLM's text of so many ended requests, half of whose prompts have at most 100 tokens, and so many here.
@@ -241,7 +243,8 @@ mod tests {
             ended - half
         );
         for name in ["prompt", "generation"] {
-            text += &format!(
+            let _ = write!(
+                text,
                 "vllm:request_{name}_tokens_bucket{{{labels},le=\"100.0\"}} {half}\n\
                  vllm:request_{name}_tokens_bucket{{{labels},le=\"200.0\"}} {ended}\n\
                  vllm:request_{name}_tokens_bucket{{{labels},le=\"+Inf\"}} {ended}\n\

@@ -29,7 +29,7 @@ impl Sample<'_> {
 }
 
 /// The samples of names that are `wanted`, and how many lines of these made no sense.
-pub(super) fn parse<'a>(text: &'a str, wanted: impl Fn(&str) -> bool) -> (Vec<Sample<'a>>, u64) {
+pub(super) fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> (Vec<Sample<'_>>, u64) {
     let (mut samples, mut skipped) = (Vec::new(), 0);
     for line in text.lines().map(str::trim) {
         let name = line.split(['{', ' ', '\t']).next().unwrap_or_default();
@@ -74,10 +74,9 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     for (index, character) in body.char_indices() {
         match (is_escaped, character) {
             (true, 'n') => value.push('\n'),
-            (true, other) => value.push(other),
             (false, '\\') => {}
             (false, '"') => return Some((value, &body[index + 1..])),
-            (false, other) => value.push(other),
+            (_, other) => value.push(other),
         }
         is_escaped = !is_escaped && character == '\\';
     }

@@ -26,7 +26,7 @@ pub(super) fn profile(opened: Opened) -> Result<RateProfile, TraceError> {
     let header = header(&line).map_err(|fault| source.error(fault))?;
     let mut reading = Reading::default();
     while source.next_line(&mut line)? {
-        row(&line).and_then(|row| reading.take(row)).map_err(|fault| source.error(fault))?;
+        row(&line).and_then(|row| reading.take(&row)).map_err(|fault| source.error(fault))?;
     }
     let (windows, periods, totals) = reading.finish().map_err(|fault| source.file_error(fault))?;
     Ok(RateProfile { path, compression, header, windows, periods, totals })
@@ -96,7 +96,7 @@ struct Period {
 }
 
 impl Reading {
-    fn take(&mut self, row: Row) -> Result<(), Fault> {
+    fn take(&mut self, row: &Row) -> Result<(), Fault> {
         let before_s = self.last_end_s.unwrap_or(row.start_s);
         if row.start_s < before_s - OVERLAP_S {
             let reason = format!("starts at {} s, before the end of the row above ({before_s} s)", row.start_s);
@@ -120,7 +120,7 @@ impl Reading {
             self.periods.push(Period::default());
         }
         let period = self.periods.len() - 1;
-        self.periods[period].add(&row);
+        self.periods[period].add(row);
         self.windows.push(Window { start, end, requests: row.requests, period });
         Ok(())
     }
