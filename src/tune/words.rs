@@ -43,8 +43,7 @@ pub(super) fn lines(verdict: &Verdict, place: &Place<'_>) -> Vec<String> {
 fn answer(verdict: &Verdict) -> String {
     let margin = verdict.margin * 100.0;
     let over = &verdict.versus;
-    let change =
-        verdict.gain.as_ref().map_or_else(|| format!("It gains nothing over {over}"), |gain| change(gain, over));
+    let change = verdict.gain.as_ref().map_or_else(|| format!("gains nothing over {over}"), |gain| change(gain, over));
     let as_recorded = verdict.as_recorded.map_or_else(String::new, |gain| {
         format!("; {} at load 1, the traffic as it was recorded", signed_points(gain))
     });
@@ -54,7 +53,7 @@ fn answer(verdict: &Verdict) -> String {
     match verdict.reason {
         Reason::Gains => {
             format!(
-                "YES. {change}, all loads together{as_recorded}; least at one load: {worst}, where -{margin:.0} is allowed"
+                "YES. It {change}, all loads together{as_recorded}; least at one load: {worst}, where -{margin:.0} is allowed"
             )
         }
         Reason::NoGain => {
@@ -62,15 +61,17 @@ fn answer(verdict: &Verdict) -> String {
                 Some(high) if high < 0.0 => "beyond chance",
                 _ => "not beyond chance",
             };
-            format!("NO. {change}, all loads together, {but}{as_recorded}")
+            format!("NO. It {change}, all loads together, {but}{as_recorded}")
         }
         Reason::LosesAtALoad => {
             format!(
-                "NO. {change}, all loads together, but loses more than {margin:.0} point at one: {worst}{as_recorded}"
+                "NO. It {change}, all loads together, but loses more than {margin:.0} point at one: {worst}{as_recorded}"
             )
         }
         Reason::TooLittle => {
-            format!("NO. {change}, all loads together, and there is too little unseen traffic to tell that from chance")
+            format!(
+                "NO. It {change}, all loads together, and there is too little unseen traffic to tell that from chance"
+            )
         }
         Reason::Idle => {
             let from = match verdict.range.at_one {
@@ -79,17 +80,17 @@ fn answer(verdict: &Verdict) -> String {
                 ),
                 _ => ": one node serves it with ease, even at its peak".to_owned(),
             };
-            format!("NO. At the recorded load there is nothing to gain{from} ({change}, all loads together)")
+            format!("NO. At the recorded load there is nothing to gain{from} (it {change}, all loads together)")
         }
     }
 }
 
-/// What becomes of attainment: `It gains +1.2 points [+0.3, +2.0] over default`.
+/// What becomes of attainment: `gains +1.2 points [+0.3, +2.0] over default`.
 fn change(gain: &Interval, versus: &PolicyName) -> String {
     let bounds = gain.low.zip(gain.high);
     let bounds = bounds.map_or_else(String::new, |(low, high)| format!(" [{:+.1}, {:+.1}]", low * 100.0, high * 100.0));
     let (verb, than) = if gain.mean < 0.0 { ("loses", "against") } else { ("gains", "over") };
-    format!("It {verb} {}{bounds} {than} {versus}", signed_points(gain.mean))
+    format!("{verb} {}{bounds} {than} {versus}", signed_points(gain.mean))
 }
 
 /// A difference of attainment.
