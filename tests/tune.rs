@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide::distil::DaggerReport;
@@ -42,9 +44,13 @@ fn traffic_becomes_a_table_and_a_verdict_in_five_lines() {
         serde_json::from_str(&fs::read_to_string(path.join("out/verdict.json")).unwrap()).unwrap();
     assert_eq!(verdict["worth_deploying"], code == 0);
     assert_eq!(verdict["lines"][0], said[0]);
+    // The page says what began the run, however it was gone on with.
+    let page = || fs::read(path.join("out/report.html")).unwrap();
+    let first = page();
     // What is done is not done again, and not as something else.
     let again = kvtide(path, &["tune", "--resume", "--out", "out", "--json"]);
     assert_eq!((again.code, &lines(&again.stdout, "verdict")[0]), (code, &verdict));
+    assert!(page() == first, "the page is another");
     let other = refused(path, &["tune", "--resume", "--out", "out", "--seed", "2"]);
     assert!(other.contains("begun with another --seed"), "{other}");
     // The experiment is whole: what trains it again gets as far as to see that it is there already.
@@ -76,6 +82,68 @@ fn what_cannot_be_tuned_is_refused_before_anything_is_written() {
         assert!(error.contains("no folder of kvtide tune"), "{error}");
         assert_eq!(fs::read_to_string(path.join(file).join(file)).unwrap(), "{}");
     }
+}
+
+#[test]
+fn what_the_run_would_take_away_before_it_reads_it_is_refused() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let traffic = ["--workload", "uniform:rate=6,duration=90,in=150,out=60,spread=0.5"];
+    tune(path, &[&traffic[..], &["--out", "out"]].concat());
+    let left = || fs::read(path.join("out/policy.kvt")).unwrap();
+    let before = left();
+    symlink(path.join("out"), path.join("again")).unwrap();
+    for policy in ["table:out/policy.kvt", "table:./out/../again/policy.kvt", "checkpoint:out/policy"] {
+        for out in ["out", "again"] {
+            let error = refused(path, &[&["tune"], &traffic[..], &["--out", out, "--versus", policy], &SMALL].concat());
+            assert!(error.contains("--versus") && error.contains("takes that away before it begins"), "{error}");
+        }
+    }
+    assert_eq!(left(), before);
+    let missing = ["--out", "new", "--versus", "table:no.kvt"];
+    let error = refused(path, &[&["tune"], &traffic[..], &missing, &SMALL].concat());
+    assert!(error.contains("no.kvt") && !path.join("new").exists(), "{error}");
+    // Judged against a table that is found from anywhere.
+    fs::rename(path.join("out/policy.kvt"), path.join("today.kvt")).unwrap();
+    let (code, ..) = tune(path, &[&traffic[..], &["--out", "new", "--versus", "table:today.kvt"]].concat());
+    fs::create_dir(path.join("elsewhere")).unwrap();
+    let resumed = kvtide(&path.join("elsewhere"), &["tune", "--resume", "--out", "../new"]);
+    assert_eq!(resumed.code, code, "{}", resumed.stderr);
+    let error = refused(path, &["tune", "--resume", "--out", "new", "--versus", "table:out/policy.kvt"]);
+    assert!(error.contains("begun with another --versus"), "{error}");
+}
+
+#[test]
+fn traffic_that_cannot_be_read_or_drawn_again_is_refused_before_the_work() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    for counted in [&["chat:rate=5,n=800"][..], &["chat:rate=5,n=800", "--clients", "40"]] {
+        let error = refused(path, &[&["tune", "--workload"], counted].concat());
+        assert!(error.contains("give duration= instead of n="), "{error}");
+    }
+    for once in ["/dev/stdin", "/dev/null", "-"] {
+        let error = refused(path, &["tune", once, "--method", "ppo"]);
+        assert!(error.contains("traffic is read more than once, and ") && error.contains("give a file"), "{error}");
+    }
+    // Every prompt is longer than the pool.
+    let row = |n: usize| format!("{n},60000,10\n");
+    let rows: String = (0..200).map(row).collect();
+    fs::write(path.join("long.csv"), format!("arrival_s,prompt_tokens,output_tokens\n{rows}")).unwrap();
+    let error = refused(path, &["tune", "long.csv", "--effort", "smoke"]);
+    assert!(error.contains("completed none of") && error.contains("the smallest has 60010 tokens"), "{error}");
+}
+
+#[test]
+fn a_no_is_a_no_though_nobody_reads_it() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let workload = ["--workload", "uniform:rate=6,duration=90,in=150,out=60,spread=0.5", "--out", "out"];
+    let (code, ..) = tune(path, &workload);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut again = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    let ended = again.args(["tune", "--resume", "--out", "out"]).current_dir(path).stdout(writer).status().unwrap();
+    assert_eq!((code, ended.code()), (1, Some(1)));
 }
 
 /// A trace of requests at these moments, in milliseconds, and the world it is served in.
@@ -188,13 +256,13 @@ fn run(world: &WorldSpec, out: &Path, resume: bool, at: Option<(Step, usize)>) -
     let progress = if resume {
         tune::resumed(out).unwrap()
     } else {
-        let progress = tune::begin(settings, &resolved, out).unwrap();
+        let progress = tune::begin(settings, &resolved, out, "kvtide tune").unwrap();
         progress.begin(out).unwrap();
         progress
     };
     let stop = AtomicBool::new(false);
     let stopper = Stopper { stop: &stop, at, step: Cell::new(None) };
-    let tuning = Tuning { world: &resolved, out, command: "", tensors: None, listener: &stopper, stop: &stop };
+    let tuning = Tuning { world: &resolved, out, tensors: None, listener: &stopper, stop: &stop };
     tuning.run(progress).unwrap().is_some()
 }
 
@@ -226,7 +294,7 @@ fn a_run_stopped_anywhere_goes_on_to_the_same_bytes() {
     for (index, at) in stops.into_iter().enumerate() {
         assert!(!run(&world, &out, index > 0, Some(at)), "{at:?} did not stop it");
         let settings = tune::resumed(&out).unwrap().settings;
-        let unfinished = tune::begin(settings, &world.world().unwrap(), &out).unwrap_err();
+        let unfinished = tune::begin(settings, &world.world().unwrap(), &out, "").unwrap_err();
         assert!(unfinished.to_string().contains("go on with --resume"), "{unfinished}");
     }
     assert!(run(&world, &out, true, None));

@@ -115,15 +115,16 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         report::write(path, &material)?;
         say!("the report is in {}", path.display());
     }
-    shown.end()?;
+    let told = shown.end();
     if !is_whole {
+        told?;
         say!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
         if let Some(path) = &args.out {
             say!("{} runs are kept in {}; the same command with --resume goes on", rows.len(), path.display());
         }
         return Ok(Exit::Interrupted);
     }
-    check_served(world, matrix, &rows)
+    super::judged(told, check_served(world, matrix, &rows)?)
 }
 
 /// What is read, and what is written.

@@ -129,8 +129,7 @@ fn export(
     let unfit = export::unfit(chosen.deployed.bytes(), &host, world.node.engine.enable_prefix_caching);
     if let Some(reason) = unfit.or_else(|| gate.refusal(&chosen.student.fidelity, &loss)) {
         say!("refused: {reason}; nothing is written to {}", args.out.display());
-        Output::new().text(&sizes)?;
-        return Ok(Exit::GateFailed);
+        return super::judged(Output::new().text(&sizes), Exit::GateFailed);
     }
     let provenance = taught.provenance.judged(&host, &loss, trial.traffic());
     export::write(&chosen.student, &provenance, &args.out, args.rust.as_deref())?;

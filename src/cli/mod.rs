@@ -196,6 +196,15 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
     }
 }
 
+/// What a check came to, also where nobody read to the end what was told of it: that somebody stopped reading does not make a no
+/// a yes.
+fn judged(told: anyhow::Result<()>, exit: Exit) -> anyhow::Result<Exit> {
+    match told {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(exit),
+    }
+}
+
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -38,15 +38,22 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
             let report = report?;
             agree += usize::from(report.divergence.is_none());
             steps += report.steps;
-            if args.json { output.json("replay", &report)? } else { output.line(&render(&report))? }
+            let told = if args.json { output.json("replay", &report) } else { output.line(&render(&report)) };
+            // Who has seen enough shall still be told by the exit code that one did not agree.
+            if let Err(error) = told {
+                return super::judged(
+                    Err(error),
+                    if report.divergence.is_none() { Exit::Done } else { Exit::GateFailed },
+                );
+            }
         }
     }
-    if args.json {
-        output.json("summary", &ReplaySummary { runs: logs.len(), agree, steps })?;
+    let told = if args.json {
+        output.json("summary", &ReplaySummary { runs: logs.len(), agree, steps })
     } else {
-        output.line(&format!("{agree} of {} agree ({steps} steps)", logs.len()))?;
-    }
-    Ok(if agree == logs.len() { Exit::Done } else { Exit::GateFailed })
+        output.line(&format!("{agree} of {} agree ({steps} steps)", logs.len()))
+    };
+    super::judged(told, if agree == logs.len() { Exit::Done } else { Exit::GateFailed })
 }
 
 fn render(report: &RunReport) -> String {

@@ -8,7 +8,7 @@ use kvtide_envs::metrics::{Percentiles, Summary};
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
 use super::output::Output;
 use super::progress::Runs;
-use super::{Exit, stop};
+use super::{Exit, judged, stop};
 use crate::evaluate::{Matrix, RunRow, doubts, rps, run_matrix};
 use crate::policy::PolicySpec;
 use crate::text::{self, Column, TextTable, printable, wrapped};
@@ -63,12 +63,12 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     bar.finish();
-    written?;
     let cells = cells?;
     if cells < matrix.cells() {
+        written?;
         return Ok(Exit::Interrupted);
     }
-    check_served(&world, &matrix, &all)
+    judged(written, check_served(&world, &matrix, &all)?)
 }
 
 /// Several seeds of traffic that does not depend on the seed would be one run counted several times.

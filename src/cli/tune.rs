@@ -13,14 +13,14 @@ use super::export::tell;
 use super::output::Output;
 use super::outputs::Outputs;
 use super::talk::Talk;
-use super::{Exit, handover, stop};
+use super::{Exit, handover, judged, stop};
 use crate::agent::Tensors;
 use crate::distil::DaggerReport;
 use crate::evaluate::Watch;
 use crate::experiment::Method;
 use crate::policy::PolicySpec;
 use crate::train::{self, BestConstant};
-use crate::tune::{self, Effort, Listener, Progress, Settings, Step, TuneError, Tuning};
+use crate::tune::{self, Effort, Listener, Progress, Settings, Step, TuneError, Tuning, Verdict};
 use crate::world::WorldSpec;
 
 #[derive(Debug, Args)]
@@ -78,13 +78,11 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
     let mut lock = if folder_above(&out).is_dir() { Some(Lock::of_file(&out)?) } else { None };
     let begun = if args.resume { Some(args.resumed(&spec, &out)?) } else { None };
     let settings = begun.as_ref().map_or_else(|| args.settings(spec), |progress| Ok(progress.settings.clone()))?;
-    if settings.world.trace.as_deref().is_some_and(|path| path.ends_with("-")) {
-        bail!(TuneError::Stdin);
-    }
+    tune::check_file(&settings.world)?;
     let world = settings.world.world()?;
     let progress = match begun {
         Some(progress) => progress,
-        None => tune::begin(settings.clone(), &world, &out)?,
+        None => tune::begin(settings.clone(), &world, &out, &command_line())?,
     };
     // Before an earlier run's results go, in case it cannot; and before Ctrl-C is listened to, which it would forget.
     if settings.method == Method::Ppo && tensors.is_none() {
@@ -110,21 +108,23 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
         node.slo
     );
     say!("   {}", progress.cut);
-    let command = command_line();
-    let tuning = Tuning { world: &world, out: &out, command: &command, tensors, listener: &Steps, stop };
+    let tuning = Tuning { world: &world, out: &out, tensors, listener: &Steps, stop };
     let Some(verdict) = tuning.run(progress)? else {
         say!("interrupted; go on with: kvtide tune --resume --out {}", out.display());
         return Ok(Exit::Interrupted);
     };
     say!("kept in {}: policy.kvt, verdict.json, report.html, results.jsonl, experiment.toml", out.display());
-    let mut output = Output::new();
-    if args.json {
-        output.json("verdict", &verdict)?;
-    } else {
-        verdict.lines.iter().try_for_each(|line| output.line(line))?;
-    }
+    let told = tell_verdict(&verdict, args.json);
     drop(lock);
-    Ok(if verdict.worth_deploying { Exit::Done } else { Exit::GateFailed })
+    judged(told, if verdict.worth_deploying { Exit::Done } else { Exit::GateFailed })
+}
+
+fn tell_verdict(verdict: &Verdict, is_json: bool) -> anyhow::Result<()> {
+    let mut output = Output::new();
+    if is_json {
+        return output.json("verdict", verdict);
+    }
+    verdict.lines.iter().try_for_each(|line| output.line(line))
 }
 
 /// Where the run's folder lies, and the file that locks it: training locks what is in it.
@@ -144,8 +144,7 @@ impl TuneArgs {
     }
 
     fn settings(&self, world: WorldSpec) -> anyhow::Result<Settings> {
-        let versus = self.versus.clone().unwrap_or(PolicySpec::Default);
-        tune::check_today(&versus)?;
+        let versus = self.versus()?.unwrap_or(PolicySpec::Default);
         Ok(Settings {
             effort: self.effort.unwrap_or_default(),
             seed: self.seed.unwrap_or(1),
@@ -154,6 +153,12 @@ impl TuneArgs {
             versus,
             world,
         })
+    }
+
+    /// What runs today, with a path that leads there from anywhere.
+    fn versus(&self) -> anyhow::Result<Option<PolicySpec>> {
+        let here = env::current_dir().context("cannot find the current folder")?;
+        Ok(self.versus.clone().map(|versus| versus.relative_to(&here)))
     }
 
     /// The run in `out`, if what is given does not contradict it.
@@ -166,7 +171,7 @@ impl TuneArgs {
             (self.seed.is_some_and(|seed| seed != begun.seed), "--seed"),
             (self.method.is_some_and(|method| method != begun.method), "--method"),
             (self.profile.is_some() && self.profile != begun.profile, "--profile"),
-            (self.versus.as_ref().is_some_and(|versus| *versus != begun.versus), "--versus"),
+            (self.versus()?.is_some_and(|versus| versus != begun.versus), "--versus"),
         ];
         if let Some((_, what)) = differs.into_iter().find(|(differs, _)| *differs) {
             bail!(TuneError::OtherSettings { path: out.to_owned(), what });

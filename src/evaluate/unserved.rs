@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kvtide_envs::trace::Request;
-use kvtide_envs::workload::WorkloadError;
+use kvtide_envs::workload::{Workload, WorkloadError};
 
 use super::matrix::{Matrix, window_name};
 use super::row::RunRow;
@@ -39,19 +39,27 @@ pub fn unserved(world: &World, matrix: &Matrix, rows: &[RunRow]) -> Result<Vec<U
         for row in own() {
             let window = matrix.windows.iter().copied().find(|window| window_name(*window) == row.window).flatten();
             let drawn = world.draw(&Draw { window, load: row.load, seed: row.seed })?;
-            smallest = drawn.requests().iter().map(tokens).fold(smallest, u64::min);
+            smallest = smallest.min(Unserved::smallest(&drawn));
         }
-        let engine = &world.node.engine;
-        found.push(Unserved {
-            policy: policy.clone(),
-            requests,
-            rejected: sum(|row| row.summary.rejected),
-            smallest,
-            max_model_len: engine.max_model_len.into(),
-            pool: u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size),
-        });
+        let rejected = sum(|row| row.summary.rejected);
+        found.push(Unserved::of(world, policy.clone(), (requests, rejected), smallest));
     }
     Ok(found)
+}
+
+impl Unserved {
+    /// A policy that completed none of so many requests in `world`, of which so many were rejected and the smallest is of so many
+    /// tokens.
+    pub fn of(world: &World, policy: PolicyName, (requests, rejected): (u64, u64), smallest: u64) -> Unserved {
+        let engine = &world.node.engine;
+        let pool = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
+        Unserved { policy, requests, rejected, smallest, max_model_len: engine.max_model_len.into(), pool }
+    }
+
+    /// Tokens of the smallest request of `drawn`, prompt and answer.
+    pub fn smallest(drawn: &Workload) -> u64 {
+        drawn.requests().iter().map(tokens).fold(u64::MAX, u64::min)
+    }
 }
 
 fn tokens(request: &Request) -> u64 {

@@ -1,7 +1,7 @@
 //! Policies as text: `fixed:0.05,victim=most-blocks`, `checkpoint:PATH`, `best-fixed`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
@@ -46,6 +46,16 @@ impl PolicySpec {
     /// Whether it knows what nobody can know while requests are served.
     pub fn knows_the_future(&self) -> bool {
         self.is_hindsight() || matches!(self, PolicySpec::Oracle(_))
+    }
+
+    /// The same with a file that was relative to `folder`.
+    #[must_use]
+    pub fn relative_to(self, folder: &Path) -> PolicySpec {
+        match self {
+            PolicySpec::Checkpoint(path) => PolicySpec::Checkpoint(folder.join(path)),
+            PolicySpec::Table(path) => PolicySpec::Table(folder.join(path)),
+            other => other,
+        }
     }
 
     /// Whether everybody is compared with it unasked.

@@ -11,7 +11,7 @@ use super::traffic::LEAST_S;
 use crate::agent::AgentError;
 use crate::checkpoint::CheckpointError;
 use crate::distil::DistilError;
-use crate::evaluate::MatrixError;
+use crate::evaluate::{MatrixError, Unserved};
 use crate::experiment::ExperimentError;
 use crate::export::{ChooseError, ExportError, MakeError};
 use crate::policy::{PolicySpec, SpecError};
@@ -62,8 +62,35 @@ pub enum TuneError {
     #[error("--versus {0}: it knows the future, so it is not what runs today")]
     Today(PolicySpec),
     /// Traffic that can be read only once.
-    #[error("traffic is read more than once, and stdin cannot be: give a file (kvtide trace convert makes one)")]
-    Stdin,
+    #[error("traffic is read more than once, and {} cannot be: give a file (kvtide trace convert makes one)", match .path.to_str() {
+        Some("-") => "stdin".to_owned(),
+        _ => format!("{}, a pipe or a device,", path.display()),
+    })]
+    Once {
+        /// What it was to be read from.
+        path: PathBuf,
+    },
+    /// Traffic that has an end, but not in time.
+    #[error(
+        "--workload {spec}: traffic is cut by time, and so many requests end at another time in each draw: give duration= instead of n="
+    )]
+    Counted {
+        /// The generator.
+        spec: String,
+    },
+    /// What the run would take away before it begins is what it is to read.
+    #[error(
+        "{option} {}: a run into {} takes that away before it begins, with all an earlier run has left there; take another --out",
+        read.display(), out.display()
+    )]
+    Swept {
+        /// The option that names it.
+        option: &'static str,
+        /// What is read.
+        read: PathBuf,
+        /// The run's folder.
+        out: PathBuf,
+    },
     /// The targets are met at no load.
     #[error(
         "the engine's default comes near none of {targets:?} of the requests at any load{}: a single request hardly meets the \
@@ -76,6 +103,9 @@ pub enum TuneError {
         /// What is attained at load 1, if anything can be drawn there.
         attained: Option<f64>,
     },
+    /// Not one request is served, whatever the load.
+    #[error("nothing to tune: {0}")]
+    Unserved(Unserved),
     /// The folder is not empty, and no run's.
     #[error("{} is not empty and no folder of kvtide tune; take another --out", path.display())]
     Foreign {

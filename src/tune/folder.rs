@@ -59,6 +59,9 @@ pub struct Progress {
     made_by: String,
     /// What was asked for.
     pub settings: Settings,
+    /// The command line that began it, for the page: how it was gone on with is no matter.
+    #[serde(default)]
+    pub command: String,
     /// Fingerprint of the traffic; `None` of a generator's.
     pub traffic: Option<String>,
     /// What was seen of it.
@@ -81,10 +84,20 @@ const MADE_BY: &str = "kvtide tune";
 
 impl Progress {
     /// Of a run that has only looked at its traffic.
-    pub fn new(settings: Settings, traffic: Option<String>, look: TrafficLook, cut: Cut) -> Progress {
-        let made_by = MADE_BY.to_owned();
-        let (range, heads, shipped) = (None, None, None);
-        Progress { made_by, settings, traffic, look, cut, range, heads, is_trained: false, shipped, is_finished: false }
+    pub fn new(settings: Settings, command: &str, traffic: Option<String>, look: TrafficLook, cut: Cut) -> Progress {
+        Progress {
+            made_by: MADE_BY.to_owned(),
+            settings,
+            command: command.to_owned(),
+            traffic,
+            look,
+            cut,
+            range: None,
+            heads: None,
+            is_trained: false,
+            shipped: None,
+            is_finished: false,
+        }
     }
 
     /// The one in `out`; `None` if there is nothing.
@@ -96,7 +109,12 @@ impl Progress {
         if !out.exists() || fs::read_dir(out).map_err(cannot)?.next().is_none() {
             return Ok(None);
         }
-        let text = fs::read_to_string(out.join(STATE)).unwrap_or_default();
+        let text = match fs::read_to_string(out.join(STATE)) {
+            // Nobody's, or none of ours.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => String::new(),
+            Err(source) => return Err(TuneError::Folder { path: out.join(STATE), source }),
+            Ok(text) => text,
+        };
         let progress: Option<Progress> = serde_json::from_str(&text).ok();
         progress
             .filter(|progress| progress.made_by == MADE_BY)
@@ -129,6 +147,27 @@ impl Progress {
         let text = serde_json::to_string_pretty(self).expect("plain values") + "\n";
         write(&out.join(STATE), text.as_bytes())
     }
+}
+
+/// Makes sure that nothing `settings` read is among what a run takes out of `out` before it begins.
+///
+/// # Errors
+/// [`TuneError::Swept`]
+pub(super) fn spares(out: &Path, settings: &Settings) -> Result<(), TuneError> {
+    let versus = match &settings.versus {
+        PolicySpec::Table(path) | PolicySpec::Checkpoint(path) => Some(("--versus", path)),
+        _ => None,
+    };
+    let trace = settings.world.trace.as_ref().map(|path| ("--trace", path));
+    for (option, read) in versus.into_iter().chain(trace) {
+        let Ok(place) = read.canonicalize() else { continue };
+        let swept =
+            LEFT.iter().filter_map(|name| out.join(name).canonicalize().ok()).any(|left| place.starts_with(left));
+        if swept {
+            return Err(TuneError::Swept { option, read: read.clone(), out: out.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file of a run, whole or not at all.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::TuneError;
 use super::traffic::{Cut, busiest};
-use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Watch, find_loads};
+use crate::evaluate::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, Unserved, Watch, find_loads};
+use crate::policy::PolicySpec;
 use crate::world::{Draw, World};
 
 /// Seeds of the draws that are looked at; results are judged on others.
@@ -80,11 +81,17 @@ impl LoadRange {
         let window = looked_at(world, cut.train, longest_s)?;
         let Some(found) = find_loads(world, Some(window), &SEEDS, &AUTO_TARGETS, watch, stop)? else { return Ok(None) };
         let at_load_one = at_load_one(world, window)?;
-        let attained = at_load_one.as_ref().map(|summary| summary.slo_attainment);
+        let attained = at_load_one.as_ref().map(|(summary, _)| summary.slo_attainment);
+        if let Some((summary, smallest)) = &at_load_one
+            && summary.completed == 0
+        {
+            let (default, counts) = (PolicySpec::Default.into(), (summary.requests, summary.rejected));
+            return Err(TuneError::Unserved(Unserved::of(world, default, counts, *smallest)));
+        }
         if found.iter().all(|found| found.load.is_none()) {
             return Err(TuneError::NoLoad { targets: AUTO_TARGETS.to_vec(), attained });
         }
-        let worst_stretch = at_load_one.as_ref().map_or(0.0, worst_stretch);
+        let worst_stretch = at_load_one.as_ref().map_or(0.0, |(summary, _)| worst_stretch(summary));
         let at_one = AtOne::of(attained, worst_stretch, &found);
         Ok(Some(LoadRange { window, judged: judged(&found, at_one), trained: trained(&found), found, at_one }))
     }
@@ -152,15 +159,15 @@ fn looked_at(world: &World, train: Window, longest_s: u64) -> Result<Window, Tun
     Ok(Window { start: Micros(end.0 - longest.0), end })
 }
 
-/// What the default does at load 1; `None` if there is more than can be drawn.
-fn at_load_one(world: &World, window: Window) -> Result<Option<Summary>, TuneError> {
+/// What the default does at load 1, and tokens of the smallest request there; `None` if there is more than can be drawn.
+fn at_load_one(world: &World, window: Window) -> Result<Option<(Summary, u64)>, TuneError> {
     let drawn = match world.draw(&Draw { window: Some(window), load: 1.0, seed: SEEDS[0] }) {
         Ok(drawn) => drawn,
         Err(WorkloadError::TooBusy { .. } | WorkloadError::TooManyRequests { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let mut controls = world.node.engine.default_controls();
-    Ok(Some(world.serve(1.0, &drawn, &mut controls)?))
+    Ok(Some((world.serve(1.0, &drawn, &mut controls)?, Unserved::smallest(&drawn))))
 }
 
 /// What is attained of the stretch of time of which least is; of those with too few requests for a share, all together.

@@ -29,14 +29,14 @@ pub use folder::{Progress, Settings, folder_of};
 pub use heads::{Candidate, ChosenHeads, Gain};
 pub use loads::{AtOne, LoadRange};
 pub use table::{Shipped, ShippedKind};
-pub use traffic::{Cut, LEAST_S, TrafficLook};
+pub use traffic::{Cut, LEAST_S, TrafficLook, check_file};
 pub use verdict::{AttainedBy, Clock, Judged, Late, MARGIN, Reason, Role, Verdict};
 
 use crate::agent::{RunOutcome, Tensors};
 use crate::distil::DaggerReport;
 use crate::evaluate::{Matrix, RunRow, compare};
 use crate::experiment::{Experiment, Method};
-use crate::policy::{PolicyName, PolicySpec};
+use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
 use crate::train::{self, Run};
 use crate::world::{World, WorldSpec};
@@ -78,8 +78,6 @@ pub struct Tuning<'a> {
     pub world: &'a World,
     /// Its folder.
     pub out: &'a Path,
-    /// The command line, for the page.
-    pub command: &'a str,
     /// What PPO multiplies with; a search needs nothing of the kind.
     pub tensors: Option<&'static dyn Tensors>,
     /// Who is told.
@@ -96,17 +94,22 @@ pub fn with_traffic(mut spec: WorldSpec) -> WorldSpec {
     spec
 }
 
-/// Looks at the traffic of `world`, cuts it, and makes sure that `out` is free for a new run; nothing is written yet.
+/// Looks at the traffic of `world`, cuts it, and makes sure that what runs today can be run and that `out` is free for a new run,
+/// which `command` asked for; nothing is written yet.
 ///
 /// # Errors
 /// There is too little traffic, or something else is in the folder.
-pub fn begin(settings: Settings, world: &World, out: &Path) -> Result<Progress, TuneError> {
+pub fn begin(settings: Settings, world: &World, out: &Path, command: &str) -> Result<Progress, TuneError> {
     if Progress::of(out)?.is_some_and(|progress| !progress.is_finished) {
         return Err(TuneError::Unfinished { path: out.to_owned() });
     }
+    check_today(&settings.versus)?;
+    folder::spares(out, &settings)?;
+    traffic::check(&settings.world, world)?;
+    Subject::load(&settings.versus)?.check(&settings.versus.clone().into(), &world.node)?;
     let look = TrafficLook::of(&settings.world, world)?;
     let cut = Cut::of(world, settings.effort.budget(settings.seed).episode_s)?;
-    Ok(Progress::new(settings, world.fingerprint(), look, cut))
+    Ok(Progress::new(settings, command, world.fingerprint(), look, cut))
 }
 
 /// The run in `out`, to be gone on with.
@@ -153,10 +156,10 @@ impl Tuning<'_> {
         matrix: &Matrix,
         rows: &[RunRow],
     ) -> Result<Verdict, TuneError> {
-        let Tuning { world, out, command, .. } = *self;
+        let Tuning { world, out, .. } = *self;
         let versus = PolicyName::from(progress.settings.versus.clone());
         let comparisons = &compare(rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
-        let (command, found, named) = (command.to_owned(), &range.found[..], std::slice::from_ref(&versus));
+        let (command, found, named) = (progress.command.clone(), &range.found[..], std::slice::from_ref(&versus));
         let made_on = report::today()?;
         let page = ReportInput { command, made_on, world, matrix, found, rows, versus: named, comparisons };
         report::write(&out.join("report.html"), &page)?;
@@ -166,7 +169,15 @@ impl Tuning<'_> {
         let mut verdict = judged.verdict().expect("the table and what runs today were both run");
         verdict.windows = matrix.windows.iter().flatten().map(ToString::to_string).collect();
         let table = &path::absolute(&table).unwrap_or(table);
-        let place = words::Place { out, table, host: world.node.host.name, span_s: progress.look.span_s };
+        let place = words::Place {
+            out,
+            table,
+            host: world.node.host.name,
+            span_s: progress.look.span_s,
+            judged_s: matrix.windows.iter().flatten().map(|window| window.length().as_secs_f64()).sum(),
+            targets: world.node.slo.to_string(),
+            effort: progress.settings.effort,
+        };
         verdict.lines = words::lines(&verdict, &place);
         let text = serde_json::to_string_pretty(&verdict).expect("plain values") + "\n";
         folder::write(&out.join("verdict.json"), text.as_bytes())?;
@@ -304,6 +315,6 @@ fn clock(spec: &WorldSpec, world: &World) -> Clock {
 ///
 /// # Errors
 /// [`TuneError::Today`].
-pub fn check_today(versus: &PolicySpec) -> Result<(), TuneError> {
+fn check_today(versus: &PolicySpec) -> Result<(), TuneError> {
     if versus.knows_the_future() { Err(TuneError::Today(versus.clone())) } else { Ok(()) }
 }

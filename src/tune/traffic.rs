@@ -1,15 +1,42 @@
 //! What the traffic is, and how it is cut by time.
 
-use std::fmt;
+use std::{fmt, fs};
 
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::TraceStats;
-use kvtide_envs::workload::{Duration, Split, Window, Workload, WorkloadError, WorkloadSource, to_whole_second};
+use kvtide_envs::workload::{
+    Duration, Extent, Split, SyntheticSpec, Window, Workload, WorkloadError, WorkloadSource, to_whole_second,
+};
 use serde::{Deserialize, Serialize};
 
 use super::TuneError;
 use super::effort::SHARE;
 use crate::world::{Draw, World, WorldSpec};
+
+/// Refuses traffic that cannot be drawn from again and again, each time a part of it.
+///
+/// # Errors
+/// It is a pipe, or it is so many requests instead of so long.
+pub(super) fn check(spec: &WorldSpec, world: &World) -> Result<(), TuneError> {
+    check_file(spec)?;
+    match &world.source {
+        WorkloadSource::Synthetic(SyntheticSpec { extent: Extent::Requests(_), .. }) => {
+            Err(TuneError::Counted { spec: world.trace.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a pipe or a device before it is read, and stdin.
+///
+/// # Errors
+/// [`TuneError::Once`]
+pub fn check_file(spec: &WorldSpec) -> Result<(), TuneError> {
+    let Some(path) = &spec.trace else { return Ok(()) };
+    // What is not there is told by who reads it.
+    let is_kept = fs::metadata(path).map_or(true, |there| there.is_file() || there.is_dir());
+    if path.as_os_str() == "-" || !is_kept { Err(TuneError::Once { path: path.clone() }) } else { Ok(()) }
+}
 
 /// Shortest traffic, seconds, and fewest requests: each of its parts must show something.
 pub const LEAST_S: u64 = 60;
@@ -45,6 +72,9 @@ pub struct TrafficLook {
     pub prefix_reuse: Option<f64>,
     /// Share of the time in pauses of more than half a minute.
     pub idle_share: f64,
+    /// Share of requests whose prompt alone is longer than the engine takes.
+    #[serde(default)]
+    pub refused_share: f64,
 }
 
 impl TrafficLook {
@@ -77,6 +107,7 @@ impl TrafficLook {
             output_tokens: quantiles(&drawn, |request| request.output_tokens),
             prefix_reuse: prefix_reuse(spec, world),
             idle_share: idle_share(&drawn),
+            refused_share: refused_share(&drawn, world.node.engine.max_model_len),
         })
     }
 }
@@ -95,6 +126,9 @@ impl fmt::Display for TrafficLook {
         }
         if self.idle_share > 0.0 {
             write!(f, "; idle for {:.0} % of the time", self.idle_share * 100.0)?;
+        }
+        if self.refused_share > 0.0 {
+            write!(f, "; {:.1} % are refused, whoever decides: longer than max_model_len", self.refused_share * 100.0)?;
         }
         Ok(())
     }
@@ -123,6 +157,11 @@ fn idle_share(drawn: &Workload) -> f64 {
         pause
     });
     pauses.filter(|pause| *pause > IDLE).map(Micros::as_secs_f64).sum::<f64>() / drawn.span().as_secs_f64()
+}
+
+fn refused_share(drawn: &Workload, max_model_len: u32) -> f64 {
+    let refused = drawn.requests().iter().filter(|request| request.prompt_tokens > max_model_len).count();
+    refused as f64 / drawn.requests().len() as f64
 }
 
 /// When the stretch of `length` with the most arrivals starts, which is with one of them, and how many those are.

@@ -27,6 +27,8 @@ pub struct Verdict {
     pub worst_load: Option<GainAt>,
     /// What may be lost there.
     pub margin: f64,
+    /// What it gains on the traffic as it is, which is load 1; `None` where that is not judged, because everybody drowns in it.
+    pub as_recorded: Option<f64>,
     /// Share of requests that met every target, by policy.
     pub attained: Vec<AttainedBy>,
     /// What it costs those who are late anyway.
@@ -158,6 +160,7 @@ impl Judged<'_> {
             gain: against.gain,
             worst_load: against.worst_load,
             margin: MARGIN,
+            as_recorded: at_load_one(line).zip(at_load_one(today)).map(|(mine, theirs)| mine - theirs),
             attained: comparisons.iter().filter_map(|comparison| self.attained(comparison)).collect(),
             late: late(against, line, today),
             loads: line.loads.iter().map(|at| at.load).collect(),
@@ -202,8 +205,13 @@ fn reason(against: &Against, is_idle: bool) -> Reason {
 
 /// Whether load 1 loses next to nothing on what is judged as well: what was trained on may have been a quieter time.
 fn serves_with_ease(today: &Comparison) -> bool {
-    let at_one = today.loads.iter().find(|at| at.load == 1.0).and_then(|at| at.slo_attainment);
-    at_one.is_none_or(|attained| attained.mean >= 1.0 - MARGIN)
+    at_load_one(today).is_none_or(|attained| attained >= 1.0 - MARGIN)
+}
+
+/// What a policy attains of the traffic as it is.
+fn at_load_one(comparison: &Comparison) -> Option<f64> {
+    let at_one = comparison.loads.iter().find(|at| at.load == 1.0)?;
+    at_one.slo_attainment.map(|attained| attained.mean)
 }
 
 /// The load at which the longest wait grows most.

@@ -3,13 +3,15 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use super::effort::Effort;
 use super::loads::AtOne;
 use super::table::ShippedKind;
 use super::verdict::{Clock, Late, Reason, Role, Verdict};
 use crate::evaluate::Interval;
+use crate::policy::PolicyName;
 
 /// Where a run lies and what it is for, as the last line needs it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Place<'a> {
     /// The run's folder.
     pub out: &'a Path,
@@ -19,13 +21,19 @@ pub struct Place<'a> {
     pub host: &'static str,
     /// How long the traffic lasts, seconds.
     pub span_s: f64,
+    /// How much of it was judged on, seconds.
+    pub judged_s: f64,
+    /// The targets.
+    pub targets: String,
+    /// What was spent.
+    pub effort: Effort,
 }
 
 /// The five lines: the answer, what is attained, what it costs those who are late anyway, what that rests on, what to do next.
 pub(super) fn lines(verdict: &Verdict, place: &Place<'_>) -> Vec<String> {
     vec![
         format!("worth deploying: {}", answer(verdict)),
-        format!("attained: {}", attained(verdict)),
+        format!("attained: {}", attained(verdict, &place.targets)),
         format!("late requests: {}", verdict.late.as_ref().map_or_else(nobody, late)),
         format!("rests on: {}", rests_on(verdict)),
         format!("next: {}", next(verdict, place)),
@@ -33,22 +41,37 @@ pub(super) fn lines(verdict: &Verdict, place: &Place<'_>) -> Vec<String> {
 }
 
 fn answer(verdict: &Verdict) -> String {
-    let gain = verdict.gain.as_ref().map_or_else(|| "nothing".to_owned(), points);
     let margin = verdict.margin * 100.0;
     let over = &verdict.versus;
+    let change = verdict.gain.as_ref().map_or_else(|| format!("gains nothing over {over}"), |gain| change(gain, over));
+    let as_recorded = verdict.as_recorded.map_or_else(String::new, |gain| {
+        format!("; {} at load 1, the traffic as it was recorded", signed_points(gain))
+    });
     let worst = verdict
         .worst_load
-        .map_or_else(String::new, |worst| format!("{:+.1} points at load {}", worst.gain * 100.0, worst.load));
+        .map_or_else(String::new, |worst| format!("{} at load {}", signed_points(worst.gain), worst.load));
     match verdict.reason {
-        Reason::Gains => format!(
-            "YES. It gains {gain} over {over}, all loads together; no load loses more than {margin:.0} point (least: {worst})"
-        ),
-        Reason::NoGain => format!("NO. It gains {gain} over {over}, all loads together, which is not beyond chance"),
-        Reason::LosesAtALoad => format!(
-            "NO. It gains {gain} over {over}, all loads together, but loses more than {margin:.0} point at one ({worst})"
-        ),
+        Reason::Gains => {
+            format!(
+                "YES. It {change}, all loads together{as_recorded}; least at one load: {worst}, where -{margin:.0} is allowed"
+            )
+        }
+        Reason::NoGain => {
+            let but = match verdict.gain.and_then(|gain| gain.high) {
+                Some(high) if high < 0.0 => "beyond chance",
+                _ => "not beyond chance",
+            };
+            format!("NO. It {change}, all loads together, {but}{as_recorded}")
+        }
+        Reason::LosesAtALoad => {
+            format!(
+                "NO. It {change}, all loads together, but loses more than {margin:.0} point at one: {worst}{as_recorded}"
+            )
+        }
         Reason::TooLittle => {
-            format!("NO. It gains {gain} over {over}, and there is too little unseen traffic to tell that from chance")
+            format!(
+                "NO. It {change}, all loads together, and there is too little unseen traffic to tell that from chance"
+            )
         }
         Reason::Idle => {
             let from = match verdict.range.at_one {
@@ -57,18 +80,27 @@ fn answer(verdict: &Verdict) -> String {
                 ),
                 _ => ": one node serves it with ease, even at its peak".to_owned(),
             };
-            format!("NO. At the recorded load there is nothing to gain{from} (there it would gain {gain} over {over})")
+            format!("NO. At the recorded load there is nothing to gain{from} (it {change}, all loads together)")
         }
     }
 }
 
-fn points(interval: &Interval) -> String {
-    let bounds = interval.low.zip(interval.high);
+/// What becomes of attainment: `gains +1.2 points [+0.3, +2.0] over default`.
+fn change(gain: &Interval, versus: &PolicyName) -> String {
+    let bounds = gain.low.zip(gain.high);
     let bounds = bounds.map_or_else(String::new, |(low, high)| format!(" [{:+.1}, {:+.1}]", low * 100.0, high * 100.0));
-    format!("{:+.1} points{bounds}", interval.mean * 100.0)
+    let (verb, than) = if gain.mean < 0.0 { ("loses", "against") } else { ("gains", "over") };
+    format!("{verb} {}{bounds} {than} {versus}", signed_points(gain.mean))
 }
 
-fn attained(verdict: &Verdict) -> String {
+/// A difference of attainment.
+fn signed_points(difference: f64) -> String {
+    // What is nothing at this precision has no sign.
+    let points = difference * 100.0;
+    if points.abs() < 0.05 { "0.0 points".to_owned() } else { format!("{points:+.1} points") }
+}
+
+fn attained(verdict: &Verdict, targets: &str) -> String {
     let share = |role| verdict.attained_by(role).map(|by| format!("{:.1} %", by.attained * 100.0));
     let unknown = || "–".to_owned();
     let kind = match verdict.shipped.kind {
@@ -76,7 +108,8 @@ fn attained(verdict: &Verdict) -> String {
         ShippedKind::Constant => format!("the table, which is the constant {}", verdict.heads.constant),
     };
     let mut text = format!(
-        "{} ({} today) → {} ({kind}); in hindsight the best fixed watermark {}, the best constant of its heads {}",
+        "{} ({} today) → {} ({kind}) of requests meet {targets}; in hindsight the best fixed watermark {}, the best constant of \
+         its heads {}",
         share(Role::Today).unwrap_or_else(unknown),
         verdict.versus,
         share(Role::Table).unwrap_or_else(unknown),
@@ -99,10 +132,10 @@ fn late(late: &Late) -> String {
     let seconds = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), |ms| format!("{:.1} s", ms / 1e3));
     let (today, table) = late.ttft_p99_ms;
     format!(
-        "the longest wait is {} at load {}, the worst for it, {:.1} × today's; TTFT p99 there {} → {}",
-        seconds(late.longest_wait_ms),
+        "at load {}, where it is worst, the longest wait for a first token is {:.1} × today's, {}; TTFT p99 there {} → {}",
         late.load,
         late.times,
+        seconds(late.longest_wait_ms),
         seconds(today),
         seconds(table)
     )
@@ -112,7 +145,8 @@ fn rests_on(verdict: &Verdict) -> String {
     let evidence = verdict.evidence().map_or_else(|| "no draw".to_owned(), |evidence| evidence.to_string());
     let loads = verdict.loads.iter().map(f64::to_string).collect::<Vec<String>>().join(", ");
     let stretches = if evidence.ends_with("stretch") || evidence.ends_with("stretches") { " of 2 min" } else { "" };
-    let mut text = format!("{evidence}{stretches}; loads {loads}");
+    let judged = verdict.windows.join(", ");
+    let mut text = format!("{evidence}{stretches}, of {judged}, which nothing was chosen on; loads {loads}");
     let _ = match verdict.range.at_one {
         AtOne::Drowned { nodes, .. } => {
             write!(text, " (not 1, in which one node drowns: the traffic takes {nodes} such nodes)")
@@ -154,17 +188,23 @@ fn next(verdict: &Verdict, place: &Place<'_>) -> String {
             _ => format!("kvtide inspect {table}, and the table in a node of your own: docs/SERVING.md"),
         },
         Reason::NoGain => format!(
-            "leave {} as it is; --effort thorough looks harder, kvtide train --experiment {experiment} is where to change what is tried",
-            verdict.versus
+            "leave {} as it is; {}what is tried can be changed in {experiment}, for kvtide train --experiment",
+            verdict.versus,
+            harder(place.effort)
         ),
         Reason::LosesAtALoad => format!(
-            "leave {} as it is; --effort thorough trains longer, and [[also]] in {experiment} is where the load that loses can be trained on",
-            verdict.versus
+            "leave {} as it is; {}the load that loses can be trained on by [[also]] in {experiment}, for kvtide train --experiment",
+            verdict.versus,
+            harder(place.effort)
         ),
-        Reason::TooLittle => format!(
+        Reason::TooLittle if place.span_s.round() < ENOUGH_S => format!(
             "record at least {:.0} min of traffic ({:.0} s were given), and run this again",
             ENOUGH_S / 60.0,
             place.span_s
+        ),
+        Reason::TooLittle => format!(
+            "record longer, and run this again: {:.0} s of {:.0} s could be judged on, and an interval takes 8 min",
+            place.judged_s, place.span_s
         ),
         Reason::Idle => match verdict.range.at_one {
             AtOne::Idle { fails_at: Some(load), .. } => format!(
@@ -173,6 +213,11 @@ fn next(verdict: &Verdict, place: &Place<'_>) -> String {
             _ => "nothing at this load".to_owned(),
         },
     }
+}
+
+/// What more could be spent.
+fn harder(effort: Effort) -> &'static str {
+    if effort == Effort::Thorough { "" } else { "--effort thorough looks harder; " }
 }
 
 /// A share of fallbacks that is worth a word.

@@ -6,8 +6,8 @@ use kvtide_runtime::Action;
 
 use super::*;
 use crate::evaluate::{FoundLoad, RunRow, compare};
-use crate::tune::ShippedKind;
 use crate::tune::words::{Place, lines};
+use crate::tune::{Effort, ShippedKind};
 
 /// Attainment of what runs today and of the table, by load, on so many seeds; seed by seed both move a little together.
 fn rows(loads: &[(f64, f64, f64)], seeds: u64) -> Vec<RunRow> {
@@ -53,7 +53,9 @@ fn verdict(rows: &[RunRow], at_one: AtOne, kind: ShippedKind) -> Verdict {
         clock: &clock,
     };
     let mut verdict = judged.verdict().unwrap();
-    let place = Place { out: Path::new("out"), table: Path::new("/a b/policy.kvt"), host: "vllm-0.33", span_s: 90.0 };
+    let (out, table) = (Path::new("out"), Path::new("/a b/policy.kvt"));
+    let (targets, effort) = ("ttft:2000".to_owned(), Effort::Normal);
+    let place = Place { out, table, host: "vllm-0.33", span_s: 90.0, judged_s: 27.0, targets, effort };
     verdict.lines = lines(&verdict, &place);
     assert_eq!(verdict.lines.len(), 5);
     assert!(verdict.lines.iter().all(|line| !line.contains('\n')), "{:?}", verdict.lines);
@@ -77,7 +79,13 @@ fn a_gain_at_every_load_is_worth_deploying() {
     assert!(verdict.lines[1].ends_with("chosen beforehand (fixed:0.02) 73.8 %"), "{}", verdict.lines[1]);
     // The worst load for those who wait is the one at which the wait grows most.
     assert!((verdict.late.unwrap().times - 2.0005).abs() < 1e-9 && verdict.late.unwrap().load == 0.5);
-    assert!(verdict.lines[3].contains("5 traces, 5 draws; loads 0.4, 0.5;") && verdict.lines[3].contains("data sheet"));
+    assert!(verdict.lines[3].contains("; loads 0.4, 0.5;") && verdict.lines[3].contains("data sheet"));
+    assert!(verdict.lines[3].starts_with("rests on: 5 traces, 5 draws, of "), "{}", verdict.lines[3]);
+    assert!(
+        verdict.lines[2].contains("at load 0.5, where it is worst, ")
+            && verdict.lines[2].contains("2.0 × today's, 2.0 s")
+    );
+    assert_eq!(verdict.as_recorded, None);
     assert!(verdict.lines[4].contains("KVTIDE_TABLE='/a b/policy.kvt' KVTIDE_METRICS_PORT=9400 vllm serve"));
 }
 
@@ -110,7 +118,52 @@ fn a_load_that_loses_more_than_the_margin_is_a_no() {
     let no = lost(0.02);
     assert_eq!(no.reason, Reason::LosesAtALoad);
     assert!(no.gain.unwrap().low.unwrap() > 0.0 && no.lines[0].contains("-2.0 points at load 0.4"), "{}", no.lines[0]);
-    assert_eq!(lost(0.005).reason, Reason::Gains);
+    let yes = lost(0.005);
+    assert_eq!(yes.reason, Reason::Gains);
+    assert!(
+        yes.lines[0].ends_with("least at one load: -0.5 points at load 0.4, where -1 is allowed"),
+        "{}",
+        yes.lines[0]
+    );
+}
+
+#[test]
+fn what_loses_is_not_said_to_gain_or_to_be_chance() {
+    let verdict = verdict(&rows(&[(0.4, 0.9, 0.8), (0.5, 0.6, 0.5)], 5), BUSY, ShippedKind::Learned);
+    assert_eq!(verdict.reason, Reason::NoGain);
+    let line = &verdict.lines[0];
+    assert!(
+        line.contains("NO. It loses -10.0 points [-10.0, -10.0] against default") && line.ends_with(", beyond chance")
+    );
+}
+
+#[test]
+fn what_becomes_of_the_traffic_as_it_is_is_said_beside_all_loads() {
+    let verdict = verdict(&rows(&[(1.0, 0.9, 0.91), (1.5, 0.5, 0.9)], 5), BUSY, ShippedKind::Learned);
+    assert!((verdict.as_recorded.unwrap() - 0.01).abs() < 1e-9);
+    assert!(
+        verdict.lines[0].contains("; +1.0 points at load 1, the traffic as it was recorded; least"),
+        "{:?}",
+        verdict.lines
+    );
+}
+
+#[test]
+fn what_to_do_next_is_nothing_that_was_done_already() {
+    let none = verdict(&rows(&[(0.4, 0.9, 0.9)], 5), BUSY, ShippedKind::Constant);
+    let next = |span_s, effort, verdict: &Verdict| {
+        let (out, table, targets) = (Path::new("out"), Path::new("t"), String::new());
+        let place = Place { out, table, host: "vllm-0.33", span_s, judged_s: 270.0, targets, effort };
+        lines(verdict, &place)[4].clone()
+    };
+    assert!(next(90.0, Effort::Normal, &none).contains("--effort thorough"));
+    assert!(!next(90.0, Effort::Thorough, &none).contains("--effort"));
+    let little = verdict(&rows(&[(0.4, 0.5, 0.9)], 1), BUSY, ShippedKind::Learned);
+    let long = next(1_800.0, Effort::Normal, &little);
+    assert!(long.contains("270 s of 1800 s could be judged on"), "{long}");
+    for verdict in [&none, &little] {
+        assert!(!next(1_800.0, Effort::Normal, verdict).contains("KVTIDE_TABLE"));
+    }
 }
 
 #[test]
