@@ -247,7 +247,7 @@ fn counters_of_another_model_are_not_mixed_in() {
         run.stderr
     );
     let (_, rows) = rows(&folder.path().join("p.jsonl"));
-    assert_eq!((sum(&rows, "completed"), sum(&rows, "missed")), (50, 1));
+    assert_eq!((sum(&rows, "completed"), sum(&rows, "missed")), (50, 3));
 }
 
 #[test]
