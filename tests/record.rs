@@ -24,6 +24,10 @@ enum Answer {
     Busy,
     /// Half of an answer.
     CutOff,
+    /// Packed although nobody asked for it.
+    Compressed,
+    /// None, for as long as anybody waits.
+    Never,
     /// As it is.
     Text(String),
 }
@@ -76,11 +80,17 @@ fn answer(mut stream: TcpStream, answer: &Answer) {
     let body = match answer {
         Answer::Counters { ended, here } => text(*ended, *here),
         Answer::CutOff => text(1_000_000, 0)[..300].to_owned(),
-        Answer::Busy => String::new(),
+        Answer::Busy | Answer::Compressed => String::new(),
+        Answer::Never => {
+            let _ = stream.read_to_end(&mut Vec::new());
+            return;
+        }
         Answer::Text(text) => text.clone(),
     };
     let status = if matches!(answer, Answer::Busy) { "503 Busy" } else { "200 OK" };
-    let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+    let packed = if matches!(answer, Answer::Compressed) { "Content-Encoding: gzip\r\n" } else { "" };
+    let length = body.len();
+    let _ = write!(stream, "HTTP/1.1 {status}\r\n{packed}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
 }
 
 fn counters(ended: u64, here: u64) -> Answer {
@@ -207,6 +217,12 @@ fn who_cannot_be_recorded_is_told_why() {
     assert!(said(&["x:1", "--every", "1ms"]).contains("--every 1ms: expected at least 100 ms"));
     assert!(said(&["x:1", "--every", "2h", "--for", "1h"]).contains("--every 2h is longer than --for 1h"));
     assert!(said(&["x:1", "--label", "engine"]).contains("--label \"engine\": expected KEY=VALUE"));
+    assert!(said(&["localhost:65536"]).contains("\"localhost:65536\": is no address of a server"));
+    assert!(said(&[&server(vec![Answer::Text(String::new())]).0]).contains("the answer is empty"));
+    assert!(said(&[&server(vec![Answer::Compressed]).0]).contains("the answer is compressed (gzip)"));
+    let mistyped = server(vec![counters(10, 0)]).0;
+    assert!(said(&[&mistyped, "--label", "modelname=opt"]).contains("no counter has a label \"modelname\""));
+    assert!(said(&[&mistyped, "--label", "model_name=opt"]).contains("or none with the labels asked for"));
     let html = server(vec![Answer::Text("<html>404</html>\n".to_owned())]).0;
     assert!(said(&[&html]).contains("no counters of vLLM (vllm:request_success_total) or SGLang"));
     let two = text(5, 0) + &text(7, 0).replace("meta-llama/Meta-Llama-3-8B", "opt");
@@ -218,6 +234,46 @@ fn who_cannot_be_recorded_is_told_why() {
     let chosen =
         kvtide(folder.path(), &["record", &several, "--label", "model_name=opt", "--every", "100ms", "--for", "300ms"]);
     assert_eq!(chosen.code, 1, "{}", chosen.stderr);
+}
+
+#[test]
+fn counters_of_another_model_are_not_mixed_in() {
+    let folder = tempdir().unwrap();
+    let other = Answer::Text(text(10_000, 0).replace("meta-llama/Meta-Llama-3-8B", "opt"));
+    let (address, _) =
+        server(vec![counters(10, 0), counters(30, 0), other.clone(), other.clone(), other, counters(60, 0)]);
+    let run = record(folder.path(), &address, &["--out", "p.jsonl"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.stderr.contains("counters of vllm opt, and this is a recording of vllm meta-llama/Meta-Llama-3-8B"),
+        "{}",
+        run.stderr
+    );
+    let (_, rows) = rows(&folder.path().join("p.jsonl"));
+    assert_eq!((sum(&rows, "completed"), sum(&rows, "missed")), (50, 3));
+}
+
+#[test]
+fn who_waits_for_the_first_answer_can_stop_waiting() {
+    let folder = tempdir().unwrap();
+    let (address, asked) = server(vec![Answer::Never]);
+    let mut child = Command::new(PROGRAM)
+        .args(["record", &address])
+        .current_dir(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while asked.load(Ordering::Relaxed) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(143), "{said}");
+    assert!(said.contains("interrupted before the first row: nothing is recorded"), "{said}");
+    assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
 }
 
 #[test]

@@ -9,8 +9,9 @@ where
 - `kvtide trace stats` reads another number of requests, tokens or reused prefixes out of it than were served;
 - the recording tells a text, a token or a name, or files of one recording have hashes in common.
 
-Then a few requests by hand: an aborted one, one that is aborted before its first token, salts. And whether a table for another
-engine is refused and one for another model warned of, on the scheduler that has a model.
+Then a few requests by hand: an aborted one, one that is aborted before its first token, salts. Whether engines side by side have
+files of their own. And whether a table for another engine is refused and one for another model warned of, on the scheduler that
+has a model.
 """
 
 from __future__ import annotations
@@ -161,6 +162,24 @@ def by_hand(folder: Path) -> list[str]:
     return found
 
 
+def ranks(folder: Path) -> list[str]:
+    """Engines of a dense model under data parallelism, as vLLM starts each: told that it is alone, with its index."""
+    from kvtide.vllm import attach
+
+    os.environ.pop("KVTIDE_TABLE", None)
+    os.environ["KVTIDE_RECORD"] = str(folder / "ranks.jsonl")
+    os.environ.pop("KVTIDE_MODE", None)
+    for rank in range(3):
+        scheduler = Engine(num_gpu_blocks=200).scheduler()
+        parallel = scheduler.vllm_config.parallel_config
+        parallel.data_parallel_size, parallel.data_parallel_index = 3, rank
+        parallel.reconfigure_for_independent_dp_rank()
+        attach(scheduler)[1].close()
+    names = sorted(path.name for path in folder.glob("ranks*.jsonl"))
+    wanted = ["ranks-00001.jsonl", "ranks-dp1-00001.jsonl", "ranks-dp2-00001.jsonl"]
+    return [] if names == wanted else [f"three engines record to {names}"]
+
+
 def tables(folder: Path) -> list[str]:
     """Tables for another engine and for another model, on a scheduler that has one."""
     os.environ.pop("KVTIDE_RECORD", None)
@@ -209,8 +228,8 @@ def main() -> int:
                 set=[setting(text) for text in scenario.get("set", ())],
             )  # fmt: skip
             wrong += told_of(compare(options.kvtide, world_of(told), place))
-        print("\nby hand: aborts, salts, tables for something else", flush=True)
-        wrong += told_of(by_hand(Path(folder)) + tables(Path(folder)))
+        print("\nby hand: aborts, salts, engines side by side, tables for something else", flush=True)
+        wrong += told_of(by_hand(Path(folder)) + ranks(Path(folder)) + tables(Path(folder)))
     print(f"\nrecording: {wrong} faults")
     return int(wrong > 0)
 

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import stat
 from types import SimpleNamespace
 
@@ -323,3 +324,118 @@ def test_the_scheduler_is_replaced_for_recording_alone(recorded, monkeypatch):
     assert Settings.from_env() is not None
     tide, recording = adapter.attach(Scheduler())
     assert tide is None and recording.metrics.mode == "record"
+
+
+def test_an_engine_of_a_dense_model_is_told_that_it_is_alone(recorded, clock):
+    """vLLM sets `data_parallel_size` to 1 for each, and leaves the index: names differ nonetheless."""
+    assert of_rank("traffic.jsonl", 2, 1) == "traffic-dp2.jsonl"
+    assert of_rank("/var/10.0.0.1.jsonl.gz", 1, 2) == "/var/10.0.0.1-dp1.jsonl.gz"
+
+
+def test_names_with_dots_are_cut_at_their_end(tmp_path):
+    for name in ("10.0.0.1.jsonl", "10.0.0.2.jsonl", "10.0.0.2.jsonl.gz"):
+        recorder(tmp_path / name).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "10.0.0.1-00001.jsonl", "10.0.0.1-00001.meta.json",
+        # One description each: compressed or not, numbers are not given out twice.
+        "10.0.0.2-00001.jsonl", "10.0.0.2-00001.meta.json", "10.0.0.2-00002.jsonl.gz", "10.0.0.2-00002.meta.json",
+    ]  # fmt: skip
+    with pytest.raises(SettingError, match="found '/var/.jsonl'"):
+        Settings.from_env({"KVTIDE_RECORD": "/var/.jsonl"})
+
+
+def until(true):
+    """Waits for the writing thread, which flushes once a second."""
+    import time
+
+    for _ in range(400):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("the writer has not come so far")
+
+
+def test_a_file_that_is_removed_is_followed_by_the_next(tmp_path):
+    recording, path = recorder(tmp_path / "traffic.jsonl"), tmp_path / "traffic-00001.jsonl"
+    fill(recording, 3)
+    until(lambda: path.stat().st_size)
+    path.unlink()
+    fill(recording, 5)
+    recording.close()
+    (path,) = numbered(tmp_path / "traffic.jsonl")
+    assert (path.name, len(rows_of(path)), meta_of(path)["rows"]) == ("traffic-00002.jsonl", 5, 5)
+    assert len(list(tmp_path.iterdir())) == 2 and recording.failure is None
+
+
+def test_a_file_that_is_emptied_has_whole_rows(tmp_path):
+    """As logrotate's copytruncate does."""
+    recording, path = recorder(tmp_path / "traffic.jsonl"), tmp_path / "traffic-00001.jsonl"
+    fill(recording, 3)
+    until(lambda: path.stat().st_size)
+    os.truncate(path, 0)
+    fill(recording, 5)
+    recording.close()
+    assert len(rows_of(path)) == 5
+
+
+def test_a_removed_folder_ends_the_recording_and_counts_what_is_lost(tmp_path):
+    (tmp_path / "there").mkdir()
+    recording, path = recorder(tmp_path / "there" / "traffic.jsonl"), tmp_path / "there" / "traffic-00001.jsonl"
+    fill(recording, 3)
+    until(lambda: path.stat().st_size)
+    shutil.rmtree(tmp_path / "there")
+    fill(recording, 5)
+    recording.close()
+    assert (recording.written, dict(recording.dropped)["disk"]) == (3, 5) and recording.failure
+
+
+def test_a_recording_stays_where_it_began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    recording = recorder("traffic.jsonl", file_bytes=1_000)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fill(recording, 3)
+    recording.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == [] and meta_of(tmp_path / "traffic-00001.jsonl")["rows"]
+
+
+def test_two_that_record_to_one_name_leave_each_other_alone(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    slow, fast = recorder(path, file_bytes=20_000, files=2), recorder(path, file_bytes=20_000, files=2)
+    fill(slow, 1)
+    fill(fast, 3_000)
+    fast.close()
+    fill(slow, 2)
+    slow.close()
+    first, *others = numbered(path)
+    # Not among the last two, and somebody is writing it.
+    assert first.name == "traffic-00001.jsonl" and len(rows_of(first)) == 3
+    assert len(others) == 2
+    # Who is gone writes nothing.
+    recorder(path, files=2).close()
+    assert first not in numbered(path) and len(numbered(path)) == 2
+
+
+def test_what_clients_may_send_is_recorded(recorded, clock):
+    requests = [Request(name, 64, 2) for name in "abc"]
+    requests[0].priority, requests[1].priority = 2**40, -(2**31)
+    requests[2].cache_salt = "\ud800"
+    requests[2].lora_request = SimpleNamespace(lora_name="名前 ü")
+    scheduler = Scheduler()
+    serve(scheduler, requests, clock)
+    (path,) = numbered(recorded)
+    assert sorted(row.get("priority", 0) for row in rows_of(path)) == [-(2**31) + 1, 0, 2**31 - 1]
+    assert any("tenant" in row and "cache_salt" in row for row in rows_of(path))
+
+
+def test_a_clock_that_is_set_moves_no_arrival(recorded, clock):
+    scheduler = Scheduler()
+    clock[0] += 300
+    # Stamped just before somebody set the clock an hour ahead, a day back, and not at all.
+    for name, stamp in (("a", clock[0] - 3_600), ("b", clock[0] + 86_400), ("c", clock[0] - 0.5)):
+        scheduler.add_request(Request(name, 64, 1, stamp))
+    while scheduler.requests:
+        scheduler.update_from_output(scheduler.schedule())
+    scheduler.shutdown()
+    (path,) = numbered(recorded)
+    assert sorted(row["arrival_us"] for row in rows_of(path)) == [299_500_000, 300_000_000, 300_000_000]

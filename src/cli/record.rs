@@ -64,6 +64,10 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<Exit> {
     let recorded = args.recording()?.run(stop::on_interrupt(), &mut Talk)?;
     let Recorded { rows, requests, completed, missed, resets, skipped, was_interrupted } = recorded;
     let out = args.out.display();
+    if was_interrupted && rows == 0 {
+        say!("interrupted before the first row: nothing is recorded");
+        return Ok(Exit::Interrupted);
+    }
     say!("{rows} rows written to {out}: {requests} requests, {completed} ended");
     for (count, what) in [
         (missed, "looks that failed"),

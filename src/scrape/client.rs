@@ -1,6 +1,7 @@
 //! Asking a server for its counters, by plain HTTP.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -39,6 +40,14 @@ pub enum SourceError {
     /// An answer that is not text.
     #[error("the answer is not UTF-8")]
     NotText,
+    /// An answer that is packed although nobody asked for that.
+    #[error(
+        "the answer is compressed ({0}), which was not asked for: ask the server itself, not what stands before it"
+    )]
+    Compressed(String),
+    /// No text at all.
+    #[error("the answer is empty")]
+    Empty,
     /// An answer that stops within a line.
     #[error("the answer is cut off: its last line does not end")]
     CutOff,
@@ -55,16 +64,28 @@ impl FromStr for Source {
             Some(_) => return Err(SourceError::Address),
             None => text,
         };
-        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if host.contains('@') {
             return Err(SourceError::Credentials);
         }
-        if host.is_empty() || host.starts_with(':') || rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        if !is_host(host) || rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(SourceError::Address);
         }
+        let (path, query) = path.split_at(path.find(['?', '#']).unwrap_or(path.len()));
         let path = if path.trim_end_matches('/').is_empty() { "/metrics" } else { path };
-        Ok(Source { url: format!("http://{host}{path}") })
+        Ok(Source { url: format!("http://{host}{path}{query}") })
     }
+}
+
+/// Whether it is a name or an address, with a port or without one. A port that is none would silently be 80.
+fn is_host(host: &str) -> bool {
+    let (name, after) = match host.strip_prefix('[').and_then(|inside| inside.split_once(']')) {
+        Some((address, after)) if address.parse::<Ipv6Addr>().is_ok() => (address, after),
+        Some(_) => return false,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let has_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
+    !name.is_empty() && (after.is_empty() || after.strip_prefix(':').is_some_and(has_port))
 }
 
 impl fmt::Display for Source {
@@ -88,9 +109,17 @@ impl Source {
             .build();
         let failed = |error: ureq::Error| SourceError::Answer(error.to_string());
         let mut response = config.new_agent().get(&self.url).call().map_err(failed)?;
+        let encoding = response.headers().get("content-encoding").and_then(|encoding| encoding.to_str().ok());
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+            return Err(SourceError::Compressed(encoding.to_owned()));
+        }
         let bytes = response.body_mut().with_config().limit(MAX_BYTES).read_to_vec().map_err(failed)?;
         let text = String::from_utf8(bytes).map_err(|_| SourceError::NotText)?;
-        if text.ends_with('\n') { Ok(text) } else { Err(SourceError::CutOff) }
+        match text.as_bytes().last() {
+            Some(b'\n') => Ok(text),
+            Some(_) => Err(SourceError::CutOff),
+            None => Err(SourceError::Empty),
+        }
     }
 }
 
@@ -107,12 +136,33 @@ mod tests {
             ("http://node-1:8000/", "http://node-1:8000/metrics"),
             ("HTTP://node-1:8000/metrics/all", "http://node-1:8000/metrics/all"),
             ("[::1]:9400", "http://[::1]:9400/metrics"),
+            ("[::1]", "http://[::1]/metrics"),
+            ("node-1:8000?model=a", "http://node-1:8000/metrics?model=a"),
+            ("node-1:8000/all?model=a/b", "http://node-1:8000/all?model=a/b"),
         ] {
             assert_eq!(said(given), Ok(meant.to_owned()));
         }
         assert!(said("https://node-1/metrics").unwrap_err().contains("ssh -L 8000:localhost:8000 HOST"));
         assert!(said("http://me:secret@node-1/").unwrap_err().contains("password"));
-        for none in ["", "http://", "ftp://node-1", "http:///metrics", "node 1", ":8000"] {
+        for none in [
+            "",
+            "http://",
+            "ftp://node-1",
+            "http:///metrics",
+            "node 1",
+            ":8000",
+            "node-1:",
+            "node-1:abc",
+            "node-1:0",
+            "node-1:65536",
+            "node-1:+80",
+            "http:localhost",
+            "::1:8000",
+            "[::1",
+            "[::1]8000",
+            "[node-1]:8000",
+            "?x",
+        ] {
             assert_eq!(none.parse::<Source>(), Err(SourceError::Address), "{none}");
         }
     }

@@ -74,6 +74,8 @@ pub(super) struct Counters {
     pub(super) engines: BTreeSet<String>,
     /// Lines that made no sense.
     pub(super) skipped: u64,
+    /// The first label that was asked for and that no counter has.
+    pub(super) unknown_label: Option<String>,
 }
 
 /// What lies between two moments.
@@ -107,7 +109,9 @@ impl Counters {
                 |(key, value): &(String, String)| !matches!(sample.label(key), "") && sample.label(key) != value;
             !labels.iter().any(differs)
         };
-        let mut counters = Counters { place, skipped, ..Counters::default() };
+        let is_unknown = |(key, _): &&(String, String)| samples.iter().all(|sample| sample.label(key).is_empty());
+        let unknown_label = labels.iter().find(is_unknown).map(|(key, _)| key.clone());
+        let mut counters = Counters { place, skipped, unknown_label, ..Counters::default() };
         for sample in samples.iter().filter(is_chosen) {
             counters.add(names, sample);
         }

@@ -83,9 +83,28 @@ pub enum RecordError {
     },
     /// No counters that are known.
     #[error(
-        "{0}: no counters of vLLM (vllm:request_success_total) or SGLang (sglang:num_requests_total, with --enable-metrics)"
+        "{0}: no counters of vLLM (vllm:request_success_total) or SGLang (sglang:num_requests_total, with --enable-metrics), \
+         or none with the labels asked for"
     )]
     Unknown(String),
+    /// Not the counters that were begun with.
+    #[error("{url}: counters of {now}, and this is a recording of {was}")]
+    Changed {
+        /// Where.
+        url: String,
+        /// What is served there.
+        now: String,
+        /// What was.
+        was: String,
+    },
+    /// A label that no counter has.
+    #[error("{url}: no counter has a label {label:?}")]
+    Label {
+        /// Where.
+        url: String,
+        /// Its name.
+        label: String,
+    },
     /// Counters of several models at once.
     #[error("{url}: counters of {}: one must be chosen, with --label model_name={}", models.join(", "), models[0])]
     Models {
@@ -120,7 +139,16 @@ impl Recording {
     /// # Errors
     /// The first look fails, or the file cannot be written. Later looks that fail are counted.
     pub fn run(&self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Recorded, RecordError> {
-        let first = self.look()?;
+        let first = match self.look() {
+            // Whoever was waited for in vain is not who failed.
+            Err(_) if stop.load(Ordering::Relaxed) => {
+                return Ok(Recorded { was_interrupted: true, ..Recorded::default() });
+            }
+            first => first?,
+        };
+        if let Some(label) = first.unknown_label.clone() {
+            return Err(RecordError::Label { url: self.source.to_string(), label });
+        }
         let header = self.header(&first)?;
         let (mut output, offset_s) = Output::open(&self.out, self.resume, &header, now_unix_s())?;
         listener.begins(&header);
@@ -128,9 +156,10 @@ impl Recording {
         let (mut before, mut from_s, mut carried) = (first, 0.0, 0);
         let (mut recorded, mut missed, mut looks) = (Recorded::default(), 0, 0_u32);
         while !clock.wait_for(self.every.saturating_mul(looks + 1).min(self.lasting), stop) {
+            let answer = self.look_again(stop).and_then(|now| self.same(&before, now));
             // Looks that a slow server has made impossible are not made up for.
             looks = (clock.seconds() / self.every.as_secs_f64()) as u32;
-            match self.look_again(stop) {
+            match answer {
                 Ok(now) => {
                     let to_s = clock.seconds();
                     let difference = now.since(&before, carried);
@@ -170,6 +199,18 @@ impl Recording {
             }
             tries += 1;
         }
+    }
+
+    /// What was looked at, if it is still of what was recorded before.
+    fn same(&self, before: &Counters, now: Counters) -> Result<Counters, RecordError> {
+        let of = |counters: &Counters| {
+            let models: Vec<&str> = counters.models.iter().map(String::as_str).collect();
+            format!("{} {}", counters.engine(), models.join(", "))
+        };
+        if of(before) == of(&now) {
+            return Ok(now);
+        }
+        Err(RecordError::Changed { url: self.source.to_string(), now: of(&now), was: of(before) })
     }
 
     fn header(&self, first: &Counters) -> Result<Header, RecordError> {

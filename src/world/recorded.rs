@@ -1,7 +1,7 @@
 //! Recorded traffic, as it is read from a file or from standard input.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_envs::sched::Slo;
@@ -50,8 +50,12 @@ fn read_once(path: &Path, sessions: &SessionArrivals) -> Result<Recorded, TraceE
     }
 }
 
-/// Says what is not as it stands in the file.
+/// Says what is not as it stands in the file, once: long work reads a file again and again.
 fn tell(reader: &TraceReader, trace: &Workload) {
+    static TOLD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if !TOLD.lock().is_ok_and(|mut told| told.insert(reader.path().to_path_buf())) {
+        return;
+    }
     let (path, skipped) = (reader.path().display(), reader.skipped());
     if let Some(clock) = reader.clock() {
         detail!("{path}: {}, {}; times: {clock}", reader.format(), reader.compression());

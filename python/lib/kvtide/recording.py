@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 
 from kvtide._kvtide import Recorder, __version__
 from kvtide.metrics import Metrics
-from kvtide.settings import Settings
+from kvtide.settings import SUFFIXES, Settings
 
 # Older than this on arrival is nobody: somebody has set the clock.
 MAX_AGE_S = 60.0
@@ -44,7 +43,9 @@ class Recording:
 
     def arrived(self, request_id: str, arrival_s: float) -> None:
         """A request is here that was stamped at `arrival_s`, by the clock on the wall."""
-        age_s = min(max(self.wall_clock() - arrival_s, 0.0), MAX_AGE_S)
+        age_s = self.wall_clock() - arrival_s
+        if not 0.0 <= age_s <= MAX_AGE_S:
+            age_s = 0.0
         self.arrived_us[request_id] = max(int((self.clock() - age_s - self.began_s) * 1e6 + 0.5), 0)
 
     def ended(self, request_id: str, prompt_tokens: int, output_tokens: int, **what) -> None:
@@ -91,8 +92,8 @@ class Recording:
 
 def of_rank(path: str, rank: int, ranks: int) -> str:
     """The file of one of several engines that were given one name."""
-    if ranks <= 1:
+    # vLLM tells engines of a dense model that they are alone, and keeps their index.
+    if rank == 0 and ranks <= 1:
         return path
-    name = Path(path)
-    stem, dot, suffix = name.name.partition(".")
-    return str(name.with_name(f"{stem}-dp{rank}{dot}{suffix}"))
+    suffix = next(suffix for suffix in SUFFIXES if path.endswith(suffix))
+    return f"{path.removesuffix(suffix)}-dp{rank}{suffix}"

@@ -10,6 +10,8 @@ from kvtide._kvtide import Slo
 
 MODES = ("shadow", "act")
 FALLBACKS = ("engine", "table")
+# What a recording's name ends in.
+SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
 class SettingError(ValueError):
@@ -52,7 +54,7 @@ class Settings:
         table, record = environ.get("KVTIDE_TABLE", ""), environ.get("KVTIDE_RECORD") or None
         if not table and record is None:
             return None
-        if record is not None and not record.endswith((".jsonl", ".jsonl.gz")):
+        if record is not None and (not record.endswith(SUFFIXES) or os.path.basename(record) in SUFFIXES):
             raise SettingError(f"KVTIDE_RECORD is a file whose name ends in .jsonl or .jsonl.gz, found {record!r}")
         mode = environ.get("KVTIDE_MODE", "shadow")
         if mode not in MODES:

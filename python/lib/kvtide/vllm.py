@@ -32,6 +32,8 @@ from kvtide.tide import HOST, Tide
 
 logger = logging.getLogger("vllm.kvtide")
 
+MAX_PRIORITY = 2**31 - 1
+
 
 def attach(scheduler) -> tuple[Tide | None, Recording | None]:
     """kvtide at work on `scheduler`, and what it records; None for what is not asked for or cannot start."""
@@ -82,8 +84,8 @@ def note(recording: Recording, request) -> None:
         request.num_output_tokens,
         hashes=request.block_hashes,
         tokens=request.prompt_token_ids,
-        # vLLM's smaller is more urgent, kvtide's larger.
-        priority=-request.priority if request.priority else None,
+        # vLLM's smaller is more urgent, kvtide's larger. A client may send any number.
+        priority=min(max(-request.priority, -MAX_PRIORITY), MAX_PRIORITY) if request.priority else None,
         # Whom vLLM keeps apart by itself.
         tenant=lora.lora_name if lora else None,
         cache_salt=request.cache_salt or None,

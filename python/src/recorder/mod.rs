@@ -7,6 +7,7 @@ mod files;
 mod row;
 mod writer;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyString};
 
 use files::Files;
 use row::{Prefix, Row};
@@ -72,8 +73,9 @@ impl PyRecorder {
             .try_into()
             .map_err(|_| PyValueError::new_err(format!("{} bytes of secret, not 32", secret.len())))?;
         let shared = Arc::new(Shared::default());
-        let files = Files::new(&path, file_bytes, files)?;
-        let writer = Writer::start(files, secret, header, Arc::clone(&shared))?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let files = Files::new(&path, file_bytes, files).map_err(named)?;
+        let writer = Writer::start(files, secret, header, Arc::clone(&shared)).map_err(named)?;
         let (queue, rows) = sync_channel(QUEUE_ROWS);
         let (done, closed) = sync_channel(1);
         thread::Builder::new().name("kvtide-record".to_owned()).spawn(move || {
@@ -99,8 +101,8 @@ impl PyRecorder {
         hashes: Option<&Bound<'_, PyList>>,
         tokens: Option<&Bound<'_, PyList>>,
         priority: Option<i32>,
-        tenant: Option<String>,
-        cache_salt: Option<String>,
+        tenant: Option<&Bound<'_, PyString>>,
+        cache_salt: Option<&Bound<'_, PyString>>,
         aborted: bool,
     ) -> PyResult<bool> {
         if output_tokens == 0 || prompt_tokens == 0 {
@@ -111,6 +113,9 @@ impl PyRecorder {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             return Ok(false);
         }
+        // What is no UTF-8, half of a pair of surrogates, is a name all the same.
+        let [tenant, cache_salt] =
+            [tenant, cache_salt].map(|name| name.map(|name| name.to_string_lossy().into_owned()));
         let prefix = prefix(prompt_tokens, block_tokens, hashes, tokens)?;
         let row = Row { arrival_us, prompt_tokens, output_tokens, prefix, block_tokens, priority, tenant, cache_salt };
         let is_queued = self.offer(row);

@@ -43,6 +43,8 @@ pub(super) struct Writer {
     text: String,
     /// When the file began.
     before: Counts,
+    /// When `text` was empty last.
+    flushed: Counts,
 }
 
 impl Writer {
@@ -51,7 +53,8 @@ impl Writer {
         let current = files.open_next()?;
         let key = key(&secret, current.number);
         let before = Counts::default();
-        let writer = Writer { files, current, key, secret, header, shared, text: String::new(), before };
+        let (text, flushed) = (String::new(), before);
+        let writer = Writer { files, current, key, secret, header, shared, text, before, flushed };
         writer.describe(false)?;
         Ok(writer)
     }
@@ -62,9 +65,10 @@ impl Writer {
             let failure = format!("{}: {error}", self.current.name);
             self.shared.has_failed.store(true, Ordering::Relaxed);
             let _ = self.shared.failure.set(failure);
-            // What a full disk took half of a row of.
-            let _ = self.current.file.set_len(self.current.bytes);
             // What waited is lost with what will come.
+            let Counts { written, .. } = self.flushed;
+            self.shared.lost.fetch_add(self.counts().written - written, Ordering::Relaxed);
+            self.shared.written.store(written, Ordering::Relaxed);
             for row in rows {
                 self.shared.queued_bytes.fetch_sub(row.bytes(), Ordering::Relaxed);
                 self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -107,6 +111,7 @@ impl Writer {
         self.flush()?;
         self.describe(true)?;
         self.before = self.counts();
+        self.current.let_go();
         self.current = self.files.open_next()?;
         self.key = key(&self.secret, self.current.number);
         self.describe(false)
@@ -116,17 +121,27 @@ impl Writer {
         if self.text.is_empty() {
             return Ok(());
         }
+        if self.current.is_gone()? {
+            self.go_on_elsewhere()?;
+        }
         if self.files.are_compressed() {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
             encoder.write_all(self.text.as_bytes())?;
-            let member = encoder.finish()?;
-            self.current.file.write_all(&member)?;
-            self.current.bytes += member.len() as u64;
+            self.current.append(&encoder.finish()?)?;
         } else {
-            self.current.file.write_all(self.text.as_bytes())?;
-            self.current.bytes += self.text.len() as u64;
+            self.current.append(self.text.as_bytes())?;
         }
         self.text.clear();
+        self.flushed = self.counts();
+        self.describe(false)
+    }
+
+    /// Somebody has removed the file: what was in it is gone, what is not yet goes into the next. The key stays, under which
+    /// that has been hashed.
+    fn go_on_elsewhere(&mut self) -> io::Result<()> {
+        self.files.remove_description(self.current.number)?;
+        self.before = self.flushed;
+        self.current = self.files.open_next()?;
         self.describe(false)
     }
 
