@@ -129,7 +129,7 @@ fn traffic_that_cannot_be_read_or_drawn_again_is_refused_before_the_work() {
     let row = |n: usize| format!("{n},60000,10\n");
     let rows: String = (0..200).map(row).collect();
     fs::write(path.join("long.csv"), format!("arrival_s,prompt_tokens,output_tokens\n{rows}")).unwrap();
-    let error = refused(path, &["tune", "long.csv", "--effort", "smoke"]);
+    let error = refused(path, &["tune", "long.csv", "--effort", "smoke", "--quiet"]);
     assert!(error.contains("completed none of") && error.contains("the smallest has 60010 tokens"), "{error}");
 }
 
