@@ -45,6 +45,10 @@ fn a_file_says_what_the_name_says() {
     assert_eq!(fp8.total_weight_bytes(), plain.layer_params + 4.0 * plain.head_params);
     let notes = Model::read(&sample("gemma-3-27b")).unwrap().structure.notes;
     assert_eq!(notes, ["weights of vision_config are not counted"]);
+    let mut config = object("llama-3.1-8b-fp8");
+    config["quantization_config"]["kv_cache_scheme"] = serde_json::json!({"num_bits": 8, "type": "float"});
+    let notes = parse(&config).unwrap().structure.notes;
+    assert!(notes.iter().any(|note| note.contains("--set kv_cache_dtype=fp8")), "{notes:?}");
 }
 
 #[test]

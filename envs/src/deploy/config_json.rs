@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::Model;
 use super::architecture::{Architecture, ExpertWidths, LatentWidths};
 use super::config_refused::{KNOWN, UNGATED, is_set, quoted, refuse_what_is_not_simulated};
-use super::quantization::precision;
+use super::quantization::{precision, quantises_kv};
 use super::structure::{Latent, Window};
 
 /// Largest file read, bytes: lists of modules that are not quantised make some of them long.
@@ -342,6 +342,11 @@ impl<'a> Config<'a> {
             if self.top.get(part).is_some_and(is_set) {
                 notes.push(format!("weights of {part} are not counted"));
             }
+        }
+        if quantises_kv(self.top, self.text) {
+            notes.push(
+                "quantization_config has keys and values quantised: --set kv_cache_dtype=fp8 does so here".to_owned(),
+            );
         }
         notes
     }

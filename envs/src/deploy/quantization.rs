@@ -10,9 +10,7 @@ pub(super) fn precision(
     text: &Map<String, Value>,
     has_experts: bool,
 ) -> Result<Precision, String> {
-    let keys = ["quantization_config", "compression_config"];
-    let found = keys.iter().find_map(|key| text.get(*key).or_else(|| top.get(*key)).filter(|value| !value.is_null()));
-    let Some(value) = found else { return Ok(Precision::Bf16) };
+    let Some(value) = quantised(top, text) else { return Ok(Precision::Bf16) };
     let Value::Object(config) = value else { return Err("quantization_config is no object".to_owned()) };
     let said = |key: &str| config.get(key).and_then(Value::as_str).unwrap_or_default();
     let bits = config.get("bits").and_then(Value::as_u64);
@@ -44,6 +42,18 @@ pub(super) fn precision(
         Precision::Int4 if has_experts && leaves_attention(config) => Ok(Precision::ExpertsInt4),
         whole => Ok(whole),
     }
+}
+
+fn quantised<'a>(top: &'a Map<String, Value>, text: &'a Map<String, Value>) -> Option<&'a Value> {
+    let keys = ["quantization_config", "compression_config"];
+    keys.iter().find_map(|key| text.get(*key).or_else(|| top.get(*key)).filter(|value| !value.is_null()))
+}
+
+/// Whether keys and values are quantised as well, which is a setting here as it is in vLLM.
+pub(super) fn quantises_kv(top: &Map<String, Value>, text: &Map<String, Value>) -> bool {
+    let is_set =
+        |key: &str| quantised(top, text).and_then(|config| config.get(key)).is_some_and(|value| !value.is_null());
+    is_set("kv_cache_scheme") || is_set("kv_cache_quant_algo")
 }
 
 /// Of groups of modules, which must all be quantised alike.
