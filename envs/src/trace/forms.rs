@@ -1,7 +1,7 @@
 //! The forms a trace may have: one table, which detection, errors, help, documentation and tests all read.
 //!
 //! A form is recognised by what is in the file: its first bytes, the names in its header, the keys of its first object. The first
-//! entry that recognises a file reads it. To add a form: an entry here, a variant of [`Format`], and a [`RowSource`].
+//! entry that recognises a file reads it. To add a form: an entry here, a variant of [`Format`], and a `RowSource`.
 
 use super::azure::Columns;
 use super::bench::Run;

@@ -5,7 +5,7 @@
 //! name, and `-` is standard input. [`forms::FORMS`] is the table of forms, [`fields::NAMES`] that of the names of columns and keys.
 //! Every form keeps the same contract:
 //!
-//! - Requests come in order of arrival. A file that is not in order is sorted ([`order`]), and how many rows stood too low is
+//! - Requests come in order of arrival. A file that is not in order is sorted (`order.rs`), and how many rows stood too low is
 //!   counted; rows that arrive together stay in the order of the file.
 //! - The first arrival is time 0, whatever the file's own clock says.
 //! - Rows with nothing in them (no tokens asked or answered, a request that failed) are skipped and counted
