@@ -20,10 +20,9 @@ use std::ops::Range;
 use rand::RngExt;
 use rand_distr::{Distribution, Gamma};
 
-use super::replay::MAX_LOAD;
+use super::statistics::{self, Statistics};
 use super::synthetic::{Gaps, MAX_CV, MAX_REQUESTS, MIN_CV};
-use super::windows::WINDOW_SLACK;
-use super::{Replay, Scaling, Window, Workload, WorkloadError, burstiness};
+use super::{Replay, Window, Workload, WorkloadError};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::servegen::{Client, Period, ROW, Rate, ServeGen};
@@ -31,6 +30,24 @@ use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request};
 
 /// A rate at which nothing arrives in ten years; lower ones would make gaps that are no numbers.
 const NEVER_RPS: f64 = 1e-12;
+
+impl Statistics for ServeGen {
+    fn name(&self) -> String {
+        ServeGen::name(self)
+    }
+
+    fn span(&self) -> Micros {
+        ServeGen::span(self)
+    }
+
+    fn expected(&self, window: Window) -> f64 {
+        self.expected_requests(whole_rows(window))
+    }
+
+    fn requests(&self, window: Window, replay: &Replay) -> Result<Vec<Request>, WorkloadError> {
+        self.drawn(window, replay.load, replay.seed)
+    }
+}
 
 impl ServeGen {
     /// Draws a window, at the load, burstiness and lengths that `replay` says. Its seed is the root of the streams
@@ -41,27 +58,7 @@ impl ServeGen {
     /// If a value is out of range or belongs to recorded arrivals (stretching, jitter), the window is beyond the files, or
     /// nothing or too much arrives in it.
     pub fn draw(&self, replay: &Replay) -> Result<Workload, WorkloadError> {
-        // Written so that NaN is refused as well.
-        if !(replay.load > 0.0 && replay.load <= MAX_LOAD) {
-            return Err(WorkloadError::Load(replay.load));
-        }
-        if replay.scaling == Scaling::Stretch || replay.jitter.is_some() {
-            return Err(WorkloadError::NotRecorded { name: self.name() });
-        }
-        burstiness::check(replay.cv)?;
-        replay.lengths.check()?;
-        let window = self.check_window(replay.window)?;
-        let expected = self.expected_requests(whole_rows(window)) * replay.load;
-        if expected > MAX_REQUESTS as f64 {
-            return Err(WorkloadError::TooBusy { window, requests: expected as u64 });
-        }
-        let requests = self.requests(window, replay.load, replay.seed)?;
-        if requests.is_empty() {
-            return Err(WorkloadError::IdleWindow(window));
-        }
-        let drawn = Workload::new(&self.name(), requests, window.length())?;
-        let timed = replay.cv.map_or(Ok(drawn.clone()), |cv| burstiness::redraw(&drawn, cv, replay.seed))?;
-        Ok(timed.with_lengths(replay.lengths))
+        statistics::draw(self, replay)
     }
 
     /// The window, or all there is; refused if it is empty or reaches beyond the files.
@@ -69,17 +66,10 @@ impl ServeGen {
     /// # Errors
     /// As said.
     pub fn check_window(&self, window: Option<Window>) -> Result<Window, WorkloadError> {
-        let window = window.unwrap_or(Window { start: Micros::ZERO, end: self.span() });
-        if window.start >= window.end {
-            return Err(WorkloadError::EmptyWindow(window));
-        }
-        if window.end > self.span() + WINDOW_SLACK {
-            return Err(WorkloadError::WindowBeyondTrace { window, end: self.span() });
-        }
-        Ok(window)
+        statistics::check_window(window, self.span())
     }
 
-    fn requests(&self, window: Window, load: f64, seed: u64) -> Result<Vec<Request>, WorkloadError> {
+    fn drawn(&self, window: Window, load: f64, seed: u64) -> Result<Vec<Request>, WorkloadError> {
         let mut requests = Vec::new();
         for (client, rate, _) in self.parts(window.start..window.end) {
             let mut minutes = TenMinutes::new(client, rate, load, seed);

@@ -17,6 +17,7 @@ pub mod rates;
 pub mod replay;
 mod spec;
 mod split;
+mod statistics;
 pub mod synthetic;
 pub mod windows;
 

@@ -9,13 +9,29 @@
 
 use rand::RngExt;
 
-use super::replay::MAX_LOAD;
-use super::synthetic::MAX_REQUESTS;
-use super::windows::WINDOW_SLACK;
-use super::{Replay, Scaling, Window, Workload, WorkloadError, burstiness};
+use super::statistics::{self, Statistics};
+use super::{Replay, Window, Workload, WorkloadError};
 use crate::seed;
 use crate::time::Micros;
 use crate::trace::{RateProfile, Request};
+
+impl Statistics for RateProfile {
+    fn name(&self) -> String {
+        RateProfile::name(self)
+    }
+
+    fn span(&self) -> Micros {
+        RateProfile::span(self)
+    }
+
+    fn expected(&self, window: Window) -> f64 {
+        self.within(window).map(|(_, part)| part.requests as f64).sum()
+    }
+
+    fn requests(&self, window: Window, replay: &Replay) -> Result<Vec<Request>, WorkloadError> {
+        Ok(self.drawn(window, replay))
+    }
+}
 
 impl RateProfile {
     /// Draws a window, at the load, burstiness and lengths that `replay` says. Its seed is the root of the streams
@@ -25,27 +41,7 @@ impl RateProfile {
     /// If a value is out of range or belongs to recorded arrivals (stretching, jitter), the window is beyond the file, or
     /// nothing or too much arrives in it.
     pub fn draw(&self, replay: &Replay) -> Result<Workload, WorkloadError> {
-        // Written so that NaN is refused as well.
-        if !(replay.load > 0.0 && replay.load <= MAX_LOAD) {
-            return Err(WorkloadError::Load(replay.load));
-        }
-        if replay.scaling == Scaling::Stretch || replay.jitter.is_some() {
-            return Err(WorkloadError::NotRecorded { name: self.name() });
-        }
-        burstiness::check(replay.cv)?;
-        replay.lengths.check()?;
-        let window = self.check_window(replay.window)?;
-        let expected = self.within(window).map(|(_, part)| part.requests as f64).sum::<f64>() * replay.load;
-        if expected > MAX_REQUESTS as f64 {
-            return Err(WorkloadError::TooBusy { window, requests: expected as u64 });
-        }
-        let requests = self.requests(window, replay);
-        if requests.is_empty() {
-            return Err(WorkloadError::IdleWindow(window));
-        }
-        let drawn = Workload::new(&self.name(), requests, window.length())?;
-        let timed = replay.cv.map_or(Ok(drawn.clone()), |cv| burstiness::redraw(&drawn, cv, replay.seed))?;
-        Ok(timed.with_lengths(replay.lengths))
+        statistics::draw(self, replay)
     }
 
     /// The window, or all there is; refused if it is empty or reaches beyond the file.
@@ -53,14 +49,7 @@ impl RateProfile {
     /// # Errors
     /// As said.
     pub fn check_window(&self, window: Option<Window>) -> Result<Window, WorkloadError> {
-        let window = window.unwrap_or(Window { start: Micros::ZERO, end: self.span() });
-        if window.start >= window.end {
-            return Err(WorkloadError::EmptyWindow(window));
-        }
-        if window.end > self.span() + WINDOW_SLACK {
-            return Err(WorkloadError::WindowBeyondTrace { window, end: self.span() });
-        }
-        Ok(window)
+        statistics::check_window(window, self.span())
     }
 
     /// Mean answer of the requests of a window, tokens; 0 where none arrive.
@@ -82,7 +71,7 @@ impl RateProfile {
         parts.take_while(move |(_, part)| part.start < window.end)
     }
 
-    fn requests(&self, window: Window, replay: &Replay) -> Vec<Request> {
+    fn drawn(&self, window: Window, replay: &Replay) -> Vec<Request> {
         let mut requests = Vec::new();
         for (index, part) in self.within(window) {
             let mut arrivals = seed::stream(replay.seed, "rates.arrivals", index as u64);
