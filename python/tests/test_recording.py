@@ -270,14 +270,14 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(recorded, clock, caplog
 
 
 def test_what_there_is_no_room_for_is_dropped_and_counted(tmp_path):
-    """The writer hashes slower than rows can be queued: either of the two limits is met."""
+    """A row that alone is more than the queue may hold finds no room, however fast the writer is."""
     recording = recorder(tmp_path / "traffic.jsonl", files=2)
-    tokens = list(range(1 << 20))
-    queued = [recording.ended(index, len(tokens), 1, block_tokens=16, tokens=tokens) for index in range(40)]
+    names = ["a", "b" * (65 << 20), "c"]
+    queued = [recording.ended(index, 16, 1, tenant=name) for index, name in enumerate(names)]
     recording.close()
-    dropped = dict(recording.dropped)["queue"]
-    assert queued.count(False) == dropped > 0
-    assert recording.written == 40 - dropped
+    assert queued == [True, False, True]
+    assert dict(recording.dropped) == {"queue": 1, "disk": 0, "no_output": 0} and recording.written == 2
+    assert [row["arrival_us"] for row in rows_of(tmp_path / "traffic-00001.jsonl")] == [0, 2]
     assert not recording.ended(0, 1, 1)
 
 
