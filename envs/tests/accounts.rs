@@ -34,6 +34,7 @@ fn metronome() -> CostModel {
         sequence_overhead: 0.0,
         swap_overhead: 0.0,
         kernels: None,
+        tables: None,
     };
     CostModel::new(&Deployment::new(Model::named("llama-3-8b").unwrap(), hardware, 1), 4)
 }

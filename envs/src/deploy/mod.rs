@@ -16,6 +16,7 @@ mod config_json;
 mod config_refused;
 mod deployment;
 mod hardware;
+mod hardware_file;
 mod kernels;
 mod keys;
 mod listing;
@@ -26,6 +27,7 @@ mod quantization;
 mod rates;
 mod settings;
 mod structure;
+mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
@@ -42,3 +44,7 @@ pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, Served
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
 pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use tables::{
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, KvPrecision, LatentShape, LatentTable,
+    PrefillTable, ProductRow, ProductTable, ReduceTable,
+};
