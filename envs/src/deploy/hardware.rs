@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::cards::{CARDS, Card};
-use super::keys::of_hardware;
 use super::hardware_file::HardwareFile;
+use super::keys::of_hardware;
 use super::{HardwareProfile, KernelTables, KernelTimes, Model, Precision, Setting, SettingError};
 
 /// One accelerator.

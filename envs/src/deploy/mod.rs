@@ -43,8 +43,8 @@ pub use name::DeploymentName;
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
-pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub use tables::{
-    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, KvPrecision, LatentShape, LatentTable,
-    PrefillTable, ProductRow, ProductTable, ReduceTable,
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelShapes, KernelTables, KvPrecision, LatentShape,
+    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable,
 };

@@ -5,12 +5,16 @@
 //! `lookup.rs`.
 
 mod curve;
+mod for_model;
 mod lookup;
+mod scaled;
+mod shapes;
 mod validate;
 
 use serde::{Deserialize, Serialize};
 
 pub use curve::Curve;
+pub use shapes::{KernelShapes, Product};
 
 use super::Precision;
 
@@ -174,10 +178,13 @@ pub struct ExpertShape {
     pub experts: u32,
 }
 
-/// Multi-head latent attention of one layer with all its projections, of `DeepSeek`-V3's widths, by the heads on one device.
+/// Multi-head latent attention of one layer with all its projections, by the heads on one device. Widths but that of the residual
+/// stream are `DeepSeek`-V3's: queries compressed to 1,536, keys and values to 512, 64 for the position, heads of 128.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatentTable {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
@@ -199,6 +206,8 @@ pub struct LatentTable {
 /// The latent attention a table is looked up for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentShape {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
