@@ -8,12 +8,14 @@ mod curve;
 mod for_model;
 mod lookup;
 mod scaled;
+mod scales;
 mod shapes;
 mod validate;
 
 use serde::{Deserialize, Serialize};
 
 pub use curve::Curve;
+pub use scales::KernelScales;
 pub use shapes::{KernelShapes, Product};
 
 use super::Precision;
@@ -40,6 +42,9 @@ pub struct KernelTables {
     /// Modules of latent attention, a table for each number of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latent: Vec<LatentTable>,
+    /// Factors on all of them.
+    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
+    pub scales: KernelScales,
 }
 
 /// Matrix products with weights of one precision.
@@ -217,4 +222,4 @@ pub struct LatentShape {
 }
 
 /// Names of the families, as a profile's keys.
-pub(super) const FAMILIES: [&str; 6] = ["products", "prefill", "decode", "all_reduce", "experts", "latent"];
+pub(super) const FAMILIES: [&str; 7] = ["products", "prefill", "decode", "all_reduce", "experts", "latent", "scales"];

@@ -72,7 +72,7 @@ impl KernelTables {
             times("prefill_us", &table.prefill_us, table.tokens.len())?;
             grid("decode_us", &table.sequences, &table.context, &table.decode_us)?;
         }
-        Ok(())
+        self.scales.validate()
     }
 }
 
