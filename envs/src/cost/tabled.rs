@@ -37,7 +37,7 @@ impl TabledCost {
             head: Ramp::new(SEQUENCES, |sequences| times.head(sequences)),
             decodes: Slope::new([SEQUENCES, ATTENDED], |sequences, tokens| times.decodes(sequences, tokens)),
             chunk: Ramp::new(PROMPT, |tokens| times.chunk_alone(tokens)),
-            chunks_fixed: times.chunks_fixed(),
+            chunks_fixed: times.chunks_fixed,
             full,
             window,
         }

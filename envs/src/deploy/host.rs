@@ -137,7 +137,10 @@ mod tests {
             changed.validate().unwrap_err().to_string()
         };
         assert_eq!(error(|host| host.step = -1.0), "step=\"-1\": expected seconds, from 0 to 10");
-        assert_eq!(error(|host| host.client.prompt_token_s = 2.0), "prompt_token_s=\"2\": expected seconds, from 0 to 1");
+        assert_eq!(
+            error(|host| host.client.prompt_token_s = 2.0),
+            "prompt_token_s=\"2\": expected seconds, from 0 to 1"
+        );
         assert!(error(|host| host.exposed = f64::NAN).starts_with("exposed=\"NaN\""));
         assert_eq!(error(|host| host.piece_launches = 0), "piece_launches=\"0\": expected launches, from 1 to 1000");
     }

@@ -49,6 +49,6 @@ pub use settings::{Setting, SettingError};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub(crate) use tabled::{BeforeChunk, TabledTimes};
 pub use tables::{
-    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables, KvPrecision, LatentShape,
-    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable,
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables,
+    KvPrecision, LatentShape, LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable,
 };

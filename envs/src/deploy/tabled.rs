@@ -18,7 +18,9 @@
 //! one more takes in the longest prompts measured; over all chunks of a step, because they share one kernel, and at least as long as
 //! the keys and values before them take to be read, and as the longest of them takes one row of tiles to walk through.
 
-use super::{AttentionShape, Curve, Deployment, KernelShapes, KernelTables, Precision, Product, UNQUANTISED_BYTES};
+use super::{
+    AttentionShape, Curve, Deployment, KernelShapes, KernelTables, LatentShape, Precision, Product, UNQUANTISED_BYTES,
+};
 
 /// Least time of a kernel that works element by element, seconds, and the share of the bandwidth it reaches.
 const ELEMENT_FLOOR: f64 = 3e-6;
@@ -44,6 +46,11 @@ pub(crate) struct TabledTimes<'a> {
     shapes: KernelShapes,
     products: Vec<ProductTimes>,
     head: ProductTimes,
+    /// Of each kind of grouped-query attention, what it takes to read a token's keys and values for a sequence that decodes, in one
+    /// layer; of latent attention if there is that.
+    reads: Vec<f64>,
+    /// What attention of chunks takes however small they are.
+    pub(crate) chunks_fixed: f64,
 }
 
 /// A product with its curve; `None` for the roofline.
@@ -77,7 +84,13 @@ impl<'a> TabledTimes<'a> {
         let is_module = shapes.latent.is_some_and(|(shape, _)| tables.latent_prefill_us(&shape, 1.0).is_some());
         let projections = if is_module { &[][..] } else { &shapes.projections };
         let products = shapes.products.iter().chain(projections).map(of).collect();
-        TabledTimes { head: of(&shapes.head), products, deployment, tables, shapes }
+        let (reads, chunks_fixed) = (Vec::new(), 0.0);
+        let mut times =
+            TabledTimes { head: of(&shapes.head), products, deployment, tables, shapes, reads, chunks_fixed };
+        times.reads = times.memory_reads();
+        times.chunks_fixed =
+            SHORTEST_PROMPTS.into_iter().map(|tokens| times.prompt(tokens)).fold(f64::INFINITY, f64::min);
+        times
     }
 
     /// Peaks of one device for weights of `precision` and for 16 bits, FLOP/s and bytes/s.
@@ -174,8 +187,7 @@ impl<'a> TabledTimes<'a> {
         let elements = tokens * UNQUANTISED_BYTES;
         let hidden = f64::from(model.hidden_size);
         let head = f64::from(model.head_dim);
-        let [heads, kv_heads] =
-            [model.num_heads, model.num_kv_heads].map(|heads| (f64::from(heads) / devices).ceil());
+        let [heads, kv_heads] = [model.num_heads, model.num_kv_heads].map(|heads| (f64::from(heads) / devices).ceil());
         let gated = f64::from(model.widths.intermediate.max(model.widths.shared)) / devices;
         let layer = 2.0 * self.moves(4.0 * hidden * elements)
             + self.moves(2.0 * (heads + kv_heads) * head * elements)
@@ -206,23 +218,35 @@ impl<'a> TabledTimes<'a> {
     /// Attention of `sequences` that decode, which attend to `tokens` together.
     pub(crate) fn decodes(&self, sequences: f64, tokens: f64) -> f64 {
         let context = tokens / sequences;
-        let grouped = self.shapes.attention.iter().map(|(shape, layers)| {
-            f64::from(*layers) * self.grouped_decodes(shape, sequences, context)
+        let kinds = self.shapes.attention.iter().zip(&self.reads);
+        let grouped = kinds.map(|((shape, layers), read)| {
+            let seen = if shape.window == 0 { context } else { context.min(f64::from(shape.window)) };
+            let measured = |context| self.tables.decode_us(shape, sequences, context).map(seconds);
+            let memory = sequences * seen * read;
+            f64::from(*layers) * from_memory(measured, context, memory).unwrap_or(ELEMENT_FLOOR + memory)
         });
-        let latent = self.shapes.latent.as_ref().map_or(0.0, |(_, layers)| {
-            f64::from(*layers) * self.latent_decodes(sequences, context)
-        });
+        let latent = self
+            .shapes
+            .latent
+            .as_ref()
+            .map_or(0.0, |(shape, layers)| f64::from(*layers) * self.latent_decodes(shape, sequences, context));
         (grouped.sum::<f64>() + latent) * self.tables.scales.decode
     }
 
-    fn grouped_decodes(&self, shape: &AttentionShape, sequences: f64, context: f64) -> f64 {
-        let seen = if shape.window == 0 { context } else { context.min(f64::from(shape.window)) };
-        let measured = |sequences, context| self.tables.decode_us(shape, sequences, context).map(seconds);
-        // A window is short: its rate is not told by what was measured.
-        let rate = if shape.window == 0 { rate_of(measured) } else { None };
-        let read = self.kv_read(shape);
-        from_memory(measured, sequences, context, seen * rate.unwrap_or(read).min(read))
-            .unwrap_or_else(|| ELEMENT_FLOOR + sequences * seen * self.kv_read(shape))
+    /// At the rate of the largest sizes measured, and at the bandwidth that is reached if that is more: a window is too short to
+    /// tell a rate, and few heads on much context tell how little they can do at once.
+    fn memory_reads(&self) -> Vec<f64> {
+        let grouped = self.shapes.attention.iter().map(|(shape, _)| {
+            let read = self.kv_read(shape);
+            let rate = rate_of(|sequences, context| self.tables.decode_us(shape, sequences, context));
+            rate.filter(|_| shape.window == 0).unwrap_or(read).min(read)
+        });
+        let latent = self.shapes.latent.iter().map(|(shape, _)| {
+            let read = self.latent_read();
+            let rate = rate_of(|sequences, context| self.tables.latent_decode_us(shape, sequences, context));
+            rate.unwrap_or(read).min(read)
+        });
+        grouped.chain(latent).collect()
     }
 
     /// Reading a token's keys and values of one layer from memory, at best.
@@ -239,17 +263,15 @@ impl<'a> TabledTimes<'a> {
         bytes / (hardware.peak_bandwidth * hardware.bandwidth_efficiency)
     }
 
-    fn latent_decodes(&self, sequences: f64, context: f64) -> f64 {
-        let Some((shape, _)) = &self.shapes.latent else { return 0.0 };
-        let measured = |sequences, context| self.tables.latent_decode_us(shape, sequences, context).map(seconds);
-        let model = &self.deployment.model;
-        let flops = model.decode_flops_per_pair() / f64::from(model.num_layers) / f64::from(self.deployment.devices);
-        let bytes = model.kv_bytes_per_token() / f64::from(model.num_layers);
-        let read = self.latent_read();
-        let memory = context * rate_of(measured).unwrap_or(read).min(read);
-        from_memory(measured, sequences, context, memory).unwrap_or_else(|| {
+    fn latent_decodes(&self, shape: &LatentShape, sequences: f64, context: f64) -> f64 {
+        let measured = |context| self.tables.latent_decode_us(shape, sequences, context).map(seconds);
+        let memory = sequences * context * self.reads.first().copied().unwrap_or_default();
+        from_memory(measured, context, memory).unwrap_or_else(|| {
+            let model = &self.deployment.model;
+            let [layers, devices] = [model.num_layers, self.deployment.devices].map(f64::from);
             let tokens = sequences * context;
-            ELEMENT_FLOOR + self.roofline(Precision::Bf16, flops * tokens, bytes * tokens)
+            let flops = model.decode_flops_per_pair() / (layers * devices) * tokens;
+            ELEMENT_FLOOR + self.roofline(Precision::Bf16, flops, model.kv_bytes_per_token() / layers * tokens)
         })
     }
 
@@ -280,14 +302,9 @@ impl<'a> TabledTimes<'a> {
         )
     }
 
-    /// What attention of chunks takes however small they are.
-    pub(crate) fn chunks_fixed(&self) -> f64 {
-        SHORTEST_PROMPTS.into_iter().map(|tokens| self.prompt(tokens)).fold(f64::INFINITY, f64::min)
-    }
-
-    /// What a chunk of `tokens` takes beyond that, with nothing before it.
+    /// What a chunk of `tokens` takes beyond what any takes, with nothing before it.
     pub(crate) fn chunk_alone(&self, tokens: f64) -> f64 {
-        (self.prompt(tokens) - self.chunks_fixed()).max(0.0)
+        (self.prompt(tokens) - self.chunks_fixed).max(0.0)
     }
 
     /// What the tokens before a chunk cost it: in layers that attend to all of them, and in those with a window of so many.
@@ -297,9 +314,8 @@ impl<'a> TabledTimes<'a> {
             return (self.before_latent(), None);
         }
         let of = |(shape, layers): &(AttentionShape, u32)| self.before_grouped(shape, f64::from(*layers));
-        let [full, window] = [false, true].map(|has_window| {
-            self.shapes.attention.iter().find(|(shape, _)| (shape.window > 0) == has_window)
-        });
+        let [full, window] = [false, true]
+            .map(|has_window| self.shapes.attention.iter().find(|(shape, _)| (shape.window > 0) == has_window));
         (full.map_or(none, of), window.map(|found| (f64::from(found.0.window), of(found))))
     }
 
@@ -391,7 +407,10 @@ impl<'a> TabledTimes<'a> {
         if self.deployment.devices > 1 && self.tables.all_reduce_us(self.deployment.devices, 1.0).is_none() {
             said.push("all-reduces: by the link's bandwidth".to_owned());
         }
-        said.push("norms, rotation, gates, writing of keys and values, sampling: by their bytes, with a least time".to_owned());
+        said.push(
+            "norms, rotation, gates, writing of keys and values, sampling: by their bytes, with a least time"
+                .to_owned(),
+        );
         said.push("chunks after others of their prompt: by the pairs of tokens they add".to_owned());
         said
     }
@@ -417,20 +436,14 @@ fn pairs(window: u32, tokens: f64) -> f64 {
     growing * (growing + 1.0) / 2.0 + (tokens - growing) * f64::from(window)
 }
 
-/// What a token more takes decodes at the largest sizes measured. Seconds.
+/// What a token more takes decodes at the largest sizes, `measured` in microseconds. Seconds.
 fn rate_of(measured: impl Fn(f64, f64) -> Option<f64>) -> Option<f64> {
     let (many, long) = LARGE_DECODE;
-    Some((measured(many, long)? - measured(many, 1.0)?) / (many * long))
+    Some(seconds(measured(many, long)? - measured(many, 1.0)?) / (many * long))
 }
 
-/// A time of decodes as `measured`, and at least as long as they take when what they attend to comes from memory, which takes each
-/// of them so long. `None` where nothing was measured.
-fn from_memory(
-    measured: impl Fn(f64, f64) -> Option<f64>,
-    sequences: f64,
-    context: f64,
-    memory: f64,
-) -> Option<f64> {
-    let (time, alone) = (measured(sequences, context)?, measured(sequences, 1.0)?);
-    Some(time.max(alone + sequences * memory))
+/// A time of decodes as `measured`, and at least as long as they take when what they attend to comes from memory, all of it in
+/// `memory`. `None` where nothing was measured.
+fn from_memory(measured: impl Fn(f64) -> Option<f64>, context: f64, memory: f64) -> Option<f64> {
+    Some(measured(context)?.max(measured(1.0)? + memory))
 }
