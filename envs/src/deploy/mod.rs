@@ -46,5 +46,5 @@ pub use settings::{Setting, SettingError};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub use tables::{
     AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelShapes, KernelTables, KvPrecision, LatentShape,
-    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable,
+    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
 };
