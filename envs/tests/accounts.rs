@@ -35,6 +35,7 @@ fn metronome() -> CostModel {
         swap_overhead: 0.0,
         kernels: None,
         tables: None,
+        host: None,
     };
     CostModel::new(&Deployment::new(Model::named("llama-3-8b").unwrap(), hardware, 1), 4)
 }

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::tables::{FAMILIES, KernelTables};
-use super::{Hardware, KernelTimes};
+use super::{Hardware, HostTimes, KernelTimes};
 
 /// [`Hardware`] as it is written and read; of its fields what each is stands there.
 #[derive(Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub(super) struct HardwareFile {
     swap_overhead: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kernels: Option<Kernels>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host: Option<HostTimes>,
 }
 
 /// For serde: fields that are left out.
@@ -65,6 +67,7 @@ impl From<HardwareFile> for Hardware {
             swap_overhead: file.swap_overhead,
             kernels,
             tables,
+            host: file.host,
         }
     }
 }
@@ -86,6 +89,7 @@ impl From<Hardware> for HardwareFile {
             sequence_overhead: hardware.sequence_overhead,
             swap_overhead: hardware.swap_overhead,
             kernels: hardware.kernels.map(Kernels::Times).or(tables),
+            host: hardware.host,
         }
     }
 }

@@ -17,6 +17,7 @@ mod config_refused;
 mod deployment;
 mod hardware;
 mod hardware_file;
+mod host;
 mod kernels;
 mod keys;
 mod listing;
@@ -27,12 +28,14 @@ mod quantization;
 mod rates;
 mod settings;
 mod structure;
+mod tabled;
 mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
 pub use deployment::{Deployment, DeploymentError};
 pub use hardware::Hardware;
+pub use host::{ClientTimes, HostTimes};
 pub use kernels::KernelTimes;
 pub(crate) use kernels::between;
 pub use keys::describe as describe_settings;
@@ -44,7 +47,8 @@ pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, Served
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
+pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{
-    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelShapes, KernelTables, KvPrecision, LatentShape,
-    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables,
+    KvPrecision, LatentShape, LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
 };

@@ -65,6 +65,7 @@ impl FittedConstants {
             sequence_overhead: self.sequence_overhead,
             kernels: None,
             tables: None,
+            host: None,
             ..hardware.clone()
         }
     }

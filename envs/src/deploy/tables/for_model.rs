@@ -11,7 +11,7 @@ impl KernelTables {
     /// for, so that the tables say for this model what these do.
     #[must_use]
     pub fn for_model(&self, model: &Model, devices: &[u32]) -> KernelTables {
-        let mut tables = KernelTables { source: self.source.clone(), ..KernelTables::default() };
+        let mut tables = KernelTables { source: self.source.clone(), scales: self.scales, ..KernelTables::default() };
         for shapes in devices.iter().map(|devices| KernelShapes::of(model, *devices)) {
             tables.take_products(self, &shapes);
             for (shape, _) in &shapes.attention {

@@ -8,6 +8,7 @@ mod curve;
 mod for_model;
 mod lookup;
 mod scaled;
+mod scales;
 mod shapes;
 mod text;
 mod validate;
@@ -15,6 +16,7 @@ mod validate;
 use serde::{Deserialize, Serialize};
 
 pub use curve::Curve;
+pub use scales::KernelScales;
 pub use shapes::{KernelShapes, Product};
 
 use super::Precision;
@@ -26,6 +28,9 @@ pub struct KernelTables {
     /// Where they come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<TableSource>,
+    /// Factors on all of them.
+    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
+    pub scales: KernelScales,
     /// Matrix products, a table for each precision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<ProductTable>,
@@ -243,4 +248,5 @@ pub struct LatentShape {
 }
 
 /// Keys of tables in a file.
-pub(super) const FAMILIES: [&str; 7] = ["source", "products", "prefill", "decode", "all_reduce", "experts", "latent"];
+pub(super) const FAMILIES: [&str; 8] =
+    ["source", "scales", "products", "prefill", "decode", "all_reduce", "experts", "latent"];

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use super::{AttentionShape, KernelTables, KvPrecision, TableSource};
+use super::{AttentionShape, KernelScales, KernelTables, KvPrecision, TableSource};
 
 /// Where a file's tables stand.
 const PLACE: &str = "hardware.kernels";
@@ -65,6 +65,11 @@ impl KernelTables {
         let mut text = String::new();
         if let Some(source) = &self.source {
             source.write(&mut text);
+        }
+        if !self.scales.is_one() {
+            let KernelScales { products, prefill, decode, sustained } = self.scales;
+            let _ = writeln!(text, "\n[{PLACE}.scales]\nproducts = {products}\nprefill = {prefill}\ndecode = {decode}");
+            let _ = writeln!(text, "sustained = {sustained}");
         }
         self.write_products(&mut text);
         self.write_attention(&mut text);

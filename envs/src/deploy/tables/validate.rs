@@ -37,7 +37,8 @@ impl KernelTables {
         each_of("decode", &self.decode, DecodeTable::validate)?;
         each_of("all_reduce", &self.all_reduce, ReduceTable::validate)?;
         each_of("experts", &self.experts, ExpertTable::validate)?;
-        each_of("latent", &self.latent, LatentTable::validate)
+        each_of("latent", &self.latent, LatentTable::validate)?;
+        self.scales.validate().map_err(|error| error.within("scales"))
     }
 }
 
