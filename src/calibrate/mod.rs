@@ -1,5 +1,5 @@
 //! Fits the cost model to what was measured: to a run that a server recorded ([`served`]), or to the timings of a device
-//! ([`device`]).
+//! ([`device`]); or takes kernels as a database has them ([`perf_db`]).
 //!
 //! Both go the same way, and end in an [`Account`] that one command writes down: a profile, a picture, a text. What of it a
 //! machine with a GPU needs by itself (which steps are timed, how timings are kept and gone on with, the fit, its errors)
@@ -7,6 +7,7 @@
 //! tool has: runs as servers record them, pictures, the day.
 
 pub mod device;
+pub mod perf_db;
 pub mod served;
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `kvtide calibrate`: a profile from a run that was served, from a device, or from its timings as they were kept.
+//! `kvtide calibrate`: a profile from a run that was served, from a device, from its timings as they were kept, or from a database
+//! of kernels.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -13,6 +14,7 @@ use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
 
 use super::output::Output;
 use super::outputs::Outputs;
+use super::perf_db::PerfDbArgs;
 use super::{Exit, stop};
 use crate::calibrate::Account;
 use crate::calibrate::device::{self, DeviceAccount};
@@ -27,6 +29,8 @@ pub(super) struct CalibrateArgs {
     measured: Vec<PathBuf>,
     #[command(flatten)]
     timings: TimingsArgs,
+    #[command(flatten)]
+    perf_db: PerfDbArgs,
     /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, allow_negative_numbers = true)]
     fit_fraction: f64,
@@ -75,6 +79,9 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let fraction = args.fit_fraction;
     ensure!(fraction > 0.0 && fraction <= 1.0, "--fit-fraction {fraction}: expected above 0, at most 1");
     args.outputs().check()?;
+    if args.perf_db.perf_db.is_some() {
+        return args.tell(&args.perf_db.account(&args.settings()?)?);
+    }
     if !args.measured.is_empty() {
         return args.tell(&args.served()?);
     }
@@ -87,7 +94,9 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
 impl CalibrateArgs {
     fn outputs(&self) -> Outputs {
         let TimingsArgs { device, timings, .. } = &self.timings;
+        let PerfDbArgs { perf_db, model, .. } = &self.perf_db;
         let mut outputs = Outputs::new().reads_env(self.env.as_deref().unwrap_or_default());
+        outputs = outputs.reads("--perf-db", perf_db.as_deref()).reads("--model", model.as_deref().map(Path::new));
         for run in &self.measured {
             outputs = outputs.reads("--measured", run.as_path());
         }
@@ -207,7 +216,7 @@ impl CalibrateArgs {
         let TimingsArgs { device, timings, .. } = &self.timings;
         ensure!(
             device.is_some() || timings.is_some(),
-            "give a measured run (--measured), a device (--device) or timings of one (--timings)"
+            "give a measured run (--measured), a device (--device), timings of one (--timings) or a database of kernels (--perf-db)"
         );
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;
