@@ -10,7 +10,7 @@ use super::ReportInput;
 use super::cells::{Cell, table};
 use super::insight::Insight;
 use super::names::{ShortNames, breakable};
-use super::wording::{fewer_or_more, gain, milliseconds, minus, percent, seconds, spread};
+use super::wording::{fewer_or_more, gain, milliseconds, minus, percent, seconds, seconds_of_mean, spread};
 use crate::evaluate::{
     Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, signed, times, yardsticks,
 };
@@ -22,7 +22,17 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     let shared = shared(comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref())));
     let mut head = vec!["policy", "attained, %", "gain, points", "draws won, %", "worst load, points"];
     head.extend(shared.is_none().then_some(EVIDENCE));
-    head.extend(["goodput, req/s", "tokens/s", "TTFT p99", "longest wait", "ITL p99", "preemptions"]);
+    head.extend([
+        "goodput, req/s",
+        "tokens/s",
+        "TTFT mean",
+        "TTFT p99",
+        "longest wait",
+        "ITL mean",
+        "ITL p99",
+        "E2E mean",
+        "preemptions",
+    ]);
     let row = |line: &Comparison| {
         let is_reference = line.policy == line.reference;
         let or_reference =
@@ -43,9 +53,12 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
         cells.extend([
             Cell::number(round(line.goodput_rps, 2), Some(line.goodput_rps)),
             Cell::number(round(line.output_tok_s, 0), Some(line.output_tok_s)),
+            Cell::number(seconds_of_mean(line.ttft_mean_ms), line.ttft_mean_ms),
             Cell::number(seconds(line.ttft_p99_ms), line.ttft_p99_ms),
             Cell::number(seconds(line.longest_wait_ms), line.longest_wait_ms),
+            Cell::number(milliseconds(line.itl_mean_ms), line.itl_mean_ms),
             Cell::number(milliseconds(line.itl_p99_ms), line.itl_p99_ms),
+            Cell::number(seconds_of_mean(line.e2e_mean_ms), line.e2e_mean_ms),
             Cell::number(round(line.preemptions, 0), Some(line.preemptions)),
         ]);
         cells
@@ -160,7 +173,7 @@ pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName, names: &Short
     html! { (table(&format!("Gains over {}", names.short(than)), &head, rows)) (shared_note(shared.as_ref())) }
 }
 
-/// Attainment, TTFT p99 and longest wait of each policy at each load.
+/// Attainment, TTFT, mean E2E and longest wait of each policy at each load.
 pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup {
     let titles: Vec<String> = comparisons[0].loads.iter().map(|at| format!("load {}", at.load)).collect();
     let mut head = vec!["policy"];
@@ -173,7 +186,9 @@ pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup 
                     None => (dash()),
                 }
                 br;
-                small { "TTFT p99 " (seconds(at.ttft_p99_ms)) }
+                small { "TTFT mean " (seconds_of_mean(at.ttft_mean_ms)) ", p99 " (seconds(at.ttft_p99_ms)) }
+                br;
+                small { "E2E mean " (seconds_of_mean(at.e2e_mean_ms)) }
                 br;
                 small { "longest wait " (seconds(at.longest_wait_ms)) ", " (times(at.longest_wait_times)) }
             };
