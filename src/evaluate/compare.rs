@@ -470,9 +470,11 @@ mod tests {
         assert_eq!((lines[1].itl_p99_ms, lines[1].longest_wait_ms), (None, None));
         assert_eq!((lines[1].loads[0].ttft_p99_ms, lines[1].loads[0].longest_wait_times), (None, None));
         let json = serde_json::to_value(&lines[1]).unwrap();
-        assert!(json["ttft_p99_ms"].is_null() && json["longest_wait_ms"].is_null());
+        for time in ["ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms", "e2e_mean_ms", "longest_wait_ms"] {
+            assert!(json.get(time).is_some_and(serde_json::Value::is_null), "{time}: {json}");
+        }
         let text = super::super::table::render(&lines, &[], 100);
         let line = text.lines().find(|line| line.starts_with("b ")).unwrap();
-        assert_eq!(line.matches('–').count(), 3, "{line}");
+        assert_eq!(line.matches('–').count(), 6, "{line}");
     }
 }
