@@ -22,17 +22,7 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     let shared = shared(comparisons.iter().map(|line| evidence(line.slo_attainment_mean.as_ref())));
     let mut head = vec!["policy", "attained, %", "gain, points", "draws won, %", "worst load, points"];
     head.extend(shared.is_none().then_some(EVIDENCE));
-    head.extend([
-        "goodput, req/s",
-        "tokens/s",
-        "TTFT mean",
-        "TTFT p99",
-        "longest wait",
-        "ITL mean",
-        "ITL p99",
-        "E2E mean",
-        "preemptions",
-    ]);
+    head.extend(["goodput, req/s", "tokens/s", "TTFT p99", "longest wait", "ITL p99", "preemptions"]);
     let row = |line: &Comparison| {
         let is_reference = line.policy == line.reference;
         let or_reference =
@@ -53,12 +43,9 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
         cells.extend([
             Cell::number(round(line.goodput_rps, 2), Some(line.goodput_rps)),
             Cell::number(round(line.output_tok_s, 0), Some(line.output_tok_s)),
-            Cell::number(seconds_of_mean(line.ttft_mean_ms), line.ttft_mean_ms),
             Cell::number(seconds(line.ttft_p99_ms), line.ttft_p99_ms),
             Cell::number(seconds(line.longest_wait_ms), line.longest_wait_ms),
-            Cell::number(milliseconds(line.itl_mean_ms), line.itl_mean_ms),
             Cell::number(milliseconds(line.itl_p99_ms), line.itl_p99_ms),
-            Cell::number(seconds_of_mean(line.e2e_mean_ms), line.e2e_mean_ms),
             Cell::number(round(line.preemptions, 0), Some(line.preemptions)),
         ]);
         cells
@@ -66,7 +53,22 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     html! {
         (table("What was attained", &head, comparisons.iter().map(row)))
         (shared_note(shared.as_ref()))
+        @if let Some(means) = mean_times(comparisons, names) { (means) }
     }
+}
+
+/// Mean times of each policy; `None` where nobody has one, as in results from before they were counted.
+fn mean_times(comparisons: &[Comparison], names: &ShortNames) -> Option<Markup> {
+    let means = |line: &Comparison| [line.ttft_mean_ms, line.tpot_mean_ms, line.itl_mean_ms, line.e2e_mean_ms];
+    comparisons.iter().flat_map(means).flatten().next()?;
+    let row = |line: &Comparison| {
+        let [ttft, tpot, itl, e2e] = means(line);
+        let cells = [seconds_of_mean(ttft), milliseconds(tpot), milliseconds(itl), seconds_of_mean(e2e)];
+        let times = cells.into_iter().zip(means(line)).map(|(text, time)| Cell::number(text, time));
+        std::iter::once(Cell::text(names.bold(&line.policy))).chain(times).collect()
+    };
+    let head = ["policy", "mean TTFT", "mean TPOT", "mean ITL", "mean E2E"];
+    Some(table("Mean times", &head, comparisons.iter().map(row)))
 }
 
 /// Heads the column that says what intervals rest on.
