@@ -10,7 +10,9 @@ use super::ReportInput;
 use super::cells::{Cell, table};
 use super::insight::Insight;
 use super::names::{ShortNames, breakable};
-use super::wording::{fewer_or_more, gain, milliseconds, minus, percent, seconds, seconds_of_mean, spread};
+use super::wording::{
+    fewer_or_more, gain, milliseconds, milliseconds_of_mean, minus, percent, seconds, seconds_of_mean, spread,
+};
 use crate::evaluate::{
     Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, signed, times, yardsticks,
 };
@@ -63,7 +65,8 @@ fn mean_times(comparisons: &[Comparison], names: &ShortNames) -> Option<Markup> 
     comparisons.iter().flat_map(means).flatten().next()?;
     let row = |line: &Comparison| {
         let [ttft, tpot, itl, e2e] = means(line);
-        let cells = [seconds_of_mean(ttft), milliseconds(tpot), milliseconds(itl), seconds_of_mean(e2e)];
+        let cells =
+            [seconds_of_mean(ttft), milliseconds_of_mean(tpot), milliseconds_of_mean(itl), seconds_of_mean(e2e)];
         let times = cells.into_iter().zip(means(line)).map(|(text, time)| Cell::number(text, time));
         std::iter::once(Cell::text(names.bold(&line.policy))).chain(times).collect()
     };
