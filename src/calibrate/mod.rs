@@ -6,7 +6,9 @@
 //! is [`kvtide_envs::calibrate`]: the small program for such machines links no more than that. Here is what only the
 //! tool has: runs as servers record them, pictures, the day.
 
+mod constants;
 pub mod device;
+mod nelder_mead;
 pub mod served;
 
 use std::path::Path;
@@ -15,6 +17,8 @@ use kvtide_envs::deploy::HardwareProfile;
 use serde::Serialize;
 
 use crate::plot::Figure;
+
+pub use constants::{FitScope, FittedConstants, PARAMETERS, Parameter, Part};
 
 /// What there is to tell of a calibration, whatever it was fitted to.
 pub trait Account {

@@ -154,7 +154,7 @@ impl CalibrateArgs {
         let style = ProgressStyle::with_template("{pos} simulations  {elapsed}");
         bar.set_style(style.expect("a constant template is valid"));
         let parts: Vec<(&MeasuredRun, &Setup)> = runs.iter().zip(&setups).collect();
-        let calibrations = calibrate_jointly(&parts, self.fit_fraction, &mut || bar.inc(1));
+        let calibrations = calibrate_jointly(&parts, crate::calibrate::FitScope::All, self.fit_fraction, &mut || bar.inc(1));
         bar.finish_and_clear();
         Ok(RunAccount::new(runs, calibrations?, self.command(&loads)))
     }

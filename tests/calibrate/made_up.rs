@@ -17,6 +17,8 @@ pub const TRUTH: FittedConstants = FittedConstants {
     bandwidth_efficiency: 0.9,
     step_overhead: 3e-3,
     sequence_overhead: 15e-6,
+    launch: 0.0,
+    client: 0.0,
     cold_start: 0.2,
 };
 

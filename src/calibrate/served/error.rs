@@ -17,11 +17,11 @@ pub struct MeasuredError {
 }
 
 impl MeasuredError {
-    pub(super) fn file(file: impl fmt::Display, fault: MeasuredFault) -> MeasuredError {
+    pub(in crate::calibrate) fn file(file: impl fmt::Display, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: None, fault }
     }
 
-    pub(super) fn line(file: impl fmt::Display, line: usize, fault: MeasuredFault) -> MeasuredError {
+    pub(in crate::calibrate) fn line(file: impl fmt::Display, line: usize, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: Some(line), fault }
     }
 }
@@ -113,6 +113,17 @@ pub enum MeasuredFault {
     /// A load of other requests.
     #[error("{0}")]
     OtherLoad(String),
+    /// Something that may be said once.
+    #[error("{0} are given twice")]
+    Twice(String),
+    /// A run whose requests are not known.
+    #[error("arrivals.jsonl has no arrivals of seed {seed} at {phases}")]
+    NoArrivals {
+        /// Its load.
+        phases: String,
+        /// Its draw.
+        seed: u64,
+    },
     /// A server that is not simulated.
     #[error("{0} is not supported: {1}")]
     Unsupported(&'static str, String),
@@ -144,6 +155,43 @@ pub enum CalibrateError {
         /// As it names itself.
         device: String,
     },
+    /// Summaries of a model or accelerator that is not known by name.
+    #[error("{file}:{line}: no {what} is known as {name:?}; give --env {example}")]
+    Unknown {
+        /// The file.
+        file: String,
+        /// The line of the first such run.
+        line: usize,
+        /// Model or accelerator.
+        what: &'static str,
+        /// As the row names it.
+        name: String,
+        /// What would do.
+        example: &'static str,
+    },
+    /// A model for runs of several.
+    #[error("--env {env} names one model, and the runs are of {count}: give @HARDWARE alone, or --only model=…")]
+    SeveralModels {
+        /// What was given.
+        env: String,
+        /// Models of the runs.
+        count: usize,
+    },
+    /// A prompt in summaries that the engine would refuse.
+    #[error("{file}:{line}: {tokens} tokens of prompt and answer, and the engine takes at most {max_model_len}")]
+    TooLong {
+        /// The file.
+        file: String,
+        /// The line of the run.
+        line: usize,
+        /// Both together.
+        tokens: u32,
+        /// The engine's limit.
+        max_model_len: u32,
+    },
+    /// A fit that was asked to end.
+    #[error("interrupted")]
+    Interrupted,
     /// Runs that no one profile could fit.
     #[error("runs on {one} and on {other}: a profile is of one accelerator; calibrate them one by one")]
     OtherHardware {

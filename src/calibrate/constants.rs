@@ -1,0 +1,219 @@
+//! What of a clock is fitted: a few constants, each with a physical meaning, its bounds, and to which part of it it belongs.
+
+use kvtide_envs::deploy::Hardware;
+use serde::Serialize;
+
+/// How much of a clock is fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FitScope {
+    /// Nothing: the profile is judged as it stands.
+    None,
+    /// What the host adds to a step, and what clients see beside the engine; kernels stay as the profile has them.
+    Host,
+    /// The kernels as well.
+    All,
+}
+
+/// The part of a clock that a constant belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// What the accelerator computes.
+    Kernels,
+    /// What the engine's host adds to it.
+    Host,
+    /// What a client sees beside the engine: only in what was measured by clients.
+    Client,
+    /// One run alone: no part of a profile.
+    Run,
+}
+
+/// What is fitted. Times are seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FittedConstants {
+    /// See [`Hardware::compute_efficiency`].
+    pub compute_efficiency: f64,
+    /// See [`Hardware::bandwidth_efficiency`].
+    pub bandwidth_efficiency: f64,
+    /// See [`Hardware::step_overhead`].
+    pub step_overhead: f64,
+    /// See [`Hardware::sequence_overhead`].
+    pub sequence_overhead: f64,
+    /// See [`KernelTimes::launch`](kvtide_envs::deploy::KernelTimes::launch); 0 where there are no measured kernels.
+    pub launch: f64,
+    /// From a client's sending a request to its first token and again to its end, beside what the engine takes; 0 in what an
+    /// engine measured itself.
+    pub client: f64,
+    /// What the first step takes beyond that. Of the run, not of the hardware: whatever is initialised late.
+    pub cold_start: f64,
+}
+
+/// What a client sees beside the engine where nothing else is known: serialising and parsing a request of some thousand tokens,
+/// the way through HTTP and the queue between the two processes of a server, and the way back of a token.
+pub const CLIENT_S: f64 = 8e-3;
+
+impl FittedConstants {
+    /// Those of `hardware` as an engine would measure itself, without a cold start.
+    pub fn of(hardware: &Hardware) -> FittedConstants {
+        FittedConstants {
+            compute_efficiency: hardware.compute_efficiency,
+            bandwidth_efficiency: hardware.bandwidth_efficiency,
+            step_overhead: hardware.step_overhead,
+            sequence_overhead: hardware.sequence_overhead,
+            launch: hardware.kernels.as_ref().map_or(0.0, |kernels| kernels.launch),
+            client: 0.0,
+            cold_start: 0.0,
+        }
+    }
+
+    /// The same as clients of it would measure it.
+    #[must_use]
+    pub fn seen_by_clients(self) -> FittedConstants {
+        FittedConstants { client: CLIENT_S, ..self }
+    }
+
+    /// `hardware` with these.
+    pub fn apply(&self, hardware: &Hardware) -> Hardware {
+        let mut hardware = Hardware {
+            compute_efficiency: self.compute_efficiency,
+            bandwidth_efficiency: self.bandwidth_efficiency,
+            step_overhead: self.step_overhead,
+            sequence_overhead: self.sequence_overhead,
+            ..hardware.clone()
+        };
+        if let Some(kernels) = &mut hardware.kernels {
+            kernels.launch = self.launch;
+        }
+        hardware
+    }
+}
+
+/// A constant that is fitted.
+pub struct Parameter {
+    /// Its name, as in [`Hardware`].
+    pub name: &'static str,
+    /// Its unit, empty for a share.
+    pub unit: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What it is a constant of.
+    pub part: Part,
+    /// Where it is searched for.
+    pub(super) bounds: (f64, f64),
+    /// Whether it stays near the profile's value unless what was measured says otherwise.
+    pub(super) has_prior: bool,
+    pub(super) of: fn(&mut FittedConstants) -> &mut f64,
+}
+
+/// All that may be fitted, the cold start of a run last.
+pub const PARAMETERS: [Parameter; 7] = [
+    Parameter {
+        name: "compute_efficiency",
+        unit: "",
+        meaning: "share of peak FLOP/s reached in prefill",
+        part: Part::Kernels,
+        bounds: (0.2, 1.2),
+        has_prior: false,
+        of: |constants| &mut constants.compute_efficiency,
+    },
+    Parameter {
+        name: "bandwidth_efficiency",
+        unit: "",
+        meaning: "share of peak bytes/s reached in reading weights and KV blocks",
+        part: Part::Kernels,
+        bounds: (0.3, 1.0),
+        has_prior: false,
+        of: |constants| &mut constants.bandwidth_efficiency,
+    },
+    Parameter {
+        name: "step_overhead",
+        unit: "s",
+        meaning: "fixed time of a step",
+        part: Part::Host,
+        bounds: (1e-5, 0.02),
+        has_prior: true,
+        of: |constants| &mut constants.step_overhead,
+    },
+    Parameter {
+        name: "sequence_overhead",
+        unit: "s",
+        meaning: "time a step takes for each sequence in it",
+        part: Part::Host,
+        bounds: (1e-7, 5e-4),
+        has_prior: true,
+        of: |constants| &mut constants.sequence_overhead,
+    },
+    Parameter {
+        name: "launch",
+        unit: "s",
+        meaning: "time launching a step's kernels takes: none is shorter",
+        part: Part::Host,
+        bounds: (1e-5, 0.1),
+        has_prior: true,
+        of: |constants| &mut constants.launch,
+    },
+    Parameter {
+        name: "client",
+        unit: "s",
+        meaning: "time a client sees beside the engine, to the first token and to the end alike",
+        part: Part::Client,
+        bounds: (1e-4, 0.5),
+        has_prior: true,
+        of: |constants| &mut constants.client,
+    },
+    Parameter {
+        name: "cold_start",
+        unit: "s",
+        meaning: "further time of the run's first step; no part of the profile",
+        part: Part::Run,
+        bounds: (1e-3, 10.0),
+        has_prior: false,
+        of: |constants| &mut constants.cold_start,
+    },
+];
+
+/// Position of the cold start, behind all that runs share.
+pub(super) const COLD_START: usize = PARAMETERS.len() - 1;
+
+impl Parameter {
+    /// Its value.
+    pub fn get(&self, constants: &FittedConstants) -> f64 {
+        *(self.of)(&mut constants.clone())
+    }
+
+    /// Whether the search would have gone on but for its bounds: it is within a hundredth of one.
+    pub fn is_at_bound(&self, constants: &FittedConstants) -> bool {
+        let (low, high) = self.bounds;
+        let value = self.get(constants);
+        value < low * 1.01 || value > high * 0.99
+    }
+
+    /// Whether it is fitted in `scope`, starting at `constants`: one that is zero has no logarithm and stays.
+    pub(super) fn is_free(&self, scope: FitScope, constants: &FittedConstants) -> bool {
+        let is_in_scope = match scope {
+            FitScope::None => false,
+            FitScope::Host => self.part != Part::Kernels,
+            FitScope::All => true,
+        };
+        is_in_scope && self.get(constants) > 0.0
+    }
+
+    /// How far a logarithm of it is outside of its bounds.
+    pub(super) fn outside(&self, log: f64) -> f64 {
+        let (low, high) = self.bounds;
+        (log - high.ln()).max(0.0) + (low.ln() - log).max(0.0)
+    }
+}
+
+/// Weight of a prior, and the factor (as a logarithm) by which a constant must be off to feel all of it.
+const PRIOR: (f64, f64) = (0.001, 0.5);
+
+/// How unlikely `constants` are to whoever knows only the profile's, `before`.
+pub(super) fn prior(constants: &FittedConstants, before: &FittedConstants) -> f64 {
+    let (weight, factor) = PRIOR;
+    let surprise = |parameter: &Parameter| {
+        let ratio = parameter.get(constants) / parameter.get(before);
+        if ratio.is_finite() { (ratio.ln() / factor).powi(2) } else { 0.0 }
+    };
+    weight * PARAMETERS.iter().filter(|parameter| parameter.has_prior).map(surprise).sum::<f64>()
+}
