@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cards::{CARDS, Card};
 use super::keys::of_hardware;
-use super::{HardwareProfile, KernelTimes, Model, Precision, Setting, SettingError};
+use super::{ClockSpread, HardwareProfile, KernelScales, KernelTimes, Model, Precision, Setting, SettingError};
 
 /// One accelerator.
 ///
@@ -42,6 +42,12 @@ pub struct Hardware {
     /// Measured times of its kernels, which then stand for the two efficiencies; `None` for the plain roofline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<KernelTimes>,
+    /// What measured tables of kernels are multiplied by.
+    #[serde(default, skip_serializing_if = "KernelScales::is_default")]
+    pub scales: KernelScales,
+    /// How far its constants may be off; `None` for what is known of profiles of its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<ClockSpread>,
 }
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
@@ -95,6 +101,8 @@ impl Hardware {
             sequence_overhead: 15e-6,
             swap_overhead: 100e-6,
             kernels: None,
+            scales: KernelScales::default(),
+            spread: None,
         })
     }
 
@@ -137,6 +145,8 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
+        self.scales.validate()?;
+        self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
         self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)
     }
 }

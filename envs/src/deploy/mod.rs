@@ -25,6 +25,7 @@ mod profile;
 mod quantization;
 mod rates;
 mod settings;
+mod spread;
 mod structure;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
@@ -41,4 +42,5 @@ pub use name::DeploymentName;
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
+pub use spread::{ClockFactors, ClockSpread, KernelScales};
 pub use structure::{Experts, Latent, Precision, Structure, Window};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
+use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware, KernelScales};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
@@ -64,6 +64,8 @@ impl FittedConstants {
             step_overhead: self.step_overhead,
             sequence_overhead: self.sequence_overhead,
             kernels: None,
+            scales: KernelScales::default(),
+            spread: None,
             ..hardware.clone()
         }
     }
