@@ -34,6 +34,7 @@ fn metronome() -> CostModel {
         sequence_overhead: 0.0,
         swap_overhead: 0.0,
         kernels: None,
+        tables: None,
         scales: KernelScales::default(),
         spread: None,
     };

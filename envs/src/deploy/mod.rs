@@ -16,6 +16,7 @@ mod config_json;
 mod config_refused;
 mod deployment;
 mod hardware;
+mod hardware_file;
 mod kernels;
 mod keys;
 mod listing;
@@ -27,6 +28,7 @@ mod rates;
 mod settings;
 mod spread;
 mod structure;
+mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
@@ -44,3 +46,7 @@ pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
 pub use spread::{ClockFactors, ClockSpread, KernelScales};
 pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use tables::{
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, KvPrecision, LatentShape, LatentTable,
+    PrefillTable, ProductRow, ProductTable, ReduceTable,
+};

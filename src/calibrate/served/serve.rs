@@ -64,6 +64,7 @@ impl FittedConstants {
             step_overhead: self.step_overhead,
             sequence_overhead: self.sequence_overhead,
             kernels: None,
+            tables: None,
             scales: KernelScales::default(),
             spread: None,
             ..hardware.clone()
