@@ -1,6 +1,6 @@
 //! What of a clock is fitted: a few constants, each with a physical meaning, its bounds, and to which part of it it belongs.
 
-use kvtide_envs::deploy::Hardware;
+use kvtide_envs::deploy::{Hardware, KernelScales};
 use serde::Serialize;
 
 /// How much of a clock is fitted.
@@ -18,8 +18,10 @@ pub enum FitScope {
 /// The part of a clock that a constant belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// What the accelerator computes.
-    Kernels,
+    /// What the accelerator computes, where it is known by shares of its peaks.
+    Roofs,
+    /// What the accelerator computes, where it was measured by shape.
+    Scales,
     /// What the engine's host adds to it.
     Host,
     /// What a client sees beside the engine: only in what was measured by clients.
@@ -35,6 +37,12 @@ pub struct FittedConstants {
     pub compute_efficiency: f64,
     /// See [`Hardware::bandwidth_efficiency`].
     pub bandwidth_efficiency: f64,
+    /// See [`KernelScales::products`](kvtide_envs::deploy::KernelScales::products); 0 where kernels were not measured by shape.
+    pub products: f64,
+    /// The same of attention of chunks.
+    pub prefill: f64,
+    /// The same of attention of decodes.
+    pub decode: f64,
     /// See [`Hardware::step_overhead`].
     pub step_overhead: f64,
     /// See [`Hardware::sequence_overhead`].
@@ -55,9 +63,13 @@ pub const CLIENT_S: f64 = 8e-3;
 impl FittedConstants {
     /// Those of `hardware` as an engine would measure itself, without a cold start.
     pub fn of(hardware: &Hardware) -> FittedConstants {
+        let scale = |scale: f64| if hardware.tables.is_some() { scale } else { 0.0 };
         FittedConstants {
             compute_efficiency: hardware.compute_efficiency,
             bandwidth_efficiency: hardware.bandwidth_efficiency,
+            products: scale(hardware.scales.products),
+            prefill: scale(hardware.scales.prefill),
+            decode: scale(hardware.scales.decode),
             step_overhead: hardware.step_overhead,
             sequence_overhead: hardware.sequence_overhead,
             launch: hardware.kernels.as_ref().map_or(0.0, |kernels| kernels.launch),
@@ -84,6 +96,10 @@ impl FittedConstants {
         if let Some(kernels) = &mut hardware.kernels {
             kernels.launch = self.launch;
         }
+        if hardware.tables.is_some() {
+            let &FittedConstants { products, prefill, decode, .. } = self;
+            hardware.scales = KernelScales { products, prefill, decode, ..hardware.scales };
+        }
         hardware
     }
 }
@@ -106,12 +122,12 @@ pub struct Parameter {
 }
 
 /// All that may be fitted, the cold start of a run last.
-pub const PARAMETERS: [Parameter; 7] = [
+pub const PARAMETERS: [Parameter; 10] = [
     Parameter {
         name: "compute_efficiency",
         unit: "",
         meaning: "share of peak FLOP/s reached in prefill",
-        part: Part::Kernels,
+        part: Part::Roofs,
         bounds: (0.2, 1.2),
         has_prior: false,
         of: |constants| &mut constants.compute_efficiency,
@@ -120,10 +136,37 @@ pub const PARAMETERS: [Parameter; 7] = [
         name: "bandwidth_efficiency",
         unit: "",
         meaning: "share of peak bytes/s reached in reading weights and KV blocks",
-        part: Part::Kernels,
+        part: Part::Roofs,
         bounds: (0.3, 1.0),
         has_prior: false,
         of: |constants| &mut constants.bandwidth_efficiency,
+    },
+    Parameter {
+        name: "products",
+        unit: "",
+        meaning: "what measured times of matrix products are multiplied by",
+        part: Part::Scales,
+        bounds: (0.3, 3.0),
+        has_prior: false,
+        of: |constants| &mut constants.products,
+    },
+    Parameter {
+        name: "prefill",
+        unit: "",
+        meaning: "what measured times of attention of chunks are multiplied by",
+        part: Part::Scales,
+        bounds: (0.3, 3.0),
+        has_prior: true,
+        of: |constants| &mut constants.prefill,
+    },
+    Parameter {
+        name: "decode",
+        unit: "",
+        meaning: "what measured times of attention of decodes are multiplied by",
+        part: Part::Scales,
+        bounds: (0.3, 3.0),
+        has_prior: true,
+        of: |constants| &mut constants.decode,
     },
     Parameter {
         name: "step_overhead",
@@ -192,8 +235,9 @@ impl Parameter {
     pub(super) fn is_free(&self, scope: FitScope, constants: &FittedConstants) -> bool {
         let is_in_scope = match scope {
             FitScope::None => false,
-            FitScope::Host => self.part != Part::Kernels,
-            FitScope::All => true,
+            FitScope::Host => !matches!(self.part, Part::Roofs | Part::Scales),
+            // Measured kernels stand for shares of the peaks.
+            FitScope::All => self.part != Part::Roofs || constants.products == 0.0,
         };
         is_in_scope && self.get(constants) > 0.0
     }

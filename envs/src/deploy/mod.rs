@@ -16,6 +16,7 @@ mod config_json;
 mod config_refused;
 mod deployment;
 mod hardware;
+mod hardware_file;
 mod kernels;
 mod keys;
 mod listing;
@@ -25,7 +26,9 @@ mod profile;
 mod quantization;
 mod rates;
 mod settings;
+mod spread;
 mod structure;
+mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
@@ -41,4 +44,9 @@ pub use name::DeploymentName;
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
+pub use spread::{ClockFactors, ClockSpread, KernelScales};
 pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use tables::{
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, KvPrecision, LatentShape, LatentTable,
+    PrefillTable, ProductRow, ProductTable, ReduceTable,
+};

@@ -5,7 +5,7 @@
 //! over ticks (tokens generated so far), the three added. Absolute, not squared, because a request that just misses an
 //! admission is far off for reasons no constant can mend.
 //!
-//! The search, about 200 simulations, none of them random: the simplex over the two efficiencies; then values for the
+//! The search, about 200 simulations, none of them random: the simplex over the kernels' constants; then values for the
 //! cold start, because it decides who gets into which of the first steps, so that the objective has basins along it;
 //! then the simplex over all. It works on logarithms within bounds.
 //!
@@ -17,13 +17,10 @@
 use super::error::CalibrateError;
 use super::seen::ObservedRun;
 use super::serve::{Setup, SimulatedRun};
-use crate::calibrate::constants::{COLD_START, FitScope, FittedConstants, PARAMETERS, Parameter, prior};
+use crate::calibrate::constants::{COLD_START, FitScope, FittedConstants, PARAMETERS, Parameter, Part, prior};
 use crate::calibrate::nelder_mead::{StoppingRule, minimise};
 
-/// Positions of the two efficiencies.
-const EFFICIENCIES: [usize; 2] = [0, 1];
-
-/// The efficiencies alone, roughly.
+/// The kernels alone, roughly.
 const COARSE: StoppingRule = StoppingRule { edge: 0.25, iterations: 30, size: 3e-3 };
 /// Everything, to a tenth of a per cent.
 const FINE: StoppingRule = StoppingRule { edge: 0.1, iterations: 120, size: 1e-3 };
@@ -89,11 +86,12 @@ pub fn fit_jointly(
         }
     }
     let mut search = FitSearch { runs, prior: start, simulations: 0, watch };
-    let efficiencies = EFFICIENCIES.into_iter().filter(|index| PARAMETERS[*index].is_free(scope, &start));
-    let efficiencies: Vec<Free> = efficiencies.map(Free::Shared).collect();
+    let is_kernel = |index: &usize| matches!(PARAMETERS[*index].part, Part::Roofs | Part::Scales);
+    let kernels = (0..COLD_START).filter(is_kernel).filter(|index| PARAMETERS[*index].is_free(scope, &start));
+    let kernels: Vec<Free> = kernels.map(Free::Shared).collect();
     let mut coarse = vec![start; runs.len()];
-    if !efficiencies.is_empty() {
-        coarse = search.descend(&coarse, &efficiencies, COARSE)?;
+    if !kernels.is_empty() {
+        coarse = search.descend(&coarse, &kernels, COARSE)?;
     }
     let scanned = search.scan_cold_starts(coarse)?;
     let shared = (0..COLD_START).map(Free::Shared);

@@ -53,12 +53,13 @@ const PATIENCE: f64 = 2.0;
 
 impl Setup {
     /// The same as it is fitted in `scope`: where the two efficiencies are to be found, they stand for any kernels a device's
-    /// timings gave it.
+    /// timings gave it, and how far what was known before may be off says nothing of what is found.
     #[must_use]
     pub(super) fn to_fit(&self, scope: FitScope) -> Setup {
         let mut setup = self.clone();
         if scope == FitScope::All {
             setup.deployment.hardware.kernels = None;
+            setup.deployment.hardware.spread = None;
         }
         setup
     }
