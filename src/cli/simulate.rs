@@ -21,7 +21,8 @@ pub(super) struct SimulateArgs {
     #[command(flatten)]
     draw: DrawArgs,
     /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…], opt-factor:A, avg-blocks:T,
-    /// past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, best-static[:PROFILE].
+    /// past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed,
+    /// best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
     policies: Vec<PolicySpec>,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
