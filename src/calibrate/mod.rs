@@ -1,7 +1,7 @@
-//! Fits the cost model to what was measured: to a run that a server recorded ([`served`]), or to the timings of a device
-//! ([`device`]).
+//! Fits the cost model to what was measured: to a run that a server recorded ([`served`]), to what clients saw of many
+//! ([`summaries`]), or to the timings of a device ([`device`]).
 //!
-//! Both go the same way, and end in an [`Account`] that one command writes down: a profile, a picture, a text. What of it a
+//! All go the same way, and end in an [`Account`] that one command writes down: a profile, a picture, a text. What of it a
 //! machine with a GPU needs by itself (which steps are timed, how timings are kept and gone on with, the fit, its errors)
 //! is [`kvtide_envs::calibrate`]: the small program for such machines links no more than that. Here is what only the
 //! tool has: runs as servers record them, pictures, the day.
@@ -10,6 +10,7 @@ mod constants;
 pub mod device;
 mod nelder_mead;
 pub mod served;
+pub mod summaries;
 
 use std::path::Path;
 

@@ -41,7 +41,7 @@ pub use listing::{CardRow, ModelRow, card_rows, describe as describe_deployments
 pub use model::Model;
 pub(crate) use model::UNQUANTISED_BYTES;
 pub use name::DeploymentName;
-pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
+pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun, ServedSummaries};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
 pub use spread::{ClockFactors, ClockSpread, KernelScales};

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use kvtide_envs::deploy::{ConfigError, DeploymentError, SettingError};
+use kvtide_envs::sched::PromptLimitError;
 use thiserror::Error;
 
 /// A measured run that cannot be used, and where it went wrong.
@@ -188,6 +189,23 @@ pub enum CalibrateError {
         tokens: u32,
         /// The engine's limit.
         max_model_len: u32,
+    },
+    /// A request that the engine did not serve.
+    #[error("line {line}: request {request} is never served: the pool is too small for it")]
+    Unserved {
+        /// The line of the run.
+        line: usize,
+        /// Which, counted from 0.
+        request: usize,
+    },
+    /// Engines that cannot limit prompts.
+    #[error(transparent)]
+    PromptLimit(#[from] PromptLimitError),
+    /// No run to fit to.
+    #[error("no run of {gpu} with a fixed budget is at a load that is fitted to (--fit-loads)")]
+    NothingToFit {
+        /// The accelerator, as the rows name it.
+        gpu: String,
     },
     /// A fit that was asked to end.
     #[error("interrupted")]
