@@ -1,6 +1,8 @@
 //! What of a clock is fitted: a few constants, each with a physical meaning, its bounds, and to which part of it it belongs.
 
-use kvtide_envs::deploy::{Hardware, KernelScales};
+use std::sync::Arc;
+
+use kvtide_envs::deploy::{ClientTimes, Hardware, KernelTables};
 use serde::Serialize;
 
 /// How much of a clock is fitted.
@@ -43,36 +45,38 @@ pub struct FittedConstants {
     pub prefill: f64,
     /// The same of attention of decodes.
     pub decode: f64,
-    /// See [`Hardware::step_overhead`].
+    /// See [`Hardware::step_overhead`], or where the host's share is told apart [`HostTimes::step`].
+    ///
+    /// [`HostTimes::step`]: kvtide_envs::deploy::HostTimes::step
     pub step_overhead: f64,
-    /// See [`Hardware::sequence_overhead`].
+    /// See [`Hardware::sequence_overhead`], or [`HostTimes::sequence`](kvtide_envs::deploy::HostTimes::sequence).
     pub sequence_overhead: f64,
-    /// See [`KernelTimes::launch`](kvtide_envs::deploy::KernelTimes::launch); 0 where there are no measured kernels.
+    /// See [`HostTimes::exposed`](kvtide_envs::deploy::HostTimes::exposed); 0 where the host's share is not told apart.
+    pub exposed: f64,
+    /// See [`HostTimes::launch`](kvtide_envs::deploy::HostTimes::launch), or of a device's timings
+    /// [`KernelTimes::launch`](kvtide_envs::deploy::KernelTimes::launch); 0 where there is neither.
     pub launch: f64,
-    /// From a client's sending a request to its first token and again to its end, beside what the engine takes; 0 in what an
-    /// engine measured itself.
+    /// What [`ClientTimes`] are multiplied by; 0 in what an engine measured itself.
     pub client: f64,
     /// What the first step takes beyond that. Of the run, not of the hardware: whatever is initialised late.
     pub cold_start: f64,
 }
 
-/// What a client sees beside the engine where nothing else is known: serialising and parsing a request of some thousand tokens,
-/// the way through HTTP and the queue between the two processes of a server, and the way back of a token.
-pub const CLIENT_S: f64 = 8e-3;
-
 impl FittedConstants {
     /// Those of `hardware` as an engine would measure itself, without a cold start.
     pub fn of(hardware: &Hardware) -> FittedConstants {
-        let scale = |scale: f64| if hardware.tables.is_some() { scale } else { 0.0 };
+        let scale = |of: fn(&KernelTables) -> f64| hardware.tables.as_deref().map_or(0.0, of);
+        let host = hardware.host.as_ref();
         FittedConstants {
             compute_efficiency: hardware.compute_efficiency,
             bandwidth_efficiency: hardware.bandwidth_efficiency,
-            products: scale(hardware.scales.products),
-            prefill: scale(hardware.scales.prefill),
-            decode: scale(hardware.scales.decode),
-            step_overhead: hardware.step_overhead,
-            sequence_overhead: hardware.sequence_overhead,
-            launch: hardware.kernels.as_ref().map_or(0.0, |kernels| kernels.launch),
+            products: scale(|tables| tables.scales.products),
+            prefill: scale(|tables| tables.scales.prefill),
+            decode: scale(|tables| tables.scales.decode),
+            step_overhead: host.map_or(hardware.step_overhead, |host| host.step),
+            sequence_overhead: host.map_or(hardware.sequence_overhead, |host| host.sequence),
+            exposed: host.map_or(0.0, |host| host.exposed),
+            launch: host.map(|host| host.launch).or(hardware.kernels.as_ref().map(|kernels| kernels.launch)).unwrap_or(0.0),
             client: 0.0,
             cold_start: 0.0,
         }
@@ -81,7 +85,7 @@ impl FittedConstants {
     /// The same as clients of it would measure it.
     #[must_use]
     pub fn seen_by_clients(self) -> FittedConstants {
-        FittedConstants { client: CLIENT_S, ..self }
+        FittedConstants { client: 1.0, ..self }
     }
 
     /// `hardware` with these.
@@ -89,18 +93,37 @@ impl FittedConstants {
         let mut hardware = Hardware {
             compute_efficiency: self.compute_efficiency,
             bandwidth_efficiency: self.bandwidth_efficiency,
-            step_overhead: self.step_overhead,
-            sequence_overhead: self.sequence_overhead,
             ..hardware.clone()
         };
+        if let Some(tables) = &mut hardware.tables {
+            let scales = &mut Arc::make_mut(tables).scales;
+            (scales.products, scales.prefill, scales.decode) = (self.products, self.prefill, self.decode);
+        }
+        let client = self.client_times(&hardware);
+        if let Some(host) = &mut hardware.host {
+            (host.step, host.sequence) = (self.step_overhead, self.sequence_overhead);
+            (host.exposed, host.launch) = (self.exposed, self.launch);
+            if self.client > 0.0 {
+                host.client = client;
+            }
+            return hardware;
+        }
+        (hardware.step_overhead, hardware.sequence_overhead) = (self.step_overhead, self.sequence_overhead);
         if let Some(kernels) = &mut hardware.kernels {
             kernels.launch = self.launch;
         }
-        if hardware.tables.is_some() {
-            let &FittedConstants { products, prefill, decode, .. } = self;
-            hardware.scales = KernelScales { products, prefill, decode, ..hardware.scales };
-        }
         hardware
+    }
+
+    /// What clients of `hardware`, before a fit, see beside the engine.
+    pub fn client_times(&self, hardware: &Hardware) -> ClientTimes {
+        let ClientTimes { request_s, prompt_token_s, output_token_s } =
+            hardware.host.as_ref().map_or_else(ClientTimes::default, |host| host.client);
+        ClientTimes {
+            request_s: request_s * self.client,
+            prompt_token_s: prompt_token_s * self.client,
+            output_token_s: output_token_s * self.client,
+        }
     }
 }
 
@@ -122,7 +145,7 @@ pub struct Parameter {
 }
 
 /// All that may be fitted, the cold start of a run last.
-pub const PARAMETERS: [Parameter; 10] = [
+pub const PARAMETERS: [Parameter; 11] = [
     Parameter {
         name: "compute_efficiency",
         unit: "",
@@ -187,20 +210,29 @@ pub const PARAMETERS: [Parameter; 10] = [
         of: |constants| &mut constants.sequence_overhead,
     },
     Parameter {
+        name: "exposed",
+        unit: "s",
+        meaning: "time of a step that asynchronous scheduling does not hide",
+        part: Part::Host,
+        bounds: (1e-6, 0.02),
+        has_prior: true,
+        of: |constants| &mut constants.exposed,
+    },
+    Parameter {
         name: "launch",
         unit: "s",
-        meaning: "time launching a step's kernels takes: none is shorter",
+        meaning: "time launching kernels takes",
         part: Part::Host,
-        bounds: (1e-5, 0.1),
+        bounds: (1e-7, 0.1),
         has_prior: true,
         of: |constants| &mut constants.launch,
     },
     Parameter {
         name: "client",
-        unit: "s",
-        meaning: "time a client sees beside the engine, to the first token and to the end alike",
+        unit: "",
+        meaning: "what a client's time beside the engine is multiplied by",
         part: Part::Client,
-        bounds: (1e-4, 0.5),
+        bounds: (0.05, 20.0),
         has_prior: true,
         of: |constants| &mut constants.client,
     },

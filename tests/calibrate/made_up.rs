@@ -20,6 +20,7 @@ pub const TRUTH: FittedConstants = FittedConstants {
     decode: 0.0,
     step_overhead: 3e-3,
     sequence_overhead: 15e-6,
+    exposed: 0.0,
     launch: 0.0,
     client: 0.0,
     cold_start: 0.2,

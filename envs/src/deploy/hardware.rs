@@ -8,7 +8,8 @@ use super::cards::{CARDS, Card};
 use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
 use super::{
-    ClockSpread, HardwareProfile, KernelScales, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
+    ClockSpread, DrawnScales, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting,
+    SettingError,
 };
 
 /// One accelerator.
@@ -48,9 +49,11 @@ pub struct Hardware {
     /// The same by shape, in place of one curve for all.
     pub tables: Option<Arc<KernelTables>>,
     /// What measured tables of kernels are multiplied by.
-    pub scales: KernelScales,
+    pub scales: DrawnScales,
     /// How far its constants may be off; `None` for what is known of profiles of its kind.
     pub spread: Option<ClockSpread>,
+    /// The host's share of a step in more than `step_overhead` and `sequence_overhead`, for which it then stands.
+    pub host: Option<HostTimes>,
 }
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
@@ -99,8 +102,9 @@ impl Hardware {
             swap_overhead: 100e-6,
             kernels: None,
             tables: None,
-            scales: KernelScales::default(),
+            scales: DrawnScales::default(),
             spread: None,
+            host: None,
         })
     }
 
@@ -120,13 +124,23 @@ impl Hardware {
     }
 
     /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
-    /// efficiency turns measured kernels off, which would not follow it.
+    /// efficiency turns measured kernels off, which would not follow it; another overhead is that of [`HostTimes`] too.
     #[must_use]
     pub fn with(mut self, overrides: &[Setting]) -> Hardware {
         for setting in overrides {
-            if setting.apply_to_hardware(&mut self) && ROOFS.contains(&setting.key()) {
+            if !setting.apply_to_hardware(&mut self) {
+                continue;
+            }
+            if ROOFS.contains(&setting.key()) {
                 self.kernels = None;
                 self.tables = None;
+            }
+            if let Some(host) = &mut self.host {
+                match setting.key() {
+                    "step_overhead" => host.step = self.step_overhead,
+                    "sequence_overhead" => host.sequence = self.sequence_overhead,
+                    _ => {}
+                }
             }
         }
         self
@@ -147,7 +161,8 @@ impl Hardware {
         self.scales.validate()?;
         self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
         self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
-        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)
+        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;
+        self.host.as_ref().map_or(Ok(()), HostTimes::validate)
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::tables::{FAMILIES, KernelTables};
-use super::{ClockSpread, Hardware, KernelScales, KernelTimes};
+use super::{ClockSpread, DrawnScales, Hardware, HostTimes, KernelTimes};
 
 /// [`Hardware`] as it is written and read; of its fields what each is stands there.
 #[derive(Serialize, Deserialize)]
@@ -29,10 +29,12 @@ pub(super) struct HardwareFile {
     swap_overhead: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kernels: Option<Kernels>,
-    #[serde(default, skip_serializing_if = "KernelScales::is_default")]
-    scales: KernelScales,
+    #[serde(default, skip_serializing_if = "DrawnScales::is_default")]
+    scales: DrawnScales,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spread: Option<ClockSpread>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host: Option<HostTimes>,
 }
 
 /// For serde: fields that are left out.
@@ -71,6 +73,7 @@ impl From<HardwareFile> for Hardware {
             tables,
             scales: file.scales,
             spread: file.spread,
+            host: file.host,
         }
     }
 }
@@ -94,6 +97,7 @@ impl From<Hardware> for HardwareFile {
             kernels: hardware.kernels.map(Kernels::Times).or(tables),
             scales: hardware.scales,
             spread: hardware.spread,
+            host: hardware.host,
         }
     }
 }

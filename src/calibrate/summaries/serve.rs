@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
+use kvtide_envs::deploy::{ClientTimes, Deployment, EngineConfig, Hardware};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::{Collector, Record};
 use kvtide_envs::percentile::percentile;
@@ -21,15 +21,15 @@ use crate::calibrate::served::CalibrateError;
 pub(super) struct Clock<'a> {
     model: &'a ModelRuns,
     cost: CostModel,
-    client_s: f64,
+    client: ClientTimes,
 }
 
 impl<'a> Clock<'a> {
     /// That of `model` on `hardware` with `constants`.
     pub(super) fn new(model: &'a ModelRuns, hardware: &Hardware, constants: &FittedConstants) -> Clock<'a> {
-        let hardware = constants.apply(hardware);
-        let deployment = Deployment { hardware, ..model.deployment.clone() };
-        Clock { model, cost: CostModel::new(&deployment, model.engine.block_size), client_s: constants.client }
+        let client = constants.client_times(hardware);
+        let deployment = Deployment { hardware: constants.apply(hardware), ..model.deployment.clone() };
+        Clock { model, cost: CostModel::new(&deployment, model.engine.block_size), client }
     }
 
     /// What clients see of `run`.
@@ -56,26 +56,27 @@ impl<'a> Clock<'a> {
         if let Some(request) = records.iter().position(|record| record.phase != Phase::Finished) {
             return Err(CalibrateError::Unserved { line: run.line, request });
         }
-        Ok(self.seen(&records))
+        Ok(self.seen(&records, run))
     }
 
-    /// A client sees the first token and the end of an answer later than the engine has them, both by as much: what lies between
-    /// them is the engine's.
-    fn seen(&self, records: &[Record]) -> Latencies {
+    /// A client sees a first token, and the end of an answer, later than the engine has them.
+    fn seen(&self, records: &[Record], run: &SummaryRun) -> Latencies {
+        let before_first = self.client.before_first(run.prompt_tokens);
+        let whole = self.client.end_to_end(run.prompt_tokens, run.output_tokens);
+        let gaps = f64::from(run.output_tokens.saturating_sub(1).max(1));
         let of = |latency: &dyn Fn(&Record) -> f64| {
             let mut values: Vec<f64> = records.iter().map(latency).collect();
             values.sort_by(f64::total_cmp);
-            // In ascending order, so that the sum is that of the values, not of the requests' order.
             let mean = values.iter().sum::<f64>() / values.len() as f64;
             MeanP95 { mean, p95: percentile(&values, 95.0) }
         };
         let first = records.iter().map(|record| record.arrival).min().unwrap_or_default();
         let last = records.iter().map(|record| record.last_token).max().unwrap_or_default();
         Latencies {
-            e2e: of(&|record| record.e2e().as_secs_f64() + self.client_s),
-            ttft: of(&|record| record.ttft().unwrap_or_default().as_secs_f64() + self.client_s),
-            tpot: of(&|record| record.tpot().unwrap_or_default()),
-            makespan: last.since(first).as_secs_f64() + self.client_s,
+            e2e: of(&|record| record.e2e().as_secs_f64() + whole),
+            ttft: of(&|record| record.ttft().unwrap_or_default().as_secs_f64() + before_first),
+            tpot: of(&|record| record.tpot().unwrap_or_default() + (whole - before_first) / gaps),
+            makespan: last.since(first).as_secs_f64() + whole,
         }
     }
 }

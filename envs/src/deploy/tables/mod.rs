@@ -5,12 +5,18 @@
 //! `lookup.rs`.
 
 mod curve;
+mod for_model;
 mod lookup;
+mod scaled;
+mod scales;
+mod shapes;
 mod validate;
 
 use serde::{Deserialize, Serialize};
 
 pub use curve::Curve;
+pub use scales::KernelScales;
+pub use shapes::{KernelShapes, Product};
 
 use super::Precision;
 
@@ -36,6 +42,9 @@ pub struct KernelTables {
     /// Modules of latent attention, a table for each number of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latent: Vec<LatentTable>,
+    /// Factors on all of them.
+    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
+    pub scales: KernelScales,
 }
 
 /// Matrix products with weights of one precision.
@@ -174,10 +183,13 @@ pub struct ExpertShape {
     pub experts: u32,
 }
 
-/// Multi-head latent attention of one layer with all its projections, of `DeepSeek`-V3's widths, by the heads on one device.
+/// Multi-head latent attention of one layer with all its projections, by the heads on one device. Widths but that of the residual
+/// stream are `DeepSeek`-V3's: queries compressed to 1,536, keys and values to 512, 64 for the position, heads of 128.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatentTable {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
@@ -199,6 +211,8 @@ pub struct LatentTable {
 /// The latent attention a table is looked up for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentShape {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
@@ -208,4 +222,4 @@ pub struct LatentShape {
 }
 
 /// Names of the families, as a profile's keys.
-pub(super) const FAMILIES: [&str; 6] = ["products", "prefill", "decode", "all_reduce", "experts", "latent"];
+pub(super) const FAMILIES: [&str; 7] = ["products", "prefill", "decode", "all_reduce", "experts", "latent", "scales"];

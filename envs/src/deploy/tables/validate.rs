@@ -67,12 +67,12 @@ impl KernelTables {
             times("us", &table.us, table.tokens.len())?;
         }
         for table in &self.latent {
-            sizes(&[("heads", table.heads)])?;
+            sizes(&[("hidden", table.hidden), ("heads", table.heads)])?;
             ascending("tokens", &table.tokens)?;
             times("prefill_us", &table.prefill_us, table.tokens.len())?;
             grid("decode_us", &table.sequences, &table.context, &table.decode_us)?;
         }
-        Ok(())
+        self.scales.validate()
     }
 }
 
