@@ -187,7 +187,7 @@ pub const PARAMETERS: [Parameter; 11] = [
         unit: "",
         meaning: "what measured times of attention of decodes are multiplied by",
         part: Part::Scales,
-        bounds: (0.3, 3.0),
+        bounds: (0.5, 2.0),
         has_prior: true,
         of: |constants| &mut constants.decode,
     },

@@ -32,7 +32,7 @@ impl SummaryAccount {
 }
 
 impl Account for SummaryAccount {
-    const KIND: &'static str = "clock";
+    const KIND: &'static str = "clock_report";
     type Data = ClockReport;
 
     fn data(&self) -> &[ClockReport] {

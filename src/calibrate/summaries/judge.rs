@@ -81,7 +81,7 @@ pub struct CellReport {
     pub choices: Vec<ChoiceReport>,
     /// The best of all its fixed budgets; `None` with fewer than two.
     pub best: Option<BestBudget>,
-    /// The better of the two budgets that every load has, the smallest and the largest of them.
+    /// The better of two budgets that every load has: 2,048 tokens, or the smallest, and the largest.
     pub better: Option<BestBudget>,
     /// `None` where no run was adaptive, or none was fixed.
     pub adaptive: Option<AdaptiveGain>,
@@ -142,6 +142,9 @@ pub struct PartReport {
     pub better_of: Option<[u32; 2]>,
 }
 
+/// vLLM's `max_num_batched_tokens` where nobody sets it, on all but the largest cards.
+const USUAL_BUDGET: u32 = 2048;
+
 /// A latency of the seven.
 type Latency = fn(&Latencies) -> f64;
 
@@ -177,15 +180,16 @@ pub(super) fn judge(
     (cells, parts)
 }
 
-/// The smallest and the largest budget that every load has; `None` where that is one, or none.
+/// Of the budgets that every load has vLLM's own for most cards, or the smallest, and the largest; `None` where that is one, or none.
 fn common_budgets(all: &[(Load, Vec<Twice<'_>>)]) -> Option<[u32; 2]> {
     let has = |runs: &[Twice<'_>], budget: u32| {
         runs.iter().any(|twice| choice_of(twice.run) == (SummaryPolicy::Fixed, budget))
     };
     let budgets = all.iter().flat_map(|(_, runs)| runs.iter().map(|twice| twice.run.max_num_batched_tokens));
     let common = || budgets.clone().filter(|budget| all.iter().all(|(_, runs)| has(runs, *budget)));
-    let (least, most) = (common().min()?, common().max()?);
-    (least < most).then_some([least, most])
+    let small = common().find(|budget| *budget == USUAL_BUDGET).or(common().min())?;
+    let large = common().max()?;
+    (small < large).then_some([small, large])
 }
 
 fn choice_of(run: &SummaryRun) -> (SummaryPolicy, u32) {

@@ -25,7 +25,7 @@ mod setup;
 mod text;
 
 pub use account::SummaryAccount;
-pub use fit::{CardFit, FitLoads, WatchFit, fit_card};
+pub use fit::{CardFit, FitLoads, WatchFit, fit_card, serve_card};
 pub use judge::{AdaptiveGain, BestBudget, CellReport, ChoiceReport, ErrorSpread, Naming, PartReport};
 pub use report::{CardAccount, ClockReport, ModelReport, judge_card};
 pub use rows::{Latencies, MeanP95, MeasuredSummaries, SummaryPolicy, SummaryRun};

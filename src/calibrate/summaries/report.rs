@@ -3,7 +3,7 @@
 use kvtide_envs::deploy::Hardware;
 use serde::Serialize;
 
-use super::fit::{CardFit, FitLoads, WatchFit, fit_card, serve_all};
+use super::fit::{CardFit, FitLoads, WatchFit, fit_card, serve_card};
 use super::judge::{CellReport, PartReport, Twice, judge};
 use super::rows::{SummaryPolicy, SummaryRun};
 use super::setup::{CardRuns, ModelRuns};
@@ -76,7 +76,7 @@ pub fn judge_card(
 ) -> Result<CardAccount, CalibrateError> {
     let fit = fit_card(card, scope, loads, watch)?;
     let runs: Vec<(&ModelRuns, &SummaryRun)> = card.runs().collect();
-    let simulated = serve_all(card, &fit.constants, &runs, watch)?;
+    let simulated = serve_card(card, &fit.constants, watch)?;
     let twice: Vec<(&str, Twice<'_>)> = runs
         .iter()
         .zip(simulated)
