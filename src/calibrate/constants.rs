@@ -24,7 +24,11 @@ pub enum Part {
     Roofs,
     /// What the accelerator computes, where it was measured by shape.
     Scales,
-    /// What the engine's host adds to it.
+    /// What the engine's loop takes on the host, which an engine that plans ahead hides where it is told apart.
+    Loop,
+    /// What an engine that plans ahead does not hide.
+    Exposed,
+    /// What the host adds to it in any engine.
     Host,
     /// What a client sees beside the engine: only in what was measured by clients.
     Client,
@@ -51,10 +55,14 @@ pub struct FittedConstants {
     pub step_overhead: f64,
     /// See [`Hardware::sequence_overhead`], or [`HostTimes::sequence`](kvtide_envs::deploy::HostTimes::sequence).
     pub sequence_overhead: f64,
-    /// See [`HostTimes::exposed`](kvtide_envs::deploy::HostTimes::exposed); 0 where the host's share is not told apart.
+    /// See [`HostTimes::exposed`](kvtide_envs::deploy::HostTimes::exposed); 0 where the host's share is not told apart, like the two
+    /// that follow.
     pub exposed: f64,
-    /// See [`HostTimes::launch`](kvtide_envs::deploy::HostTimes::launch), or of a device's timings
-    /// [`KernelTimes::launch`](kvtide_envs::deploy::KernelTimes::launch); 0 where there is neither.
+    /// See [`HostTimes::exposed_sequence`](kvtide_envs::deploy::HostTimes::exposed_sequence).
+    pub exposed_sequence: f64,
+    /// See [`HostTimes::chunk_overhead`](kvtide_envs::deploy::HostTimes::chunk_overhead).
+    pub chunk_overhead: f64,
+    /// See [`KernelTimes::launch`](kvtide_envs::deploy::KernelTimes::launch); 0 where no device was timed.
     pub launch: f64,
     /// What [`ClientTimes`] are multiplied by; 0 in what an engine measured itself.
     pub client: f64,
@@ -76,7 +84,9 @@ impl FittedConstants {
             step_overhead: host.map_or(hardware.step_overhead, |host| host.step),
             sequence_overhead: host.map_or(hardware.sequence_overhead, |host| host.sequence),
             exposed: host.map_or(0.0, |host| host.exposed),
-            launch: host.map(|host| host.launch).or(hardware.kernels.as_ref().map(|kernels| kernels.launch)).unwrap_or(0.0),
+            exposed_sequence: host.map_or(0.0, |host| host.exposed_sequence),
+            chunk_overhead: host.map_or(0.0, |host| host.chunk_overhead),
+            launch: hardware.kernels.as_ref().map_or(0.0, |kernels| kernels.launch),
             client: 0.0,
             cold_start: 0.0,
         }
@@ -99,20 +109,26 @@ impl FittedConstants {
             let scales = &mut Arc::make_mut(tables).scales;
             (scales.products, scales.prefill, scales.decode) = (self.products, self.prefill, self.decode);
         }
-        let client = self.client_times(&hardware);
-        if let Some(host) = &mut hardware.host {
-            (host.step, host.sequence) = (self.step_overhead, self.sequence_overhead);
-            (host.exposed, host.launch) = (self.exposed, self.launch);
-            if self.client > 0.0 {
-                host.client = client;
-            }
-            return hardware;
-        }
-        (hardware.step_overhead, hardware.sequence_overhead) = (self.step_overhead, self.sequence_overhead);
         if let Some(kernels) = &mut hardware.kernels {
             kernels.launch = self.launch;
         }
+        let client = self.client_times(&hardware);
+        let Some(host) = &mut hardware.host else {
+            (hardware.step_overhead, hardware.sequence_overhead) = (self.step_overhead, self.sequence_overhead);
+            return hardware;
+        };
+        (host.step, host.sequence) = (self.step_overhead, self.sequence_overhead);
+        (host.exposed, host.exposed_sequence) = (self.exposed, self.exposed_sequence);
+        host.chunk_overhead = self.chunk_overhead;
+        if self.client > 0.0 {
+            host.client = client;
+        }
         hardware
+    }
+
+    /// Whether the host's share is told apart.
+    fn tells_host(&self) -> bool {
+        self.exposed > 0.0 || self.chunk_overhead > 0.0
     }
 
     /// What clients of `hardware`, before a fit, see beside the engine.
@@ -145,7 +161,7 @@ pub struct Parameter {
 }
 
 /// All that may be fitted, the cold start of a run last.
-pub const PARAMETERS: [Parameter; 11] = [
+pub const PARAMETERS: [Parameter; 13] = [
     Parameter {
         name: "compute_efficiency",
         unit: "",
@@ -195,7 +211,7 @@ pub const PARAMETERS: [Parameter; 11] = [
         name: "step_overhead",
         unit: "s",
         meaning: "fixed time of a step",
-        part: Part::Host,
+        part: Part::Loop,
         bounds: (1e-5, 0.02),
         has_prior: true,
         of: |constants| &mut constants.step_overhead,
@@ -204,7 +220,7 @@ pub const PARAMETERS: [Parameter; 11] = [
         name: "sequence_overhead",
         unit: "s",
         meaning: "time a step takes for each sequence in it",
-        part: Part::Host,
+        part: Part::Loop,
         bounds: (1e-7, 5e-4),
         has_prior: true,
         of: |constants| &mut constants.sequence_overhead,
@@ -213,17 +229,35 @@ pub const PARAMETERS: [Parameter; 11] = [
         name: "exposed",
         unit: "s",
         meaning: "time of a step that asynchronous scheduling does not hide",
-        part: Part::Host,
+        part: Part::Exposed,
         bounds: (1e-6, 0.02),
         has_prior: true,
         of: |constants| &mut constants.exposed,
     },
     Parameter {
+        name: "exposed_sequence",
+        unit: "s",
+        meaning: "the same for each sequence of the step",
+        part: Part::Exposed,
+        bounds: (1e-7, 5e-4),
+        has_prior: true,
+        of: |constants| &mut constants.exposed_sequence,
+    },
+    Parameter {
+        name: "chunk_overhead",
+        unit: "s",
+        meaning: "further time of a step that computes prompts",
+        part: Part::Host,
+        bounds: (1e-5, 0.05),
+        has_prior: true,
+        of: |constants| &mut constants.chunk_overhead,
+    },
+    Parameter {
         name: "launch",
         unit: "s",
-        meaning: "time launching kernels takes",
+        meaning: "time launching a step's kernels takes: none is shorter",
         part: Part::Host,
-        bounds: (1e-7, 0.1),
+        bounds: (1e-5, 0.1),
         has_prior: true,
         of: |constants| &mut constants.launch,
     },
@@ -263,15 +297,21 @@ impl Parameter {
         value < low * 1.01 || value > high * 0.99
     }
 
-    /// Whether it is fitted in `scope`, starting at `constants`: one that is zero has no logarithm and stays.
-    pub(super) fn is_free(&self, scope: FitScope, constants: &FittedConstants) -> bool {
+    /// Whether it is fitted in `scope` to an engine that plans ahead or not, starting at `constants`: one that is zero has no logarithm
+    /// and stays, and so does what an engine of the kind hides or does not have.
+    pub(super) fn is_free(&self, scope: FitScope, is_async: bool, constants: &FittedConstants) -> bool {
+        let is_seen = match self.part {
+            Part::Loop => !(is_async && constants.tells_host()),
+            Part::Exposed => is_async,
+            _ => true,
+        };
         let is_in_scope = match scope {
             FitScope::None => false,
             FitScope::Host => !matches!(self.part, Part::Roofs | Part::Scales),
             // Measured kernels stand for shares of the peaks.
             FitScope::All => self.part != Part::Roofs || constants.products == 0.0,
         };
-        is_in_scope && self.get(constants) > 0.0
+        is_in_scope && is_seen && self.get(constants) > 0.0
     }
 
     /// How far a logarithm of it is outside of its bounds.

@@ -1,5 +1,5 @@
 //! Fits the cost model to what was measured: to a run that a server recorded ([`served`]), to what clients saw of many
-//! ([`summaries`]), or to the timings of a device ([`device`]).
+//! ([`summaries`]), or to the timings of a device ([`device`]); or takes kernels as a database has them ([`perf_db`]).
 //!
 //! All go the same way, and end in an [`Account`] that one command writes down: a profile, a picture, a text. What of it a
 //! machine with a GPU needs by itself (which steps are timed, how timings are kept and gone on with, the fit, its errors)
@@ -9,6 +9,7 @@
 mod constants;
 pub mod device;
 mod nelder_mead;
+pub mod perf_db;
 pub mod served;
 pub mod summaries;
 

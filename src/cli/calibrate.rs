@@ -1,4 +1,5 @@
-//! `kvtide calibrate`: a profile from a run that was served, from a device, or from its timings as they were kept.
+//! `kvtide calibrate`: a profile from a run that was served, from a device, from its timings as they were kept, or from a database
+//! of kernels.
 
 mod summaries;
 
@@ -17,6 +18,7 @@ use summaries::{ScopeName, SummaryArgs};
 
 use super::output::Output;
 use super::outputs::Outputs;
+use super::perf_db::PerfDbArgs;
 use super::{Exit, stop};
 use crate::calibrate::Account;
 use crate::calibrate::device::{self, DeviceAccount};
@@ -31,6 +33,8 @@ pub(super) struct CalibrateArgs {
     measured: Vec<PathBuf>,
     #[command(flatten)]
     timings: TimingsArgs,
+    #[command(flatten)]
+    perf_db: PerfDbArgs,
     /// What is fitted: nothing (the profile as it stands is judged), what the host adds to a step and clients see beside it,
     /// or the kernels as well.
     #[arg(long, value_name = "WHAT", default_value = "all", conflicts_with_all = ["device", "timings"])]
@@ -86,6 +90,9 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let fraction = args.fraction();
     ensure!(fraction > 0.0 && fraction <= 1.0, "--fit-fraction {fraction}: expected above 0, at most 1");
     args.outputs().check()?;
+    if args.perf_db.perf_db.is_some() {
+        return args.tell(&args.perf_db.account(&args.settings()?)?);
+    }
     ensure!(
         args.profile.is_none() || args.fit != ScopeName::None,
         "--profile with --fit none: nothing is fitted, so that there is nothing to write"
@@ -113,7 +120,9 @@ impl CalibrateArgs {
 
     fn outputs(&self) -> Outputs {
         let TimingsArgs { device, timings, .. } = &self.timings;
+        let PerfDbArgs { perf_db, model, .. } = &self.perf_db;
         let mut outputs = Outputs::new().reads_env(self.env.as_deref().unwrap_or_default());
+        outputs = outputs.reads("--perf-db", perf_db.as_deref()).reads("--model", model.as_deref().map(Path::new));
         for run in &self.measured {
             outputs = outputs.reads("--measured", run.as_path());
         }
@@ -236,7 +245,7 @@ impl CalibrateArgs {
         let TimingsArgs { device, timings, .. } = &self.timings;
         ensure!(
             device.is_some() || timings.is_some(),
-            "give a measured run (--measured), a device (--device) or timings of one (--timings)"
+            "give a measured run (--measured), a device (--device), timings of one (--timings) or a database of kernels (--perf-db)"
         );
         let settings = self.settings()?;
         let env = self.env.as_deref().context("--env MODEL@HARDWARE says which model is timed on what")?;

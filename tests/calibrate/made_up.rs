@@ -21,6 +21,8 @@ pub const TRUTH: FittedConstants = FittedConstants {
     step_overhead: 3e-3,
     sequence_overhead: 15e-6,
     exposed: 0.0,
+    exposed_sequence: 0.0,
+    chunk_overhead: 0.0,
     launch: 0.0,
     client: 0.0,
     cold_start: 0.2,

@@ -149,7 +149,7 @@ fn of_the_host_alone_the_kernels_stay() {
     let account = judged(&runs, FitScope::Host, FitLoads::All);
     assert!((value(&account, "exposed") / 4e-3 - 1.0).abs() < 0.1, "{:?}", account.report.constants);
     let names: Vec<&str> = account.report.constants.iter().map(|constant| constant.name).collect();
-    assert_eq!(names, ["step_overhead", "sequence_overhead", "exposed", "launch", "client"]);
+    assert_eq!(names, ["exposed", "exposed_sequence", "chunk_overhead", "client"]);
     let Hardware { compute_efficiency, bandwidth_efficiency, .. } = account.hardware;
     assert_eq!((compute_efficiency, bandwidth_efficiency), (card().compute_efficiency, card().bandwidth_efficiency));
     assert!(account.report.warnings.iter().any(|warning| warning.contains("fitted to every load")));

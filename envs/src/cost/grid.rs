@@ -85,9 +85,8 @@ impl<const BITS: u32> Slope<BITS> {
     /// That of `at`, over so many octaves of each.
     pub(super) fn new(octaves: [u32; 2], at: impl Fn(f64, f64) -> f64) -> Slope<BITS> {
         let [rows, columns] = octaves.map(|octaves| (octaves << BITS) as usize + 1);
-        let mut values: Vec<f64> = (0..rows * columns)
-            .map(|index| at(knot::<BITS>(index / columns), knot::<BITS>(index % columns)))
-            .collect();
+        let mut values: Vec<f64> =
+            (0..rows * columns).map(|index| at(knot::<BITS>(index / columns), knot::<BITS>(index % columns))).collect();
         for row in values.chunks_exact_mut(columns) {
             never_falling(row, 1, columns);
         }

@@ -9,6 +9,8 @@ pub(super) struct HostCost {
     step: f64,
     sequence: f64,
     exposed: f64,
+    exposed_sequence: f64,
+    chunks: f64,
     /// Launches of a step by where its graphs are.
     graph: f64,
     pieces: f64,
@@ -24,6 +26,8 @@ impl HostCost {
             step: host.step,
             sequence: host.sequence,
             exposed: host.exposed,
+            exposed_sequence: host.exposed_sequence,
+            chunks: host.chunk_overhead,
             graph: host.launch,
             pieces: layers * f64::from(host.piece_launches) * host.launch,
             eager: layers * f64::from(host.layer_launches) * host.launch,
@@ -42,9 +46,15 @@ impl HostCost {
     where
         C: ExactSizeIterator<Item = Chunk> + Clone,
     {
-        let own = self.step + f64::from(load.sequences()) * self.sequence;
+        let sequences = f64::from(load.sequences());
+        let own = self.step + sequences * self.sequence;
+        let chunks = if load.chunks.len() > 0 { self.chunks } else { 0.0 };
         let launches = self.launches(load);
-        if self.is_async { device.max(own + launches) + self.exposed } else { own + device.max(launches) }
+        if self.is_async {
+            device.max(own + launches) + self.exposed + sequences * self.exposed_sequence + chunks
+        } else {
+            own + device.max(launches) + chunks
+        }
     }
 
     fn launches<C>(&self, load: &StepLoad<C>) -> f64

@@ -94,7 +94,9 @@ impl DeviceCost {
         let Hardware { kernels, tables, .. } = &deployment.hardware;
         match (kernels, tables) {
             (Some(kernels), _) => DeviceCost::Measured(KernelCost::new(kernels, deployment)),
-            (None, Some(tables)) => DeviceCost::Tabled(Arc::new(TabledCost::new(&TabledTimes::new(deployment, tables)))),
+            (None, Some(tables)) => {
+                DeviceCost::Tabled(Arc::new(TabledCost::new(&TabledTimes::new(deployment, tables))))
+            }
             _ if deployment.model.structure.is_dense_over_all_tokens() => DeviceCost::Plain,
             _ => DeviceCost::Structured(StructuredCost::new(deployment, rates)),
         }

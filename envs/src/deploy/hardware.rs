@@ -86,6 +86,11 @@ impl Hardware {
         if name.eq_ignore_ascii_case(MEASURED) {
             return Some(HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
         }
+        Hardware::data_sheet(name)
+    }
+
+    /// The accelerator of that name as its data sheet has it, with one share of each peak for all kernels.
+    pub fn data_sheet(name: &str) -> Option<Hardware> {
         let card = CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))?;
         Some(Hardware {
             name: card.name.to_owned(),

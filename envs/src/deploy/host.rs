@@ -14,9 +14,12 @@ use super::SettingError;
 
 /// What the engine's loop takes on the CPU, in seconds.
 ///
-/// The defaults are a V1 server's of today on a present CPU. For orientation: V0's loop left the accelerator waiting 5 to 13 ms a
-/// step (vLLM RFC 6854) and was 62 % of the time of Llama 3 8B on an H100 (vLLM blog, 2024-09-05), V1's asynchronous one less than
-/// 0.3 ms of 5 to 6 (vLLM issue 10634).
+/// The defaults are those of vLLM 0.19 and 0.22 with asynchronous scheduling: `exposed` and `exposed_sequence` from the seconds of a
+/// served run of Llama 3.1 8B on an RTX PRO 6000 (LLMServingSim bench) in which everybody decoded, over what its kernels take by
+/// tables; `chunk_overhead` from runs with several token budgets (P-PAS, arXiv 2608.15171), between 3 and 4 ms on two hosts and 10 on a
+/// slow one. What is hidden, `step` and `sequence`, is told by none of them: it matters without asynchronous scheduling and for models so
+/// small that the loop is what takes time. For orientation: V0's left the accelerator waiting 5 to 13 ms a step (vLLM RFC 6854);
+/// asynchronous scheduling took the wait of 256 sequences from 5 or 6 ms to less than 0.3 (vLLM issue 10634).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostTimes {
@@ -24,8 +27,13 @@ pub struct HostTimes {
     pub step: f64,
     /// The same for each sequence of the step. From 0 to 10.
     pub sequence: f64,
-    /// What no asynchronous scheduling hides of a step. From 0 to 10.
+    /// What asynchronous scheduling does not hide of a step: sampling, handing over. From 0 to 10.
     pub exposed: f64,
+    /// The same for each sequence of the step. From 0 to 10.
+    pub exposed_sequence: f64,
+    /// What comes on top of a step that computes prompts, asynchronous or not: its attention is prepared and launched piece by
+    /// piece. From 0 to 10.
+    pub chunk_overhead: f64,
     /// One launch, of a kernel or of a graph, as a compiled model makes it. From 0 to 1.
     pub launch: f64,
     /// Launches of a layer without a graph, from 1 to 1000.
@@ -44,7 +52,9 @@ impl Default for HostTimes {
         HostTimes {
             step: 2e-3,
             sequence: 10e-6,
-            exposed: 0.3e-3,
+            exposed: 0.5e-3,
+            exposed_sequence: 12e-6,
+            chunk_overhead: 3.5e-3,
             // 5 to 10 µs a launch is what PyTorch's own measurements have (Nguyen et al. 2021, "Accelerating PyTorch with CUDA
             // Graphs").
             launch: 5e-6,
@@ -69,11 +79,12 @@ pub struct ClientTimes {
     pub output_token_s: f64,
 }
 
-/// A few milliseconds for HTTP and processes on one machine; a tokeniser in Rust reads a token in 1 to 10 µs (10 µs in
-/// tenstorrent/tt-inference-server issue 2173). Tokens go out beside the next step.
+/// A few milliseconds for HTTP and processes on one machine, and 2 µs for a token of the prompt: 1.2 to 3 in runs with prompts of 25,000
+/// tokens (P-PAS), 13 on a slow host; 10 µs for short ones in tenstorrent/tt-inference-server issue 2173. Tokens go out beside the next
+/// step.
 impl Default for ClientTimes {
     fn default() -> ClientTimes {
-        ClientTimes { request_s: 5e-3, prompt_token_s: 1e-6, output_token_s: 0.0 }
+        ClientTimes { request_s: 5e-3, prompt_token_s: 2e-6, output_token_s: 0.0 }
     }
 }
 
@@ -106,6 +117,8 @@ impl HostTimes {
             ("step", self.step, SECONDS),
             ("sequence", self.sequence, SECONDS),
             ("exposed", self.exposed, SECONDS),
+            ("exposed_sequence", self.exposed_sequence, SECONDS),
+            ("chunk_overhead", self.chunk_overhead, SECONDS),
             ("launch", self.launch, SECOND),
             ("request_s", request_s, SECONDS),
             ("prompt_token_s", prompt_token_s, SECOND),
@@ -137,7 +150,10 @@ mod tests {
             changed.validate().unwrap_err().to_string()
         };
         assert_eq!(error(|host| host.step = -1.0), "step=\"-1\": expected seconds, from 0 to 10");
-        assert_eq!(error(|host| host.client.prompt_token_s = 2.0), "prompt_token_s=\"2\": expected seconds, from 0 to 1");
+        assert_eq!(
+            error(|host| host.client.prompt_token_s = 2.0),
+            "prompt_token_s=\"2\": expected seconds, from 0 to 1"
+        );
         assert!(error(|host| host.exposed = f64::NAN).starts_with("exposed=\"NaN\""));
         assert_eq!(error(|host| host.piece_launches = 0), "piece_launches=\"0\": expected launches, from 1 to 1000");
     }

@@ -49,8 +49,8 @@ pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
 pub use spread::{ClockFactors, ClockSpread, KernelScales as DrawnScales};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
-pub(crate) use tabled::{BeforeChunk, TabledTimes};
+pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{
-    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables, KvPrecision, LatentShape,
-    LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable,
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables,
+    KvPrecision, LatentShape, LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
 };

@@ -135,6 +135,14 @@ impl Precision {
         Precision::NAMES[self as usize]
     }
 
+    /// The name it has in files.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Precision::ExpertsMxfp4 => "experts_mxfp4",
+            precision => precision.name(),
+        }
+    }
+
     /// Bytes of a quantised weight, scales and zeros included.
     pub fn bytes(self) -> f64 {
         match self {

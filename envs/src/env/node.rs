@@ -184,8 +184,8 @@ impl Node {
     /// Computes the planned step.
     fn compute(&mut self) -> Result<(), NodeError> {
         let measured = self.measured()?;
-        let duration =
-            measured.map_or_else(|| self.cost.step_time(&self.plan), |device| device + self.cost.host_time(&self.plan, device));
+        let duration = measured
+            .map_or_else(|| self.cost.step_time(&self.plan), |device| device + self.cost.host_time(&self.plan, device));
         let used_blocks = self.used_blocks();
         self.now += duration;
         let plan = std::mem::take(&mut self.plan);

@@ -86,8 +86,9 @@ pub fn fit_jointly(
         }
     }
     let mut search = FitSearch { runs, prior: start, simulations: 0, watch };
+    let is_async = runs[0].0.engine.async_scheduling;
     let is_kernel = |index: &usize| matches!(PARAMETERS[*index].part, Part::Roofs | Part::Scales);
-    let kernels = (0..COLD_START).filter(is_kernel).filter(|index| PARAMETERS[*index].is_free(scope, &start));
+    let kernels = (0..COLD_START).filter(is_kernel).filter(|index| PARAMETERS[*index].is_free(scope, is_async, &start));
     let kernels: Vec<Free> = kernels.map(Free::Shared).collect();
     let mut coarse = vec![start; runs.len()];
     if !kernels.is_empty() {
@@ -96,7 +97,7 @@ pub fn fit_jointly(
     let scanned = search.scan_cold_starts(coarse)?;
     let shared = (0..COLD_START).map(Free::Shared);
     let all = shared.chain((0..runs.len()).map(Free::ColdStart));
-    let free: Vec<Free> = all.filter(|free| free.is_free(scope, &scanned)).collect();
+    let free: Vec<Free> = all.filter(|free| free.is_free(scope, is_async, &scanned)).collect();
     if free.is_empty() {
         return search.ended(scanned);
     }
@@ -127,10 +128,10 @@ impl Free {
         }
     }
 
-    fn is_free(self, scope: FitScope, constants: &[FittedConstants]) -> bool {
+    fn is_free(self, scope: FitScope, is_async: bool, constants: &[FittedConstants]) -> bool {
         match self {
-            Free::Shared(_) => self.parameter().is_free(scope, &constants[0]),
-            Free::ColdStart(run) => self.parameter().is_free(scope, &constants[run]),
+            Free::Shared(_) => self.parameter().is_free(scope, is_async, &constants[0]),
+            Free::ColdStart(run) => self.parameter().is_free(scope, is_async, &constants[run]),
         }
     }
 

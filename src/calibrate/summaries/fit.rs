@@ -122,7 +122,7 @@ pub fn fit_card(
     };
     let runs: Vec<(&ModelRuns, &SummaryRun)> = card.runs().filter(is_fitted).collect();
     let free = |is_it: &dyn Fn(&Parameter) -> bool| -> Vec<&'static Parameter> {
-        let is_free = |parameter: &&Parameter| parameter.is_free(scope, &start) && parameter.part != Part::Run;
+        let is_free = |parameter: &&Parameter| parameter.is_free(scope, card.is_async(), &start) && parameter.part != Part::Run;
         PARAMETERS.iter().filter(is_free).filter(|parameter| is_it(parameter)).collect()
     };
     let all = free(&|_| true);

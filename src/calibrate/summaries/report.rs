@@ -115,13 +115,13 @@ fn constants(card: &CardRuns, scope: FitScope, fit: &CardFit) -> Vec<FittedConst
         unit: parameter.unit,
         meaning: parameter.meaning,
     };
-    PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, &before)).map(constant).collect()
+    PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)).map(constant).collect()
 }
 
 fn warnings(card: &CardRuns, scope: FitScope, fit: &CardFit, models: &[ModelReport]) -> Vec<String> {
     let mut warnings = Vec::new();
     let before = FittedConstants::of(&card.hardware).seen_by_clients();
-    for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, &before)) {
+    for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)) {
         if parameter.is_at_bound(&fit.constants) {
             let (value, unit) = (parameter.get(&fit.constants), parameter.unit);
             let space = if unit.is_empty() { "" } else { " " };

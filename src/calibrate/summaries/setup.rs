@@ -69,6 +69,11 @@ impl CardRuns {
         Ok(cards)
     }
 
+    /// Whether its engines plan a step before the one before has ended.
+    pub(super) fn is_async(&self) -> bool {
+        self.models.iter().all(|model| model.engine.async_scheduling)
+    }
+
     /// All its runs, each with what it is served by.
     pub fn runs(&self) -> impl Iterator<Item = (&ModelRuns, &SummaryRun)> {
         self.models.iter().flat_map(|model| model.runs.iter().map(move |run| (model, run)))

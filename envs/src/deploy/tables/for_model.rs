@@ -1,8 +1,8 @@
 //! What of the tables one model needs: what a profile file holds.
 
 use super::{
-    DecodeTable, ExpertTable, KernelShapes, KernelTables, LatentTable, PrefillTable, ProductRow, ProductTable,
-    ReduceTable,
+    DecodeTable, ExpertShape, ExpertTable, KernelShapes, KernelTables, LatentTable, PrefillTable, ProductRow,
+    ProductTable, ReduceTable,
 };
 use crate::deploy::{Model, Precision};
 
@@ -11,7 +11,7 @@ impl KernelTables {
     /// for, so that the tables say for this model what these do.
     #[must_use]
     pub fn for_model(&self, model: &Model, devices: &[u32]) -> KernelTables {
-        let mut tables = KernelTables { scales: self.scales, ..KernelTables::default() };
+        let mut tables = KernelTables { source: self.source.clone(), scales: self.scales, ..KernelTables::default() };
         for shapes in devices.iter().map(|devices| KernelShapes::of(model, *devices)) {
             tables.take_products(self, &shapes);
             for (shape, _) in &shapes.attention {
@@ -20,10 +20,11 @@ impl KernelTables {
                     tables.decode.extend(self.decode_of(shape));
                 }
             }
-            if let Some((shape, _)) = &shapes.experts
-                && tables.experts.iter().all(|table| table.shape() != *shape)
-            {
-                tables.experts.extend(self.experts_of(shape));
+            if let Some((shape, _)) = shapes.experts {
+                let plain = ExpertShape { precision: Precision::Bf16, ..shape };
+                let table = self.experts_of(&shape).or_else(|| self.experts_of(&plain));
+                let is_new = |table: &ExpertTable| tables.experts.iter().all(|other| other.shape() != table.shape());
+                tables.experts.extend(table.filter(is_new));
             }
             if let Some((shape, _)) = &shapes.latent
                 && tables.latent.iter().all(|table| table.heads != shape.heads)
@@ -44,9 +45,12 @@ impl KernelTables {
         let is_whole = shapes.latent.is_some_and(|(shape, _)| from.latent_table(&shape).is_some());
         let projections = if is_whole { &[][..] } else { &shapes.projections };
         for product in shapes.products.iter().chain(projections).chain([&shapes.head]) {
-            let Some(curve) = from.product_curve(product.precision, product.n, product.k) else { continue };
+            // What was not measured is priced from 16 bits.
+            let [own, plain] = [product.precision, Precision::Bf16]
+                .map(|precision| Some((precision, from.product_curve(precision, product.n, product.k)?)));
+            let Some((precision, curve)) = own.or(plain) else { continue };
             let tokens = curve.knots.iter().map(|knot| *knot as u32).collect();
-            let table = self.products_in(product.precision, tokens);
+            let table = self.products_in(precision, tokens);
             if table.rows.iter().all(|row| (row.n, row.k) != (product.n, product.k)) {
                 table.rows.push(ProductRow { n: product.n, k: product.k, us: curve.us });
                 table.rows.sort_by_key(|row| (row.n, row.k));
@@ -85,9 +89,9 @@ impl KernelTables {
         Some(ReduceTable { devices, bytes: near.bytes.clone(), us })
     }
 
-    fn experts_of(&self, shape: &super::ExpertShape) -> Option<ExpertTable> {
+    fn experts_of(&self, shape: &ExpertShape) -> Option<ExpertTable> {
         let near = self.experts_near(shape)?;
-        let super::ExpertShape { precision, hidden, inter, top_k, experts } = *shape;
+        let ExpertShape { precision, hidden, inter, top_k, experts } = *shape;
         let us = near.tokens.iter().map(|tokens| near.us_of(shape, f64::from(*tokens))).collect();
         Some(ExpertTable { precision, hidden, inter, top_k, experts, tokens: near.tokens.clone(), us })
     }

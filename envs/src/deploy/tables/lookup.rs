@@ -69,6 +69,12 @@ impl KernelTables {
         Some(us * table.work(shape))
     }
 
+    /// The measured shapes that attention of `shape` is read from.
+    pub fn for_attention(&self, shape: &AttentionShape) -> Vec<AttentionShape> {
+        let prefill = self.prefill_near(shape).map(|table| table.shape);
+        prefill.into_iter().chain(self.decode_near(shape).map(|table| table.shape)).collect()
+    }
+
     pub(super) fn prefill_near(&self, shape: &AttentionShape) -> Option<&PrefillTable> {
         nearest(&self.prefill, |table| shape.far(&table.shape))
     }

@@ -10,6 +10,7 @@ mod lookup;
 mod scaled;
 mod scales;
 mod shapes;
+mod text;
 mod validate;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,12 @@ use super::Precision;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelTables {
+    /// Where they come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<TableSource>,
+    /// Factors on all of them.
+    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
+    pub scales: KernelScales,
     /// Matrix products, a table for each precision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<ProductTable>,
@@ -42,9 +49,28 @@ pub struct KernelTables {
     /// Modules of latent attention, a table for each number of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latent: Vec<LatentTable>,
-    /// Factors on all of them.
-    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
-    pub scales: KernelScales,
+}
+
+/// Where measured times come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableSource {
+    /// The database and its version.
+    pub database: String,
+    /// The licence it is under.
+    pub licence: String,
+    /// When it was last added to, as its files say; empty where they do not.
+    pub date: String,
+    /// What the database calls the accelerator.
+    pub system: String,
+    /// What the accelerator calls itself.
+    pub device: String,
+    /// The command that made these tables of it.
+    pub command: String,
+    /// The files they were made of.
+    pub files: Vec<String>,
+    /// What was not measured, and what stands for it, in sentences.
+    pub modelled: Vec<String>,
 }
 
 /// Matrix products with weights of one precision.
@@ -221,5 +247,6 @@ pub struct LatentShape {
     pub kv: KvPrecision,
 }
 
-/// Names of the families, as a profile's keys.
-pub(super) const FAMILIES: [&str; 7] = ["products", "prefill", "decode", "all_reduce", "experts", "latent", "scales"];
+/// Keys of tables in a file.
+pub(super) const FAMILIES: [&str; 8] =
+    ["source", "scales", "products", "prefill", "decode", "all_reduce", "experts", "latent"];
