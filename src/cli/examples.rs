@@ -58,6 +58,7 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
         "calibrate",
         &[
             "kvtide calibrate --measured run/ --fit-fraction 0.3 --plot fit.svg --profile mine.toml",
+            "kvtide calibrate --perf-db aiconfigurator_core-0.12.0-*.whl --system h100_sxm --model config.json --profile h100.toml",
             "kvtide simulate --workload chat:rate=2,duration=600 --env llama-3-8b@mine.toml",
         ],
     ),

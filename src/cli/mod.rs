@@ -11,6 +11,7 @@ mod explain;
 mod export;
 mod inspect;
 mod man;
+mod perf_db;
 mod record;
 mod replay;
 mod run_folder;

@@ -280,15 +280,22 @@ impl Deployment {
     /// The model does not fit any more, or a setting does not suit it.
     pub fn with(self, overrides: &[Setting]) -> Result<Deployment, DeploymentError> {
         let named = self.devices;
+        let changed = self.changed(overrides);
+        if named != 1 && changed.devices != named {
+            return Err(DeploymentError::TwoCounts { named, set: changed.devices });
+        }
+        changed.check()
+    }
+
+    /// The same, without asking whether it fits.
+    #[must_use]
+    pub fn changed(self, overrides: &[Setting]) -> Deployment {
         let hardware = self.hardware.with(overrides);
         let mut changed = Deployment { hardware, ..self };
         for setting in overrides {
             setting.apply_to_deployment(&mut changed);
         }
-        if named != 1 && changed.devices != named {
-            return Err(DeploymentError::TwoCounts { named, set: changed.devices });
-        }
-        changed.check()
+        changed
     }
 
     fn check(self) -> Result<Deployment, DeploymentError> {

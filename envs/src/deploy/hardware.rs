@@ -1,10 +1,16 @@
 //! Accelerators: published peaks, and the shares of them that kernels reach.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::cards::{CARDS, Card};
+use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
-use super::{HardwareProfile, KernelTimes, Model, Precision, Setting, SettingError};
+use super::{
+    ClockSpread, DrawnScales, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting,
+    SettingError,
+};
 
 /// One accelerator.
 ///
@@ -12,14 +18,13 @@ use super::{HardwareProfile, KernelTimes, Model, Precision, Setting, SettingErro
 /// effective link speeds are engineering defaults for an eager-scheduled engine of vLLM's V0 time, not measurements of
 /// a particular server: a calibrated [`HardwareProfile`] replaces them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "HardwareFile", into = "HardwareFile")]
 pub struct Hardware {
     /// Name as in `--env model@hardware`.
     pub name: String,
     /// Peak dense bf16 compute, FLOP/s.
     pub peak_flops: f64,
     /// The same in fp8; 0 where the accelerator multiplies none, or where that is not known.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub peak_fp8_flops: f64,
     /// Peak memory bandwidth, bytes/s.
     pub peak_bandwidth: f64,
@@ -40,17 +45,18 @@ pub struct Hardware {
     /// Fixed time of a swap, whatever its size. Seconds.
     pub swap_overhead: f64,
     /// Measured times of its kernels, which then stand for the two efficiencies; `None` for the plain roofline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<KernelTimes>,
+    /// The same by shape, in place of one curve for all.
+    pub tables: Option<Arc<KernelTables>>,
+    /// What measured tables of kernels are multiplied by.
+    pub scales: DrawnScales,
+    /// How far its constants may be off; `None` for what is known of profiles of its kind.
+    pub spread: Option<ClockSpread>,
+    /// The host's share of a step in more than `step_overhead` and `sequence_overhead`, for which it then stands.
+    pub host: Option<HostTimes>,
 }
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
-
-/// For serde: fields that are left out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
-}
 
 /// Its name.
 const MEASURED: &str = "rtx-4090-measured";
@@ -80,6 +86,11 @@ impl Hardware {
         if name.eq_ignore_ascii_case(MEASURED) {
             return Some(HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
         }
+        Hardware::data_sheet(name)
+    }
+
+    /// The accelerator of that name as its data sheet has it, with one share of each peak for all kernels.
+    pub fn data_sheet(name: &str) -> Option<Hardware> {
         let card = CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))?;
         Some(Hardware {
             name: card.name.to_owned(),
@@ -95,6 +106,10 @@ impl Hardware {
             sequence_overhead: 15e-6,
             swap_overhead: 100e-6,
             kernels: None,
+            tables: None,
+            scales: DrawnScales::default(),
+            spread: None,
+            host: None,
         })
     }
 
@@ -114,12 +129,23 @@ impl Hardware {
     }
 
     /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
-    /// efficiency turns measured kernels off, which would not follow it.
+    /// efficiency turns measured kernels off, which would not follow it; another overhead is that of [`HostTimes`] too.
     #[must_use]
     pub fn with(mut self, overrides: &[Setting]) -> Hardware {
         for setting in overrides {
-            if setting.apply_to_hardware(&mut self) && ROOFS.contains(&setting.key()) {
+            if !setting.apply_to_hardware(&mut self) {
+                continue;
+            }
+            if ROOFS.contains(&setting.key()) {
                 self.kernels = None;
+                self.tables = None;
+            }
+            if let Some(host) = &mut self.host {
+                match setting.key() {
+                    "step_overhead" => host.step = self.step_overhead,
+                    "sequence_overhead" => host.sequence = self.sequence_overhead,
+                    _ => {}
+                }
             }
         }
         self
@@ -137,7 +163,11 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
-        self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)
+        self.scales.validate()?;
+        self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
+        self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
+        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;
+        self.host.as_ref().map_or(Ok(()), HostTimes::validate)
     }
 }
 

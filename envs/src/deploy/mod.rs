@@ -16,6 +16,8 @@ mod config_json;
 mod config_refused;
 mod deployment;
 mod hardware;
+mod hardware_file;
+mod host;
 mod kernels;
 mod keys;
 mod listing;
@@ -25,12 +27,16 @@ mod profile;
 mod quantization;
 mod rates;
 mod settings;
+mod spread;
 mod structure;
+mod tabled;
+mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
 pub use deployment::{Deployment, DeploymentError};
 pub use hardware::Hardware;
+pub use host::{ClientTimes, HostTimes};
 pub use kernels::KernelTimes;
 pub(crate) use kernels::between;
 pub use keys::describe as describe_settings;
@@ -38,7 +44,13 @@ pub use listing::{CardRow, ModelRow, card_rows, describe as describe_deployments
 pub use model::Model;
 pub(crate) use model::UNQUANTISED_BYTES;
 pub use name::DeploymentName;
-pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
+pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun, ServedSummaries};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
-pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use spread::{ClockFactors, ClockSpread, KernelScales as DrawnScales};
+pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
+pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
+pub use tables::{
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables,
+    KvPrecision, LatentShape, LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
+};

@@ -48,11 +48,7 @@ impl DeploymentName {
             HardwareName::BuiltIn(hardware) => hardware.clone(),
             HardwareName::File(path) => HardwareProfile::read(path)?.hardware,
         };
-        let model = match &self.model {
-            ModelName::BuiltIn(model) => Model::clone(model),
-            ModelName::File(path) => Model::read(path)?,
-        };
-        Deployment::new(model, hardware, self.devices).with(overrides)
+        Deployment::new(self.model.load()?, hardware, self.devices).with(overrides)
     }
 
     /// The same with files that were relative to `folder`; `None` if it names none.
@@ -67,6 +63,25 @@ impl DeploymentName {
         }
         let names_one = matches!(self.model, ModelName::File(_)) || matches!(self.hardware, HardwareName::File(_));
         names_one.then_some(moved)
+    }
+}
+
+impl Model {
+    /// The model of what may stand before the `@` of a deployment's name: a name, a `config.json`, or the folder of one.
+    ///
+    /// # Errors
+    /// No such model or file.
+    pub fn load(text: &str) -> Result<Model, DeploymentError> {
+        text.parse::<ModelName>()?.load()
+    }
+}
+
+impl ModelName {
+    fn load(&self) -> Result<Model, DeploymentError> {
+        match self {
+            ModelName::BuiltIn(model) => Ok(Model::clone(model)),
+            ModelName::File(path) => Ok(Model::read(path)?),
+        }
     }
 }
 

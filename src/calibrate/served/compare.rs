@@ -19,7 +19,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    fn new(measured: f64, simulated: f64) -> Pair {
+    pub(in crate::calibrate) fn new(measured: f64, simulated: f64) -> Pair {
         Pair { measured, simulated, error: simulated / measured - 1.0 }
     }
 }
