@@ -21,6 +21,8 @@ pub struct Host {
     pub heads: PerHead<bool>,
     /// Whether a victim's blocks can be copied out and brought back.
     pub has_host_tier: bool,
+    /// Whether a rule may limit the prompt tokens of a step beside those of its budget.
+    pub limits_prompts: bool,
     /// Features it always shows as one value.
     pub constants: &'static [ConstantFeature],
 }
@@ -45,11 +47,12 @@ const fn zero(feature: Feature, why: &'static str) -> ConstantFeature {
 }
 
 impl Host {
-    /// vLLM 0.33: every head, no host tier.
+    /// vLLM 0.33: every head, no host tier. Its scheduler limits prompts with a patch of some lines.
     pub const VLLM: Host = Host {
         name: "vllm-0.33",
         heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
         has_host_tier: false,
+        limits_prompts: true,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
             zero(Feature::Swapped, NO_TIER),
@@ -62,6 +65,7 @@ impl Host {
         name: "sglang-0.5",
         heads: PerHead { watermark: true, victim: false, preemption: false, admission: false },
         has_host_tier: false,
+        limits_prompts: false,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
             zero(Feature::Swapped, NO_TIER),
@@ -76,6 +80,7 @@ impl Host {
         name: "kvtide",
         heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
         has_host_tier: true,
+        limits_prompts: true,
         constants: &[],
     };
 
@@ -200,6 +205,11 @@ pub enum HostMismatch {
         /// The host.
         host: &'static str,
     },
+    /// It limits the prompt tokens of a step, and the host keeps those to itself.
+    PromptLimit {
+        /// The host.
+        host: &'static str,
+    },
     /// It decides by a feature that never comes into its trained range.
     Feature {
         /// The host.
@@ -222,6 +232,9 @@ impl fmt::Display for HostMismatch {
                 write!(f, "{host} lets no policy decide {}", head.name())
             }
             HostMismatch::Swap { host } => write!(f, "victims are swapped out, and {host} {NO_TIER}"),
+            HostMismatch::PromptLimit { host } => {
+                write!(f, "{host} lets nobody limit the prompt tokens of a step")
+            }
             HostMismatch::Feature { host, feature, range: FeatureRange { min, max }, value, why } => {
                 let name = FEATURES[feature as usize].name;
                 write!(

@@ -1,6 +1,8 @@
 //! `kvtide calibrate`: a profile from a run that was served, from a device, from its timings as they were kept, or from a database
 //! of kernels.
 
+mod summaries;
+
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtide_envs::calibrate::{KeptError, Measured, MeasurementPlan, TimingsFile};
 use kvtide_envs::deploy::{Deployment, EngineConfig, Setting, SettingError};
+
+use summaries::{ScopeName, SummaryArgs};
 
 use super::output::Output;
 use super::outputs::Outputs;
@@ -24,22 +28,29 @@ use crate::export;
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
     /// Measured run: a folder or a .tar, .tar.gz or .tar.zst with requests.jsonl, timeseries.csv and meta.json. Repeatable:
-    /// one fit to all of them, and of each its errors.
+    /// one fit to all of them, and of each its errors. Or measured summaries: a folder with runs.jsonl and arrivals.jsonl.
     #[arg(long, value_name = "PATH")]
     measured: Vec<PathBuf>,
     #[command(flatten)]
     timings: TimingsArgs,
     #[command(flatten)]
     perf_db: PerfDbArgs,
-    /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.3, allow_negative_numbers = true)]
-    fit_fraction: f64,
+    /// What is fitted: nothing (the profile as it stands is judged), what the host adds to a step and clients see beside it,
+    /// or the kernels as well.
+    #[arg(long, value_name = "WHAT", default_value = "all", conflicts_with_all = ["device", "timings"])]
+    fit: ScopeName,
+    /// Fit to the first so much of the run's time, forecast the rest. Above 0, at most 1; 0.3 unless given.
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    fit_fraction: Option<f64>,
+    #[command(flatten)]
+    summaries: SummaryArgs,
     /// The load of the run, one request a line with `input_toks` and `input_tok_ids`, so that prompts share what they have
     /// in common. Without it a file beside the run is taken that names as many prompts of the same lengths; `none`: no
     /// prompt shares anything. One for each run, in their order, or one `none` for all.
     #[arg(long, value_name = "FILE")]
     load: Vec<PathBuf>,
-    /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names.
+    /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names. Of summaries
+    /// `@HARDWARE` will do: each run's own model.
     #[arg(long, value_name = "MODEL@HARDWARE")]
     env: Option<String>,
     /// Engine setting or number of the hardware, where the run's own is to be replaced. What is fitted starts there.
@@ -76,12 +87,20 @@ struct TimingsArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
-    let fraction = args.fit_fraction;
+    let fraction = args.fraction();
     ensure!(fraction > 0.0 && fraction <= 1.0, "--fit-fraction {fraction}: expected above 0, at most 1");
     args.outputs().check()?;
     if args.perf_db.perf_db.is_some() {
         return args.tell(&args.perf_db.account(&args.settings()?)?);
     }
+    ensure!(
+        args.profile.is_none() || args.fit != ScopeName::None,
+        "--profile with --fit none: nothing is fitted, so that there is nothing to write"
+    );
+    if args.has_summaries() {
+        return args.summaries()?.map_or(Ok(Exit::Interrupted), |account| args.tell(&account));
+    }
+    args.summaries.check_unused()?;
     if !args.measured.is_empty() {
         return args.tell(&args.served()?);
     }
@@ -91,7 +110,14 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     }
 }
 
+/// What is fitted of a recorded run where nothing else is said.
+const FRACTION: f64 = 0.3;
+
 impl CalibrateArgs {
+    fn fraction(&self) -> f64 {
+        self.fit_fraction.unwrap_or(FRACTION)
+    }
+
     fn outputs(&self) -> Outputs {
         let TimingsArgs { device, timings, .. } = &self.timings;
         let PerfDbArgs { perf_db, model, .. } = &self.perf_db;
@@ -163,7 +189,7 @@ impl CalibrateArgs {
         let style = ProgressStyle::with_template("{pos} simulations  {elapsed}");
         bar.set_style(style.expect("a constant template is valid"));
         let parts: Vec<(&MeasuredRun, &Setup)> = runs.iter().zip(&setups).collect();
-        let calibrations = calibrate_jointly(&parts, self.fit_fraction, &mut || bar.inc(1));
+        let calibrations = calibrate_jointly(&parts, self.fit.scope(), self.fraction(), &mut || bar.inc(1));
         bar.finish_and_clear();
         Ok(RunAccount::new(runs, calibrations?, self.command(&loads)))
     }
@@ -179,7 +205,10 @@ impl CalibrateArgs {
                 let _ = write!(command, " --load {}", load.as_deref().map_or_else(|| "none".to_owned(), name));
             }
         }
-        let _ = write!(command, " --fit-fraction {}", self.fit_fraction);
+        let _ = write!(command, " --fit-fraction {}", self.fraction());
+        if self.fit == ScopeName::Host {
+            command.push_str(" --fit host");
+        }
         if let Some(env) = &self.env {
             let _ = write!(command, " --env {env}");
         }

@@ -23,7 +23,7 @@ pub(super) const WORKLOADS: [(&str, &str); 7] = [
 ];
 
 /// Policies that stand for themselves, and beginnings of the others.
-pub(super) const POLICIES: [(&str, &str); 10] = [
+pub(super) const POLICIES: [(&str, &str); 11] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
     ("best-fixed", "the best constant watermark in hindsight"),
@@ -34,6 +34,7 @@ pub(super) const POLICIES: [(&str, &str); 10] = [
     ("avg-blocks:T", "a watermark by formula, T blocks for each running request"),
     ("past-future[:Q]", "LightLLM's: admit while the peak predicted from recent answers fits"),
     ("oracle", "the same with the true lengths; nobody can run it"),
+    ("ppas[:N,CAP]", "P-PAS: CAP prompt tokens a step (2048) while N prompts (2) press upon decodes; V1"),
 ];
 
 /// What is to be known of a topic, at most `width` columns wide; `None` if it is none.

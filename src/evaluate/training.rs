@@ -58,6 +58,13 @@ pub enum Doubt {
         /// Where the traffic ends, to the next whole second.
         end: Micros,
     },
+    /// It limits nothing that the engine's budget does not limit already.
+    Idle {
+        /// The policy.
+        policy: PolicySpec,
+        /// The budget.
+        budget: u32,
+    },
 }
 
 impl fmt::Display for Doubt {
@@ -76,6 +83,11 @@ impl fmt::Display for Doubt {
                 Duration(seen.end),
                 Duration(*end)
             ),
+            Doubt::Idle { policy, budget } => write!(
+                f,
+                "{policy} decides as default does where a step has {budget} tokens in all; it is made for more: --set \
+                 max_num_batched_tokens=16384"
+            ),
         }
     }
 }
@@ -87,6 +99,10 @@ impl fmt::Display for Doubt {
 pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result<Vec<Doubt>, TrainedOnError> {
     let mut doubts = Vec::new();
     for policy in policies {
+        let budget = world.node.engine.max_num_batched_tokens;
+        if matches!(policy, PolicySpec::PromptPressure(rule) if rule.tokens.get() >= budget) {
+            doubts.push(Doubt::Idle { policy: policy.clone(), budget });
+        }
         let Some(trained) = trained(policy)? else { continue };
         let differs: Vec<_> = world.conditions().into_iter().filter_map(|other| other_than(&trained, other)).collect();
         if !differs.is_empty() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
+use kvtide_envs::sched::{PromptLimitError, PromptPressure};
 use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -27,6 +28,8 @@ pub enum PolicySpec {
     PastFuture(Prediction, Controls),
     /// See [`Oracle`](kvtide_envs::baseline::Oracle): the other heads.
     Oracle(Controls),
+    /// See [`PromptPressure`]: the engine as it comes, its prompts limited while they press upon decodes.
+    PromptPressure(PromptPressure),
     /// The network of a checkpoint.
     Checkpoint(PathBuf),
     /// An exported table.
@@ -83,7 +86,7 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
-         past-future[:QUANTILE][,…], oracle[,…], checkpoint:PATH, table:PATH, best-fixed, \
+         past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed, \
          best-static[:watermark|core|full]",
         keys = keys().join(",")
     )]
@@ -112,6 +115,14 @@ pub enum SpecError {
     /// The table cannot be loaded.
     #[error(transparent)]
     Table(#[from] ExportError),
+    /// Its engine cannot limit prompts.
+    #[error("{policy}: {source}")]
+    PromptLimit {
+        /// Which policy.
+        policy: PolicyName,
+        /// Why not.
+        source: PromptLimitError,
+    },
     /// Its host would refuse it.
     #[error("{policy}: {source}")]
     Unfit {
@@ -153,11 +164,13 @@ impl FromStr for PolicySpec {
             }
             ("oracle", None) => Ok(PolicySpec::Oracle(no_heads())),
             ("oracle", Some(rest)) if is_bare => Ok(PolicySpec::Oracle(heads(text, rest.split(','))?)),
+            ("ppas", None) => Ok(PolicySpec::PromptPressure(PromptPressure::PUBLISHED)),
             _ if is_bare => Err(SpecError::Unknown(text.to_owned())),
             ("default", None) => Ok(PolicySpec::Default),
             ("fixed", Some(rest)) => fixed(text, rest).map(PolicySpec::Fixed),
             ("opt-factor", Some(rest)) => number(rest, "a number of steps from 0").map(PolicySpec::OptFactor),
             ("avg-blocks", Some(rest)) => number(rest, "a number of blocks from 0").map(PolicySpec::AverageBlocks),
+            ("ppas", Some(rest)) => pressure(text, rest).map(PolicySpec::PromptPressure),
             ("checkpoint", Some(rest)) => path(rest).map(PolicySpec::Checkpoint),
             ("table", Some(rest)) => path(rest).map(PolicySpec::Table),
             ("best-fixed", None) => Ok(PolicySpec::BestFixed),
@@ -181,6 +194,17 @@ fn fixed(text: &str, rest: &str) -> Result<Controls, SpecError> {
     let watermark = no_heads().read(Head::Watermark, first);
     let Controls { watermark, .. } = watermark.ok_or_else(|| value(text, first, &expected(Head::Watermark)))?;
     Ok(Controls { watermark, ..heads(text, parts)? })
+}
+
+/// `2,2048`: prompts from which on they are limited, and to how many tokens of a step.
+fn pressure(text: &str, rest: &str) -> Result<PromptPressure, SpecError> {
+    let whole = "N,CAP, a number of prompts and one of tokens, as in ppas:2,2048";
+    let (prompts, tokens) = rest.split_once(',').ok_or_else(|| value(text, rest, whole))?;
+    let number = |part: &str, expected: &str| part.parse().map_err(|_| value(text, part, expected));
+    Ok(PromptPressure {
+        prompts: number(prompts, "a number of prompts from 1")?,
+        tokens: number(tokens, "a number of tokens from 1")?,
+    })
 }
 
 /// What every engine does with the heads beside the watermark, which is left to whoever asks.
@@ -256,6 +280,8 @@ impl fmt::Display for PolicySpec {
                 write!(f, "past-future:{quantile}{}", heads_name(heads))
             }
             PolicySpec::Oracle(heads) => write!(f, "oracle{}", heads_name(heads)),
+            PolicySpec::PromptPressure(PromptPressure::PUBLISHED) => f.write_str("ppas"),
+            PolicySpec::PromptPressure(PromptPressure { prompts, tokens }) => write!(f, "ppas:{prompts},{tokens}"),
             PolicySpec::Checkpoint(path) => write!(f, "checkpoint:{}", path.display()),
             PolicySpec::Table(path) => write!(f, "table:{}", path.display()),
             PolicySpec::BestFixed => f.write_str("best-fixed"),
@@ -283,6 +309,9 @@ mod tests {
             "past-future:0.5,mode=swap,admission=on-time-first",
             "oracle",
             "oracle,admission=shortest-on-time-first",
+            "ppas",
+            "ppas:1,1",
+            "ppas:3,512",
             "checkpoint:a/b",
             "checkpoint:a,b:c",
             "table:policy.kvt",
@@ -292,6 +321,8 @@ mod tests {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
         }
         assert_eq!("best-static".parse::<PolicySpec>().unwrap(), PolicySpec::BestStatic(ActionProfile::Full));
+        // One policy has one name.
+        assert_eq!("ppas:2,2048".parse::<PolicySpec>().unwrap().to_string(), "ppas");
     }
 
     #[test]
@@ -311,8 +342,25 @@ mod tests {
         assert!(error("past-future:2").contains("\"2\" is not a quantile from 0 to 1"));
         assert!(error("past-future:0.5,victim=me").contains("one of newest"));
         assert!(error("past-future,mode=swap,mode=swap").contains("names mode twice"));
-        for unknown in ["oracle:1", "default,mode=swap", "fixed,0.1", "past-future2", ",", ":", "best-fixed,mode=swap"]
-        {
+        assert_eq!(error("ppas:0,2048"), "policy \"ppas:0,2048\": \"0\" is not a number of prompts from 1");
+        assert_eq!(error("ppas:2,0"), "policy \"ppas:2,0\": \"0\" is not a number of tokens from 1");
+        assert!(
+            error("ppas:2").contains("\"2\" is not N,CAP, a number of prompts and one of tokens, as in ppas:2,2048")
+        );
+        assert!(error("ppas:").contains("\"\" is not N,CAP") && error("ppas:2,2048,1").contains("\"2048,1\" is not"));
+        assert!(error("ppas:two,1").contains("\"two\"") && error("ppas:2,4294967296").contains("\"4294967296\""));
+        assert!(error("ppas:2,-1").contains("\"-1\"") && error("ppas:2,1.5").contains("\"1.5\""));
+        for unknown in [
+            "ppas,2",
+            "ppas2",
+            "oracle:1",
+            "default,mode=swap",
+            "fixed,0.1",
+            "past-future2",
+            ",",
+            ":",
+            "best-fixed,mode=swap",
+        ] {
             assert!(error(unknown).starts_with("unknown policy"), "{unknown}");
         }
         assert!(error("past-future,").contains("KEY=VALUE") && error("oracle,").contains("KEY=VALUE"));

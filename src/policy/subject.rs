@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController};
+use kvtide_envs::sched::{PromptLimit, PromptPressure};
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, HostMismatch, Observation, Policy, Preemption,
     Table,
@@ -28,6 +29,8 @@ pub enum Subject {
     PastFuture(Prediction, Controls),
     /// See [`Oracle`].
     Oracle(Oracle),
+    /// See [`PromptPressure`].
+    PromptPressure(PromptPressure),
     /// A network with its profile.
     Network(Arc<NetworkPolicy>, ActionProfile),
     /// A table, behind a guard as a node runs it.
@@ -60,6 +63,7 @@ impl Subject {
             PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
             PolicySpec::PastFuture(prediction, heads) => Subject::PastFuture(*prediction, *heads),
             PolicySpec::Oracle(heads) => Subject::Oracle(Oracle { controls: Some(*heads) }),
+            PolicySpec::PromptPressure(rule) => Subject::PromptPressure(*rule),
             PolicySpec::Checkpoint(path) => {
                 let policy = checkpoint::load_policy(path)?;
                 let profile = policy.profile();
@@ -92,12 +96,20 @@ impl Subject {
     /// when it is loaded has no result there. Without its guard only the heads are looked at.
     ///
     /// # Errors
-    /// [`SpecError::Unfit`] with what the host lacks, about the policy called `name`.
+    /// [`SpecError::Unfit`] with what the host lacks, or [`SpecError::PromptLimit`] with what its engine does, about the policy
+    /// called `name`.
     pub fn check(&self, name: &PolicyName, node: &NodeConfig) -> Result<(), SpecError> {
         let unfit = |source| SpecError::Unfit { policy: name.clone(), source };
         if let Subject::Table(table) = self {
             let tolerance = GuardConfig::default().range_tolerance;
             return node.host.check(table, node.engine.enable_prefix_caching, tolerance).map_err(unfit);
+        }
+        if let Subject::PromptPressure(rule) = self {
+            let limit = PromptLimit::Pressure(*rule);
+            limit.check(&node.engine).map_err(|source| SpecError::PromptLimit { policy: name.clone(), source })?;
+            if !node.host.limits_prompts {
+                return Err(unfit(HostMismatch::PromptLimit { host: node.host.name }));
+            }
         }
         let controls = match self {
             Subject::Controls(controls) | Subject::PastFuture(_, controls) => Some(*controls),
@@ -140,6 +152,7 @@ impl Subject {
             Subject::AverageBlocks(rule) => Box::new(*rule),
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
             Subject::Oracle(oracle) => Box::new(*oracle),
+            Subject::PromptPressure(rule) => Box::new(*rule),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
             Subject::Table(table) => Box::new(Guarded::new(*table)),
             Subject::Unguarded(table) => Box::new(PolicyController::new(*table, table.profile())),

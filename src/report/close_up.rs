@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, Node, PolicyController, run};
-use kvtide_envs::sched::Phase;
+use kvtide_envs::sched::{Phase, PromptLimit};
 use kvtide_envs::tier::Tier;
 use kvtide_envs::workload::Window;
 use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
@@ -202,6 +202,10 @@ impl Controller for TimelineController<'_> {
 
     fn interval(&self) -> Option<u32> {
         self.controller.interval()
+    }
+
+    fn prompt_limit(&self) -> PromptLimit {
+        self.controller.prompt_limit()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fitting: constants that are known are found, and nothing of the future is seen.
 
 use kvtide::calibrate::served::{
-    CalibrateError, Fit, FittedConstants, MeasuredRun, ObservedRun, RunErrors, RunPart, Setup, calibrate,
+    CalibrateError, Fit, FitScope, FittedConstants, MeasuredRun, ObservedRun, RunErrors, RunPart, Setup, calibrate,
     calibrate_jointly, fit,
 };
 
@@ -30,7 +30,7 @@ fn several_runs_have_one_fit() {
     let runs = [simulated_run(), run_of_another_model()];
     let setups = runs.each_ref().map(|run| Setup::of(run, None, &[]).unwrap());
     let parts: Vec<(&MeasuredRun, &Setup)> = runs.iter().zip(&setups).collect();
-    let found = calibrate_jointly(&parts, 0.3, &mut || {}).unwrap();
+    let found = calibrate_jointly(&parts, FitScope::All, 0.3, &mut || {}).unwrap();
     let [one, other] = [0, 1].map(|index| found[index].fit.constants);
     assert_eq!(one, FittedConstants { cold_start: one.cold_start, ..other });
     assert!((one.compute_efficiency / TRUTH.compute_efficiency - 1.0).abs() < 0.02, "{one:?}");
@@ -42,7 +42,7 @@ fn several_runs_have_one_fit() {
         assert!(others.all(|verdict| verdict.met), "{}: {:?}", report.run, report.verdicts);
     }
     let elsewhere = Setup::of(&runs[1], Some("qwen2.5-7b@a10"), &[]).unwrap();
-    let error = calibrate_jointly(&[parts[0], (&runs[1], &elsewhere)], 0.3, &mut || {}).unwrap_err();
+    let error = calibrate_jointly(&[parts[0], (&runs[1], &elsewhere)], FitScope::All, 0.3, &mut || {}).unwrap_err();
     assert!(matches!(error, CalibrateError::OtherHardware { .. }), "{error}");
 }
 
@@ -158,6 +158,7 @@ fn a_fit_to_all_of_a_run_forecasts_nothing() {
     let calibration = calibrate(&run, &Setup::of(&run, None, &[]).unwrap(), 1.0, &mut || {}).unwrap();
     let report = calibration.report(&run);
     assert_eq!((&report.held_out, report.verdicts.len(), report.ticks_outside), (&None, 0, 0));
-    assert_eq!((report.fit.requests, report.fit.finished), (150, 150));
+    let fit = report.fit.unwrap();
+    assert_eq!((fit.requests, fit.finished), (150, 150));
     assert!(report.fitted.e2e_ms.unwrap().p50.error.abs() < 0.02);
 }

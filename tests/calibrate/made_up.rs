@@ -15,8 +15,16 @@ pub const CLOCKS: [f64; 3] = [1.7e9, 5000.0, 0.3];
 pub const TRUTH: FittedConstants = FittedConstants {
     compute_efficiency: 0.55,
     bandwidth_efficiency: 0.9,
+    products: 0.0,
+    prefill: 0.0,
+    decode: 0.0,
     step_overhead: 3e-3,
     sequence_overhead: 15e-6,
+    exposed: 0.0,
+    exposed_sequence: 0.0,
+    chunk_overhead: 0.0,
+    launch: 0.0,
+    client: 0.0,
     cold_start: 0.2,
 };
 

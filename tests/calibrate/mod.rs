@@ -4,3 +4,4 @@ mod fitting;
 pub mod made_up;
 mod reading;
 mod real;
+mod summaries;

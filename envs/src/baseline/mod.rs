@@ -3,11 +3,12 @@
 //! | file | rule |
 //! |---|---|
 //! | `opt_factor.rs`, `average_blocks.rs` | the two watermarks of the watermark study of vLLM's scheduler, stated in blocks |
+//! | `prompt_pressure.rs` | P-PAS: fewer prompt tokens a step while several prompts press upon decodes |
 //! | `past_future.rs` | admit while the peak predicted from recent answers fits |
 //! | `oracle.rs` | the same with every answer's length known |
-//! | `peak.rs` | what the last two share: when a batch needs most, and the watermark that follows |
+//! | `peak.rs` | what these two share: when a batch needs most, and the watermark that follows |
 //!
-//! The last two are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision interval: nobody
+//! `past-future` and `oracle` are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision interval: nobody
 //! shall say that they were held back. Fixed controls need no code, since [`Controls`] is a controller.
 
 mod average_blocks;
@@ -15,6 +16,7 @@ mod opt_factor;
 mod oracle;
 mod past_future;
 mod peak;
+mod prompt_pressure;
 
 use kvtide_runtime::Controls;
 

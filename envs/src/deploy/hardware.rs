@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::cards::{CARDS, Card};
 use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
-use super::{HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError};
+use super::{
+    ClockSpread, DrawnScales, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting,
+    SettingError,
+};
 
 /// One accelerator.
 ///
@@ -45,6 +48,10 @@ pub struct Hardware {
     pub kernels: Option<KernelTimes>,
     /// The same by shape, in place of one curve for all.
     pub tables: Option<Arc<KernelTables>>,
+    /// What measured tables of kernels are multiplied by.
+    pub scales: DrawnScales,
+    /// How far its constants may be off; `None` for what is known of profiles of its kind.
+    pub spread: Option<ClockSpread>,
     /// The host's share of a step in more than `step_overhead` and `sequence_overhead`, for which it then stands.
     pub host: Option<HostTimes>,
 }
@@ -100,6 +107,8 @@ impl Hardware {
             swap_overhead: 100e-6,
             kernels: None,
             tables: None,
+            scales: DrawnScales::default(),
+            spread: None,
             host: None,
         })
     }
@@ -154,6 +163,8 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
+        self.scales.validate()?;
+        self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
         self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
         self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;
         self.host.as_ref().map_or(Ok(()), HostTimes::validate)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::SettingError;
+use super::{ClockFactors, SettingError};
 
 /// Least and most knots of a [`KernelTimes`] curve.
 const KNOTS: std::ops::RangeInclusive<usize> = 2..=64;
@@ -85,6 +85,18 @@ impl KernelTimes {
             return wrong("ps_per_weight", format!("{left}, {right}"), "values that never fall");
         }
         Ok(())
+    }
+
+    /// Multiplies the times of each group by its factor, within the ranges of each.
+    pub(super) fn slow_down(&mut self, factors: &ClockFactors) {
+        for time in &mut self.ps_per_weight {
+            *time = (*time * factors.products).clamp(1e-6, 1e6);
+        }
+        self.decode_bandwidth = (self.decode_bandwidth / factors.decode).clamp(0.01, 1.5);
+        self.decode_sequence = (self.decode_sequence * factors.decode).min(1.0);
+        self.attention_fixed = (self.attention_fixed * factors.decode).min(1.0);
+        self.chunk_compute = (self.chunk_compute / factors.prefill).clamp(0.001, 1.5);
+        self.launch = (self.launch * factors.host).min(10.0);
     }
 
     /// Most knots a curve may have.

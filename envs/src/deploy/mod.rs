@@ -27,6 +27,7 @@ mod profile;
 mod quantization;
 mod rates;
 mod settings;
+mod spread;
 mod structure;
 mod tabled;
 mod tables;
@@ -43,9 +44,10 @@ pub use listing::{CardRow, ModelRow, card_rows, describe as describe_deployments
 pub use model::Model;
 pub(crate) use model::UNQUANTISED_BYTES;
 pub use name::DeploymentName;
-pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
+pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun, ServedSummaries};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
+pub use spread::{ClockFactors, ClockSpread, KernelScales as DrawnScales};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{

@@ -28,6 +28,8 @@ pub enum FittedTo {
     Run(ServedRun),
     /// Steps and copies timed one by one; the table `[timings]`.
     Timings(DeviceTimings),
+    /// What clients saw of many runs; the table `[summaries]`.
+    Summaries(ServedSummaries),
 }
 
 /// A profile as a file: each kind of provenance has its own table, so that a mistake is told with its line.
@@ -39,29 +41,63 @@ struct Tables {
     provenance: Option<ServedRun>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timings: Option<DeviceTimings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    summaries: Option<ServedSummaries>,
 }
 
 impl TryFrom<Tables> for HardwareProfile {
-    type Error = &'static str;
+    type Error = String;
 
-    fn try_from(Tables { hardware, provenance, timings }: Tables) -> Result<HardwareProfile, &'static str> {
-        let provenance = match (provenance, timings) {
-            (Some(_), Some(_)) => return Err("both [provenance] and [timings]: a profile is fitted to one of them"),
-            (run, timings) => run.map(FittedTo::Run).or(timings.map(FittedTo::Timings)),
-        };
+    fn try_from(Tables { hardware, provenance, timings, summaries }: Tables) -> Result<HardwareProfile, String> {
+        let fitted = [
+            ("provenance", provenance.map(FittedTo::Run)),
+            ("timings", timings.map(FittedTo::Timings)),
+            ("summaries", summaries.map(FittedTo::Summaries)),
+        ];
+        let mut fitted = fitted.into_iter().filter_map(|(table, fitted)| Some((table, fitted?)));
+        let provenance = fitted.next();
+        if let (Some((one, _)), Some((other, _))) = (&provenance, fitted.next()) {
+            return Err(format!("both [{one}] and [{other}]: a profile is fitted to one of them"));
+        }
+        let provenance = provenance.map(|(_, fitted)| fitted);
         Ok(HardwareProfile { hardware, provenance })
     }
 }
 
 impl From<HardwareProfile> for Tables {
-    fn from(HardwareProfile { hardware, provenance }: HardwareProfile) -> Tables {
-        let (provenance, timings) = match provenance {
-            Some(FittedTo::Run(run)) => (Some(run), None),
-            Some(FittedTo::Timings(timings)) => (None, Some(timings)),
-            None => (None, None),
-        };
-        Tables { hardware, provenance, timings }
+    fn from(HardwareProfile { hardware, provenance: fitted }: HardwareProfile) -> Tables {
+        let (mut provenance, mut timings, mut summaries) = (None, None, None);
+        match fitted {
+            Some(FittedTo::Run(run)) => provenance = Some(run),
+            Some(FittedTo::Timings(all)) => timings = Some(all),
+            Some(FittedTo::Summaries(all)) => summaries = Some(all),
+            None => {}
+        }
+        Tables { hardware, provenance, timings, summaries }
     }
+}
+
+/// The runs of which clients' figures a profile was fitted to, and how well it tells those held out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedSummaries {
+    /// The command that wrote it.
+    pub command: String,
+    /// What wrote it: `kvtide 0.1.0`.
+    pub version: String,
+    /// The folder of the runs.
+    pub data: String,
+    /// The accelerator, as the runs name it.
+    pub gpu: String,
+    /// The profile it was fitted from.
+    pub hardware: String,
+    /// The models of the runs, as they name them.
+    pub models: Vec<String>,
+    /// Runs it was fitted to.
+    pub runs: u64,
+    /// Median error of the mean time to the end of an answer, of the worst of the models, on runs held out, or where none were on
+    /// those fitted; 0.01 is one per cent.
+    pub median_e2e_error: f64,
 }
 
 /// The timings a profile was fitted to, and how well it predicts those held out.

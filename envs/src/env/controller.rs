@@ -6,6 +6,7 @@ use super::observe::observe;
 use super::{Node, NodeError, NodeStatus};
 use crate::memory::MemoryError;
 use crate::metrics::{GuardReport, Summary, Unreconciled};
+use crate::sched::{PromptLimit, PromptLimitError};
 
 /// Steers a node. Asked once per decision interval.
 pub trait Controller {
@@ -16,6 +17,11 @@ pub trait Controller {
     /// scheduler is asked in every step.
     fn interval(&self) -> Option<u32> {
         None
+    }
+
+    /// How prompts are limited until the next decision, beside what it controls; only V1 can obey more than the budget.
+    fn prompt_limit(&self) -> PromptLimit {
+        PromptLimit::Budget
     }
 
     /// What its guard did so far; `None` where nothing is guarded.
@@ -83,6 +89,9 @@ pub enum RunError {
     /// There is no memory for its blocks.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The engine cannot limit prompts.
+    #[error(transparent)]
+    PromptLimit(#[from] PromptLimitError),
     /// The engine will never serve what is left.
     #[error("the engine stalled at {at} with {left} requests it will never serve (set dead_ends=safe)")]
     Stalled {
@@ -100,11 +109,12 @@ pub enum RunError {
 /// own, and when something is first refused.
 ///
 /// # Errors
-/// The engine died or stalled, or the accounts do not add up.
+/// The engine died or stalled, or cannot limit prompts as it is told, or the accounts do not add up.
 pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> Result<Summary, RunError> {
     let interval = controller.interval().unwrap_or(interval);
     loop {
         let controls = controller.control(node);
+        node.limit_prompts(controller.prompt_limit())?;
         match node.advance(&controls, interval)? {
             NodeStatus::Stepped => {}
             NodeStatus::Drained => return Ok(Summary { guard: controller.guard(), ..node.summary()? }),

@@ -11,7 +11,7 @@ use crate::kv::{Content, shared_prefixes};
 use crate::memory::{Memory, MemoryError, MemoryReport};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{Outcome, Phase, RequestId, Scheduler, Slo, StepPlan};
+use crate::sched::{Outcome, Phase, PromptLimit, PromptLimitError, RequestId, Scheduler, Slo, StepPlan};
 use crate::seed::RunHash;
 use crate::tier::{Route, Tier};
 use crate::time::Micros;
@@ -310,6 +310,14 @@ impl Node {
         for id in plan.rejected.iter().chain(&self.outcome.tokens).chain(&self.outcome.finished) {
             self.hash.absorb(u64::from(id.0));
         }
+    }
+
+    /// Limits the prompt tokens of every step planned from now on.
+    ///
+    /// # Errors
+    /// The engine cannot.
+    pub fn limit_prompts(&mut self, limit: PromptLimit) -> Result<(), PromptLimitError> {
+        self.scheduler.limit_prompts(limit)
     }
 
     /// Prices steps planned from now on by `cost`: a machine may be slower at first.

@@ -6,6 +6,7 @@
 
 mod cohort;
 mod plan;
+mod prompt_limit;
 mod request;
 mod scheduler;
 pub mod v0;
@@ -15,6 +16,7 @@ pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
     AllocStatus, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled, StepPlan, Test,
 };
+pub use prompt_limit::{PromptLimit, PromptLimitError, PromptPressure};
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use scheduler::Scheduler;
 pub use v0::V0;

@@ -4,7 +4,7 @@ use kvtide_rules::windows;
 use kvtide_runtime::{Admission, Controls, Snapshot};
 
 use super::v0::EngineError;
-use super::{Outcome, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1};
+use super::{Outcome, Phase, PromptLimit, PromptLimitError, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1};
 use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{BlockId, Content};
 use crate::tier::{Tier, Tiers};
@@ -54,6 +54,17 @@ impl Scheduler {
         match self {
             Scheduler::V0(v0) => v0.submit(arrival, prompt_tokens, output_tokens, slo),
             Scheduler::V1(v1) => v1.submit_with(arrival, prompt_tokens, output_tokens, slo, content),
+        }
+    }
+
+    /// Limits the prompt tokens of every step from now on.
+    ///
+    /// # Errors
+    /// It has no steps of prompts beside decodes.
+    pub fn limit_prompts(&mut self, limit: PromptLimit) -> Result<(), PromptLimitError> {
+        match self {
+            Scheduler::V0(v0) => limit.check(v0.config()),
+            Scheduler::V1(v1) => v1.limit_prompts(limit),
         }
     }
 

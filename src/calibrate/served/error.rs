@@ -3,6 +3,7 @@
 use std::fmt;
 
 use kvtide_envs::deploy::{ConfigError, DeploymentError, SettingError};
+use kvtide_envs::sched::PromptLimitError;
 use thiserror::Error;
 
 /// A measured run that cannot be used, and where it went wrong.
@@ -17,11 +18,11 @@ pub struct MeasuredError {
 }
 
 impl MeasuredError {
-    pub(super) fn file(file: impl fmt::Display, fault: MeasuredFault) -> MeasuredError {
+    pub(in crate::calibrate) fn file(file: impl fmt::Display, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: None, fault }
     }
 
-    pub(super) fn line(file: impl fmt::Display, line: usize, fault: MeasuredFault) -> MeasuredError {
+    pub(in crate::calibrate) fn line(file: impl fmt::Display, line: usize, fault: MeasuredFault) -> MeasuredError {
         MeasuredError { file: file.to_string(), line: Some(line), fault }
     }
 }
@@ -113,6 +114,17 @@ pub enum MeasuredFault {
     /// A load of other requests.
     #[error("{0}")]
     OtherLoad(String),
+    /// Something that may be said once.
+    #[error("{0} are given twice")]
+    Twice(String),
+    /// A run whose requests are not known.
+    #[error("arrivals.jsonl has no arrivals of seed {seed} at {phases}")]
+    NoArrivals {
+        /// Its load.
+        phases: String,
+        /// Its draw.
+        seed: u64,
+    },
     /// A server that is not simulated.
     #[error("{0} is not supported: {1}")]
     Unsupported(&'static str, String),
@@ -144,6 +156,60 @@ pub enum CalibrateError {
         /// As it names itself.
         device: String,
     },
+    /// Summaries of a model or accelerator that is not known by name.
+    #[error("{file}:{line}: no {what} is known as {name:?}; give --env {example}")]
+    Unknown {
+        /// The file.
+        file: String,
+        /// The line of the first such run.
+        line: usize,
+        /// Model or accelerator.
+        what: &'static str,
+        /// As the row names it.
+        name: String,
+        /// What would do.
+        example: &'static str,
+    },
+    /// A model for runs of several.
+    #[error("--env {env} names one model, and the runs are of {count}: give @HARDWARE alone, or --only model=…")]
+    SeveralModels {
+        /// What was given.
+        env: String,
+        /// Models of the runs.
+        count: usize,
+    },
+    /// A prompt in summaries that the engine would refuse.
+    #[error("{file}:{line}: {tokens} tokens of prompt and answer, and the engine takes at most {max_model_len}")]
+    TooLong {
+        /// The file.
+        file: String,
+        /// The line of the run.
+        line: usize,
+        /// Both together.
+        tokens: u32,
+        /// The engine's limit.
+        max_model_len: u32,
+    },
+    /// A request that the engine did not serve.
+    #[error("line {line}: request {request} is never served: the pool is too small for it")]
+    Unserved {
+        /// The line of the run.
+        line: usize,
+        /// Which, counted from 0.
+        request: usize,
+    },
+    /// Engines that cannot limit prompts.
+    #[error(transparent)]
+    PromptLimit(#[from] PromptLimitError),
+    /// No run to fit to.
+    #[error("no run of {gpu} with a fixed budget is at a load that is fitted to (--fit-loads)")]
+    NothingToFit {
+        /// The accelerator, as the rows name it.
+        gpu: String,
+    },
+    /// A fit that was asked to end.
+    #[error("interrupted")]
+    Interrupted,
     /// Runs that no one profile could fit.
     #[error("runs on {one} and on {other}: a profile is of one accelerator; calibrate them one by one")]
     OtherHardware {

@@ -18,15 +18,15 @@ const MAX_FOLDERS: usize = 1000;
 
 /// A file as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TextFile {
+pub(in crate::calibrate) struct TextFile {
     /// Its path; within an archive `archive: path`.
-    pub(super) name: String,
-    pub(super) text: String,
+    pub(in crate::calibrate) name: String,
+    pub(in crate::calibrate) text: String,
 }
 
 impl TextFile {
     /// Reads a file, plain, gzip or zstd.
-    pub(super) fn read(path: &Path) -> Result<TextFile, MeasuredError> {
+    pub(in crate::calibrate) fn read(path: &Path) -> Result<TextFile, MeasuredError> {
         let wrong = |error: io::Error| MeasuredError::file(path.display(), MeasuredFault::Open(error.to_string()));
         text(path.display().to_string(), Unpacked::open(path).map_err(wrong)?.reader)
     }

@@ -5,7 +5,7 @@
 //! over ticks (tokens generated so far), the three added. Absolute, not squared, because a request that just misses an
 //! admission is far off for reasons no constant can mend.
 //!
-//! The search, about 200 simulations, none of them random: the simplex over the two efficiencies; then values for the
+//! The search, about 200 simulations, none of them random: the simplex over the kernels' constants; then values for the
 //! cold start, because it decides who gets into which of the first steps, so that the objective has basins along it;
 //! then the simplex over all. It works on logarithms within bounds.
 //!
@@ -15,95 +15,17 @@
 //! the two overheads carry a weak **prior**: they stay where the profile has them unless the run says otherwise.
 
 use super::error::CalibrateError;
-use super::nelder_mead::{StoppingRule, minimise};
 use super::seen::ObservedRun;
-use super::serve::{FittedConstants, Setup, SimulatedRun};
+use super::serve::{Setup, SimulatedRun};
+use crate::calibrate::constants::{COLD_START, FitScope, FittedConstants, PARAMETERS, Parameter, Part, prior};
+use crate::calibrate::nelder_mead::{StoppingRule, minimise};
 
-/// A constant that is fitted.
-pub struct Parameter {
-    /// Its name, as in [`Hardware`](kvtide_envs::deploy::Hardware).
-    pub name: &'static str,
-    /// Its unit, empty for a share.
-    pub unit: &'static str,
-    /// What it means.
-    pub meaning: &'static str,
-    /// Where it is searched for.
-    bounds: (f64, f64),
-    /// Whether it stays near the profile's value unless the run says otherwise.
-    has_prior: bool,
-    of: fn(&mut FittedConstants) -> &mut f64,
-}
-
-/// What is fitted: two efficiencies, two overheads, and the run's cold start.
-pub const PARAMETERS: [Parameter; 5] = [
-    Parameter {
-        name: "compute_efficiency",
-        unit: "",
-        meaning: "share of peak FLOP/s reached in prefill",
-        bounds: (0.2, 1.2),
-        has_prior: false,
-        of: |constants| &mut constants.compute_efficiency,
-    },
-    Parameter {
-        name: "bandwidth_efficiency",
-        unit: "",
-        meaning: "share of peak bytes/s reached in reading weights and KV blocks",
-        bounds: (0.3, 1.0),
-        has_prior: false,
-        of: |constants| &mut constants.bandwidth_efficiency,
-    },
-    Parameter {
-        name: "step_overhead",
-        unit: "s",
-        meaning: "fixed time of a step",
-        bounds: (1e-5, 0.02),
-        has_prior: true,
-        of: |constants| &mut constants.step_overhead,
-    },
-    Parameter {
-        name: "sequence_overhead",
-        unit: "s",
-        meaning: "time a step takes for each sequence in it",
-        bounds: (1e-7, 5e-4),
-        has_prior: true,
-        of: |constants| &mut constants.sequence_overhead,
-    },
-    Parameter {
-        name: "cold_start",
-        unit: "s",
-        meaning: "further time of the run's first step; no part of the profile",
-        bounds: (1e-3, 10.0),
-        has_prior: false,
-        of: |constants| &mut constants.cold_start,
-    },
-];
-
-/// Positions of the two efficiencies, and of the cold start, behind all that runs share.
-const EFFICIENCIES: [usize; 2] = [0, 1];
-const COLD_START: usize = PARAMETERS.len() - 1;
-
-impl Parameter {
-    /// Its value.
-    pub fn get(&self, constants: &FittedConstants) -> f64 {
-        *(self.of)(&mut constants.clone())
-    }
-
-    /// Whether the search would have gone on but for its bounds: it is within a hundredth of one.
-    pub fn is_at_bound(&self, constants: &FittedConstants) -> bool {
-        let (low, high) = self.bounds;
-        let value = self.get(constants);
-        value < low * 1.01 || value > high * 0.99
-    }
-}
-
-/// The efficiencies alone, roughly.
+/// The kernels alone, roughly.
 const COARSE: StoppingRule = StoppingRule { edge: 0.25, iterations: 30, size: 3e-3 };
 /// Everything, to a tenth of a per cent.
 const FINE: StoppingRule = StoppingRule { edge: 0.1, iterations: 120, size: 1e-3 };
 /// Cold starts tried, from none to all of the first request's time to first token.
 const COLD_STARTS: u32 = 12;
-/// Weight of a prior, and the factor (as a logarithm) by which a constant must be off to feel all of it.
-const PRIOR: (f64, f64) = (0.001, 0.5);
 /// Tokens added to both sides of a ratio of counts, so that the first few do not decide.
 const FEW_TOKENS: f64 = 100.0;
 /// Ticks before this are passed over, seconds: the server has hardly begun.
@@ -129,19 +51,27 @@ pub struct Fit {
 /// # Errors
 /// Too little was seen, or the engine cannot work with its settings.
 pub fn fit(setup: &Setup, seen: &ObservedRun, watch: &mut dyn FnMut()) -> Result<Fit, CalibrateError> {
-    let mut fits = fit_jointly(&[(setup, seen)], watch)?;
+    let mut fits = fit_jointly(&[(&setup.to_fit(FitScope::All), seen)], FitScope::All, watch)?;
     Ok(fits.remove(0))
 }
 
-/// The same of several runs at once: the constants are those of all of them, but for the cold start, which each has for
-/// itself. What is least is the mean of the objectives.
+/// The same of several runs at once, and of those constants that `scope` names: they are those of all runs, but for the cold
+/// start, which each has for itself. What is least is the mean of the objectives.
 ///
 /// # Errors
 /// Too little was seen of one of them, or an engine cannot work with its settings.
 ///
 /// # Panics
 /// Without runs.
-pub fn fit_jointly(runs: &[(&Setup, &ObservedRun)], watch: &mut dyn FnMut()) -> Result<Vec<Fit>, CalibrateError> {
+pub fn fit_jointly(
+    runs: &[(&Setup, &ObservedRun)],
+    scope: FitScope,
+    watch: &mut dyn FnMut(),
+) -> Result<Vec<Fit>, CalibrateError> {
+    let start = FittedConstants::of(&runs[0].0.deployment.hardware);
+    if scope == FitScope::None {
+        return Ok(vec![Fit { constants: start, objective: 0.0, simulations: 0 }; runs.len()]);
+    }
     for (_, seen) in runs {
         let (started, ticks) = (seen.num_started(), seen.ticks.len());
         if started < LEAST.0 || ticks < LEAST.1 {
@@ -155,21 +85,24 @@ pub fn fit_jointly(runs: &[(&Setup, &ObservedRun)], watch: &mut dyn FnMut()) -> 
             });
         }
     }
-    let start = FittedConstants::of(&runs[0].0.deployment.hardware);
     let mut search = FitSearch { runs, prior: start, simulations: 0, watch };
-    let efficiencies = EFFICIENCIES.map(Free::Shared);
-    let coarse = search.descend(&vec![start; runs.len()], &efficiencies, COARSE)?;
+    let is_async = runs[0].0.engine.async_scheduling;
+    let is_kernel = |index: &usize| matches!(PARAMETERS[*index].part, Part::Roofs | Part::Scales);
+    let kernels = (0..COLD_START).filter(is_kernel).filter(|index| PARAMETERS[*index].is_free(scope, is_async, &start));
+    let kernels: Vec<Free> = kernels.map(Free::Shared).collect();
+    let mut coarse = vec![start; runs.len()];
+    if !kernels.is_empty() {
+        coarse = search.descend(&coarse, &kernels, COARSE)?;
+    }
     let scanned = search.scan_cold_starts(coarse)?;
-    // One that is zero has no logarithm and stays.
     let shared = (0..COLD_START).map(Free::Shared);
     let all = shared.chain((0..runs.len()).map(Free::ColdStart));
-    let free: Vec<Free> = all.filter(|free| free.get(&scanned) > 0.0).collect();
+    let free: Vec<Free> = all.filter(|free| free.is_free(scope, is_async, &scanned)).collect();
+    if free.is_empty() {
+        return search.ended(scanned);
+    }
     let constants = search.descend(&scanned, &free, FINE)?;
-    let objectives: Vec<f64> =
-        (0..runs.len()).map(|run| search.objective_of(run, &constants[run])).collect::<Result<_, _>>()?;
-    let simulations = search.simulations;
-    let fits = constants.into_iter().zip(objectives);
-    Ok(fits.map(|(constants, objective)| Fit { constants, objective, simulations }).collect())
+    search.ended(constants)
 }
 
 /// A constant that is free to move: one of all runs, by its place among the parameters, or the cold start of one.
@@ -192,6 +125,13 @@ impl Free {
         match self {
             Free::Shared(_) => self.parameter().get(&constants[0]),
             Free::ColdStart(run) => self.parameter().get(&constants[run]),
+        }
+    }
+
+    fn is_free(self, scope: FitScope, is_async: bool, constants: &[FittedConstants]) -> bool {
+        match self {
+            Free::Shared(_) => self.parameter().is_free(scope, is_async, &constants[0]),
+            Free::ColdStart(run) => self.parameter().is_free(scope, is_async, &constants[run]),
         }
     }
 
@@ -229,7 +169,7 @@ impl FitSearch<'_> {
         };
         let at: Vec<f64> = free.iter().map(|one| one.get(start).ln()).collect();
         let outside =
-            |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| outside(one.parameter().bounds, *log)).sum() };
+            |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| one.parameter().outside(*log)).sum() };
         let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
         Ok(place(&found))
     }
@@ -269,22 +209,18 @@ impl FitSearch<'_> {
         (self.watch)();
         let (setup, seen) = self.runs[run];
         let served = setup.serve(constants, seen)?;
-        Ok(distance(seen, &served) + self.prior(constants))
+        Ok(distance(seen, &served) + prior(constants, &self.prior))
     }
 
-    fn prior(&self, constants: &FittedConstants) -> f64 {
-        let (weight, factor) = PRIOR;
-        let surprise = |parameter: &Parameter| {
-            let ratio = parameter.get(constants) / parameter.get(&self.prior);
-            if ratio.is_finite() { (ratio.ln() / factor).powi(2) } else { 0.0 }
-        };
-        weight * PARAMETERS.iter().filter(|parameter| parameter.has_prior).map(surprise).sum::<f64>()
+    /// What was found.
+    fn ended(mut self, constants: Vec<FittedConstants>) -> Result<Vec<Fit>, CalibrateError> {
+        let each = constants.iter().enumerate();
+        let objectives: Vec<f64> =
+            each.map(|(run, constants)| self.objective_of(run, constants)).collect::<Result<_, _>>()?;
+        let simulations = self.simulations;
+        let fits = constants.into_iter().zip(objectives);
+        Ok(fits.map(|(constants, objective)| Fit { constants, objective, simulations }).collect())
     }
-}
-
-/// How far a logarithm is outside of bounds.
-fn outside((low, high): (f64, f64), log: f64) -> f64 {
-    (log - high.ln()).max(0.0) + (low.ln() - log).max(0.0)
 }
 
 /// How far the simulation is off; see the [module](self). What it has not reached counts as reached when it stopped.

@@ -260,7 +260,7 @@ fn follows((field, value): (&'static str, f64), (before, earlier): (&'static str
 }
 
 /// What serde says, without its own count of lines, which is always 1.
-pub(super) fn without_position(error: &serde_json::Error) -> String {
+pub(in crate::calibrate) fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(end) => format!("{} (column {})", &text[..end], error.column()),

@@ -12,7 +12,6 @@ mod files;
 mod fit;
 mod load;
 mod measured;
-mod nelder_mead;
 mod picture;
 mod replicas;
 mod report;
@@ -26,19 +25,25 @@ pub use account::RunAccount;
 pub use compare::{Curves, Pair, PairedPercentiles, RunErrors, RunPart, Stalls};
 pub use engine::MeasuredEngine;
 pub use error::{CalibrateError, MeasuredError, MeasuredFault};
-pub use fit::{Fit, PARAMETERS, Parameter, fit, fit_jointly};
+pub(in crate::calibrate) use files::TextFile;
+pub use fit::{Fit, fit, fit_jointly};
 pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
+pub(in crate::calibrate) use measured::without_position;
 pub use picture::picture;
 pub use report::{CalibrationReport, FitRange, FittedConstant, Verdict};
 pub use seen::{ClockOffsets, ObservedRun, Stamps, Tick};
-pub use serve::{FittedConstants, Setup, SimulatedRun};
+pub use serve::{Setup, SimulatedRun};
+
+pub use super::constants::{FitScope, FittedConstants, PARAMETERS, Parameter};
 
 /// A fit and what came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// What was simulated, before the fit.
     pub setup: Setup,
-    /// Share of the run's time that was fitted.
+    /// What was fitted.
+    pub scope: FitScope,
+    /// Share of the run's time that was fitted; 0 where nothing was.
     pub fraction: f64,
     /// The same in seconds.
     pub until_s: f64,
@@ -114,16 +119,18 @@ pub fn calibrate(
     fraction: f64,
     watch: &mut dyn FnMut(),
 ) -> Result<Calibration, CalibrateError> {
-    let mut calibrations = calibrate_jointly(&[(run, setup)], fraction, watch)?;
+    let mut calibrations = calibrate_jointly(&[(run, setup)], FitScope::All, fraction, watch)?;
     Ok(calibrations.remove(0))
 }
 
-/// The same of several runs on accelerators of one kind: one fit to all of them, each with a cold start of its own.
+/// The same of several runs on accelerators of one kind: one fit of what `scope` names to all of them, each with a cold start of
+/// its own. Where nothing is fitted all of each run is forecast.
 ///
 /// # Errors
 /// As for one, or the runs are of different accelerators.
 pub fn calibrate_jointly(
     runs: &[(&MeasuredRun, &Setup)],
+    scope: FitScope,
     fraction: f64,
     watch: &mut dyn FnMut(),
 ) -> Result<Vec<Calibration>, CalibrateError> {
@@ -134,25 +141,28 @@ pub fn calibrate_jointly(
         check(run, setup, runs[0].1)?;
     }
     let cut = |run: &MeasuredRun| {
-        let until = if fraction < 1.0 { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
+        let until = if fraction < 1.0 && scope != FitScope::None { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
         ObservedRun::until(run, until)
     };
+    let fraction = if scope == FitScope::None { 0.0 } else { fraction };
     let seen: Vec<ObservedRun> = runs.iter().map(|(run, _)| cut(run)).collect();
-    let parts: Vec<(&Setup, &ObservedRun)> = runs.iter().map(|(_, setup)| *setup).zip(&seen).collect();
-    let fits = fit_jointly(&parts, watch)?;
-    let calibration = |((run, setup), (seen, fit)): (&(&MeasuredRun, &Setup), (&ObservedRun, Fit))| {
+    let setups: Vec<Setup> = runs.iter().map(|(_, setup)| setup.to_fit(scope)).collect();
+    let parts: Vec<(&Setup, &ObservedRun)> = setups.iter().zip(&seen).collect();
+    let fits = fit_jointly(&parts, scope, watch)?;
+    let calibration = |(((run, before), setup), (seen, fit)): (((&MeasuredRun, &Setup), Setup), (&ObservedRun, Fit))| {
         let whole = ObservedRun::whole(run, seen.clock);
         Ok(Calibration {
+            scope,
             fraction,
-            until_s: seen.until_s,
+            until_s: if scope == FitScope::None { 0.0 } else { seen.until_s },
             fitted: setup.serve(&fit.constants, &whole)?,
-            unfitted: setup.serve(&FittedConstants::of(&setup.deployment.hardware), &whole)?,
-            setup: Setup::clone(setup),
+            unfitted: before.serve(&FittedConstants::of(&before.deployment.hardware), &whole)?,
+            setup,
             fit,
             whole,
         })
     };
-    runs.iter().zip(seen.iter().zip(fits)).map(calibration).collect()
+    runs.iter().copied().zip(setups).zip(seen.iter().zip(fits)).map(calibration).collect()
 }
 
 /// Whether `run` can be served, on the hardware of `first`.

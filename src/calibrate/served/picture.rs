@@ -34,7 +34,7 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
             y: Axis::new(unit),
             series: thrice(|ticks, _| curve(ticks), calibration),
             rules: Vec::new(),
-            band: report.held_out.is_some().then(|| band(title)),
+            band: (report.fit.is_some() && report.held_out.is_some()).then(|| band(title)),
         }]);
     }
     let rest = if report.held_out.is_some() { calibration.until_s } else { 0.0 };
@@ -42,8 +42,15 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
     Figure {
         title: format!("{} and its simulation", report.run),
         subtitle: format!(
-            "{}, {} on {}, simulated as {}; fitted to the first {:.0} s of {:.0} s",
-            report.engine, report.model, report.device, report.env, report.fit.until_s, report.makespan_s
+            "{}, {} on {}, simulated as {}; {}",
+            report.engine,
+            report.model,
+            report.device,
+            report.env,
+            report.fit.as_ref().map_or_else(
+                || "nothing fitted".to_owned(),
+                |fit| format!("fitted to the first {:.0} s of {:.0} s", fit.until_s, report.makespan_s)
+            )
         ),
         rows,
     }

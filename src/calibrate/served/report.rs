@@ -4,9 +4,9 @@ use kvtide_envs::deploy::{Hardware, ServedRun};
 use kvtide_envs::percentile::percentile;
 use serde::Serialize;
 
-use super::fit::PARAMETERS;
 use super::seen::Tick;
-use super::{Calibration, FittedConstants, MeasuredRun, Pair, RunErrors, RunPart};
+use super::{Calibration, MeasuredRun, Pair, RunErrors, RunPart};
+use crate::calibrate::constants::{FitScope, FittedConstants, PARAMETERS, Parameter, Part};
 
 /// A calibration in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -29,10 +29,12 @@ pub struct CalibrationReport {
     pub requests: usize,
     /// First arrival to last token, seconds.
     pub makespan_s: f64,
+    /// How much of the clock was fitted.
+    pub scope: FitScope,
     /// What was fitted.
     pub constants: Vec<FittedConstant>,
-    /// To what.
-    pub fit: FitRange,
+    /// To what; `None` where nothing was fitted.
+    pub fit: Option<FitRange>,
     /// Ticks after the part that was fitted in which the server was fuller or emptier than the fit has seen.
     pub ticks_outside: usize,
     /// On what was not fitted; `None` if all was.
@@ -107,7 +109,14 @@ pub struct Verdict {
 }
 
 /// Largest errors promised on what was not fitted: output throughput, medians, 99th percentiles.
-const TARGETS: [f64; 3] = [0.02, 0.03, 0.05];
+pub(super) const fn targets(scope: FitScope) -> [f64; 3] {
+    match scope {
+        FitScope::None => [0.05, 0.08, 0.12],
+        FitScope::Host => [0.02, 0.04, 0.05],
+        FitScope::All => [0.02, 0.03, 0.05],
+    }
+}
+
 /// Ticks at either end that do not count for a range, per cent.
 const TAIL: f64 = 5.0;
 
@@ -117,9 +126,10 @@ impl Calibration {
         let held_out =
             (self.fraction < 1.0).then(|| RunErrors::of(&self.whole, &self.fitted, RunPart::After(self.until_s)));
         let rest = if held_out.is_some() { RunPart::After(self.until_s) } else { RunPart::After(0.0) };
-        let fit = self.fit_range();
-        let ticks_outside = self.later_ticks().filter(|tick| fit.is_outside(tick)).count();
-        let verdicts = held_out.as_ref().map_or_else(Vec::new, verdicts);
+        let fit = (self.scope != FitScope::None).then(|| self.fit_range());
+        let ticks_outside =
+            fit.as_ref().map_or(0, |fit| self.later_ticks().filter(|tick| fit.is_outside(tick)).count());
+        let verdicts = held_out.as_ref().map_or_else(Vec::new, |errors| verdicts(errors, targets(self.scope)));
         let mut report = CalibrationReport {
             run: run.name.clone(),
             engine: run.engine.version.clone(),
@@ -130,6 +140,7 @@ impl Calibration {
             knows_tokens: run.requests.iter().any(|request| !request.block_hashes.is_empty()),
             requests: run.requests.len(),
             makespan_s: self.whole.end_s(),
+            scope: self.scope,
             constants: self.constants(),
             fit,
             ticks_outside,
@@ -172,14 +183,18 @@ impl Calibration {
 
     fn constants(&self) -> Vec<FittedConstant> {
         let before = FittedConstants::of(&self.setup.deployment.hardware);
-        let constant = |parameter: &super::Parameter| FittedConstant {
+        // The cold start has no value before.
+        let is_fitted = |parameter: &&Parameter| {
+            parameter.part == Part::Run && self.scope != FitScope::None || parameter.is_free(self.scope, self.setup.engine.async_scheduling, &before)
+        };
+        let constant = |parameter: &Parameter| FittedConstant {
             name: parameter.name,
             value: parameter.get(&self.fit.constants),
             default: parameter.get(&before),
             unit: parameter.unit,
             meaning: parameter.meaning,
         };
-        PARAMETERS.iter().map(constant).collect()
+        PARAMETERS.iter().filter(is_fitted).map(constant).collect()
     }
 
     fn fit_range(&self) -> FitRange {
@@ -229,7 +244,11 @@ impl Calibration {
                 verdict.target * 100.0
             ));
         }
-        for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_at_bound(&self.fit.constants)) {
+        let is_at_bound = |parameter: &&Parameter| {
+            let is_fitted = report.constants.iter().any(|constant| constant.name == parameter.name);
+            is_fitted && parameter.is_at_bound(&self.fit.constants)
+        };
+        for parameter in PARAMETERS.iter().filter(is_at_bound) {
             let value = parameter.get(&self.fit.constants);
             let unit = parameter.unit;
             warnings.push(format!(
@@ -239,9 +258,25 @@ impl Calibration {
                 report.env
             ));
         }
+        warnings.extend(report.fit.as_ref().into_iter().flat_map(|fit| self.warnings_of_range(report, fit)));
+        if !report.knows_tokens {
+            warnings.push(
+                "the prompts' tokens are not known, so that none share a prefix; give the load with --load if it was \
+                 kept"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
+impl Calibration {
+    /// Where what was fitted to tells too little of what was not.
+    fn warnings_of_range(&self, report: &CalibrationReport, fit: &FitRange) -> Vec<String> {
+        let mut warnings = Vec::new();
         let later = self.later_ticks().count();
-        let [low, high] = report.fit.kv_usage.map(|usage| usage * 100.0);
-        let [fewest, most] = report.fit.running;
+        let [low, high] = fit.kv_usage.map(|usage| usage * 100.0);
+        let [fewest, most] = fit.running;
         if report.ticks_outside > 0 {
             warnings.push(format!(
                 "{} of the {later} later ticks are outside of what was fitted (KV usage {low:.0} to {high:.0} %, \
@@ -260,13 +295,6 @@ impl Calibration {
                  told from the fixed time of a step: step_overhead is mostly its prior; a run with light load would tell"
             ));
         }
-        if !report.knows_tokens {
-            warnings.push(
-                "the prompts' tokens are not known, so that none share a prefix; give the load with --load if it was \
-                 kept"
-                    .to_owned(),
-            );
-        }
         warnings
     }
 }
@@ -279,8 +307,7 @@ impl FitRange {
     }
 }
 
-fn verdicts(errors: &RunErrors) -> Vec<Verdict> {
-    let [throughput, median, tail] = TARGETS;
+fn verdicts(errors: &RunErrors, [throughput, median, tail]: [f64; 3]) -> Vec<Verdict> {
     let of =
         |percentiles: Option<super::PairedPercentiles>, of: fn(super::PairedPercentiles) -> Pair| percentiles.map(of);
     [

@@ -11,10 +11,10 @@ use kvtide_envs::tier::Tier;
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_runtime::Host;
-use serde::Serialize;
 
 use super::error::CalibrateError;
 use super::seen::{ObservedRun, Stamps, Tick};
+use crate::calibrate::constants::{FitScope, FittedConstants};
 
 /// What is simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,48 +27,6 @@ pub struct Setup {
     pub replicas: u32,
     /// What the run did not say, and what is taken for it, in sentences.
     pub assumed: Vec<String>,
-}
-
-/// What is fitted. Times are seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct FittedConstants {
-    /// See [`Hardware::compute_efficiency`].
-    pub compute_efficiency: f64,
-    /// See [`Hardware::bandwidth_efficiency`].
-    pub bandwidth_efficiency: f64,
-    /// See [`Hardware::step_overhead`].
-    pub step_overhead: f64,
-    /// See [`Hardware::sequence_overhead`].
-    pub sequence_overhead: f64,
-    /// What the first step takes beyond that. Of the run, not of the hardware: whatever is initialised late.
-    pub cold_start: f64,
-}
-
-impl FittedConstants {
-    /// Those of `hardware`, and no cold start.
-    pub fn of(hardware: &Hardware) -> FittedConstants {
-        FittedConstants {
-            compute_efficiency: hardware.compute_efficiency,
-            bandwidth_efficiency: hardware.bandwidth_efficiency,
-            step_overhead: hardware.step_overhead,
-            sequence_overhead: hardware.sequence_overhead,
-            cold_start: 0.0,
-        }
-    }
-
-    /// `hardware` with these, which stand for any kernels it has.
-    pub fn apply(&self, hardware: &Hardware) -> Hardware {
-        Hardware {
-            compute_efficiency: self.compute_efficiency,
-            bandwidth_efficiency: self.bandwidth_efficiency,
-            step_overhead: self.step_overhead,
-            sequence_overhead: self.sequence_overhead,
-            kernels: None,
-            tables: None,
-            host: None,
-            ..hardware.clone()
-        }
-    }
 }
 
 /// What came of the requests in the simulation.
@@ -94,6 +52,18 @@ pub struct SimulatedRun {
 const PATIENCE: f64 = 2.0;
 
 impl Setup {
+    /// The same as it is fitted in `scope`: where the two efficiencies are to be found, they stand for any kernels a device's
+    /// timings gave it, and how far what was known before may be off says nothing of what is found.
+    #[must_use]
+    pub(super) fn to_fit(&self, scope: FitScope) -> Setup {
+        let mut setup = self.clone();
+        if scope == FitScope::All {
+            setup.deployment.hardware.kernels = None;
+            setup.deployment.hardware.spread = None;
+        }
+        setup
+    }
+
     /// Serves what is in `seen` with `constants`, until all that had happened by then has, and all ticks are over, or
     /// until twice that time.
     ///

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{CalibrationReport, Curves, FittedConstant, Pair, PairedPercentiles, RunErrors};
+use super::report::targets;
+use super::{CalibrationReport, Curves, FitRange, FittedConstant, Pair, PairedPercentiles, RunErrors};
 
 type LatencyErrors = fn(&RunErrors) -> Option<PairedPercentiles>;
 
@@ -12,6 +13,30 @@ pub(super) fn render(report: &CalibrationReport) -> String {
     let CalibrationReport { run, engine, model, device, env, fit, .. } = report;
     let _ = writeln!(text, "{run}: {} requests in {:.1} s", report.requests, report.makespan_s);
     let _ = writeln!(text, "  {engine}, {model} on {device}, simulated as {env}");
+    match fit {
+        Some(fit) => render_fit(&mut text, fit),
+        None => text.push_str("  nothing fitted: the profile as it stands\n"),
+    }
+    if !report.constants.is_empty() {
+        let _ = writeln!(text, "\n{:22}{:>10}{:>10}", "constant", "fitted", "before");
+    }
+    for constant in &report.constants {
+        text.push_str(&render_constant(constant));
+    }
+    let part = match fit {
+        Some(fit) if report.held_out.is_some() => format!("after {:.1} s", fit.until_s),
+        _ => "all of it".to_owned(),
+    };
+    let _ = writeln!(
+        text,
+        "\n{part:16}{:>12}{:>12}{:>10}{:>14}{:>16}",
+        "measured", "simulated", "error", "without fit", "in fitted part"
+    );
+    render_errors(&mut text, report);
+    text
+}
+
+fn render_fit(text: &mut String, fit: &FitRange) {
     let percent = |[low, high]: [f64; 2]| format!("{:.0} to {:.0} %", low * 100.0, high * 100.0);
     let _ = writeln!(
         text,
@@ -27,18 +52,6 @@ pub(super) fn render(report: &CalibrationReport) -> String {
         fit.waiting[1],
         percent(fit.kv_usage),
     );
-    let _ = writeln!(text, "\n{:22}{:>10}{:>10}", "constant", "fitted", "before");
-    for constant in &report.constants {
-        text.push_str(&render_constant(constant));
-    }
-    let part = if report.held_out.is_some() { format!("after {:.1} s", fit.until_s) } else { "all of it".to_owned() };
-    let _ = writeln!(
-        text,
-        "\n{part:16}{:>12}{:>12}{:>10}{:>14}{:>16}",
-        "measured", "simulated", "error", "without fit", "in fitted part"
-    );
-    render_errors(&mut text, report);
-    text
 }
 
 fn render_constant(constant: &FittedConstant) -> String {
@@ -70,8 +83,10 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
     let latencies: [(&str, LatencyErrors); 3] =
         [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
     for (name, of) in latencies {
+        row(&format!("{name} mean ms"), &|errors| Some(of(errors)?.mean));
         row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));
         row(&format!("{name} p90 ms"), &|errors| Some(of(errors)?.p90));
+        row(&format!("{name} p95 ms"), &|errors| Some(of(errors)?.p95));
         row(&format!("{name} p99 ms"), &|errors| Some(of(errors)?.p99));
     }
     if let Some(curves) = main.curves {
@@ -92,7 +107,11 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
     let missed = report.verdicts.iter().filter(|verdict| !verdict.met).count();
     if !report.verdicts.is_empty() {
         let met = if missed == 0 { "all met".to_owned() } else { format!("{missed} missed") };
-        let _ = writeln!(text, "targets (throughput 2 %, medians of TTFT and E2E 3 %, 99th percentiles 5 %): {met}");
+        let [throughput, median, tail] = targets(report.scope).map(|share| (share * 100.0).round());
+        let _ = writeln!(
+            text,
+            "targets (throughput {throughput} %, medians of TTFT and E2E {median} %, 99th percentiles {tail} %): {met}"
+        );
     }
     let _ = writeln!(
         text,

@@ -29,7 +29,8 @@ impl V1 {
     ///
     /// Only the first chunk's blocks are taken; that the whole prompt fits is tested, not reserved.
     pub(super) fn admit(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
-        while self.budget_left(step) > 0 && self.running.len() < self.config.max_num_seqs as usize {
+        let has_tokens = |v1: &V1, step: &StepContext<'_>| v1.budget_left(step).min(step.prompt_tokens_left) > 0;
+        while has_tokens(self, step) && self.running.len() < self.config.max_num_seqs as usize {
             let next = self.waiting.next(step.controls.admission, step.now, self.config.patience());
             let Some((seat, head)) = next else { break };
             if !self.could_fit(head, step, plan) {
@@ -88,7 +89,7 @@ impl V1 {
         let hit = self.head.hits.len() as u32 * self.config.block_size;
         let present = hit.max(self.sequences[head.id.index()].host_tokens);
         let rest = (head.tokens - present).min(step.longest_chunk);
-        let left = self.budget_left(step);
+        let left = self.budget_left(step).min(step.prompt_tokens_left);
         if rest > left && !self.config.enable_chunked_prefill {
             return None;
         }

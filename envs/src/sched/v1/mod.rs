@@ -2,7 +2,8 @@
 //!
 //! One step: running requests first, each given the tokens it lacks and the blocks they need (`running.rs`), the newest
 //! preempted while blocks are missing (`preemption.rs`); then, unless somebody was preempted, waiting requests while they
-//! pass the watermark (`admission.rs`). Tokens are counted when their step has been computed (`complete.rs`).
+//! pass the watermark (`admission.rs`). Tokens are counted when their step has been computed (`complete.rs`). Of all prompts
+//! together a step may have fewer tokens than its budget has (`pressure.rs`), which is not vLLM's own.
 //!
 //! A request that decodes does the same thing in every step until it needs a block, fills one or ends. Such requests form
 //! the *cohort* (`cohort.rs`), which is advanced as a whole: a step touches only those members to which something
@@ -21,6 +22,7 @@ mod admission;
 mod cohort;
 mod complete;
 mod preemption;
+mod pressure;
 mod running;
 mod sequence;
 mod validate;
@@ -32,7 +34,7 @@ use kvtide_runtime::{Admission, Controls};
 use self::admission::HeadLookup;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
-use super::{Entry, Phase, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
+use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::tier::Tier;
@@ -55,6 +57,8 @@ pub struct V1 {
     departed: Vec<RequestId>,
     /// Waiting requests whose blocks are on the host.
     on_host: u32,
+    /// Of prompts, beside the budget.
+    prompt_limit: PromptLimit,
     /// Steps planned; the number of the next one.
     planned: u32,
     /// Steps whose tokens are known.
@@ -78,6 +82,8 @@ struct StepContext<'a> {
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
     loose_tokens: u32,
+    /// Tokens that prompts may still be given, beside the budget.
+    prompt_tokens_left: u32,
 }
 
 impl V1 {
@@ -97,6 +103,7 @@ impl V1 {
             loose: Vec::new(),
             departed: Vec::new(),
             on_host: 0,
+            prompt_limit: PromptLimit::Budget,
             planned: 0,
             completed: 0,
             clock: Micros::ZERO,
@@ -160,7 +167,9 @@ impl V1 {
             _ if alone => u32::MAX,
             threshold => threshold,
         };
-        let mut step = StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0 };
+        let prompt_tokens_left = self.prompt_tokens_of_step();
+        let mut step =
+            StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0, prompt_tokens_left };
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);

@@ -25,7 +25,8 @@ impl V1 {
     /// Whether every running request gets all it asks for, but perhaps the last, which may be cut short. It always does:
     /// nobody is admitted in a step that has no tokens left, whoever is admitted asks for no more in a later step than in
     /// its first, and a chunk that was cut short took all that was left, so that nobody came behind it. That is why the
-    /// cohort decodes as one.
+    /// cohort decodes as one. A limit of prompt tokens changes nothing of that: whoever it cuts short took all that was left for
+    /// prompts, so that nobody is admitted behind either.
     fn budget_reaches(&self, step: &StepContext<'_>) -> bool {
         let mut asked = u64::from(self.cohort.len());
         for turn in &self.loose {
@@ -64,11 +65,12 @@ impl V1 {
 
     fn loose_turn(&mut self, turn: StepPlace, step: &mut StepContext<'_>, plan: &mut StepPlan) -> bool {
         let id = turn.id;
-        let tokens = self.wanted(id, step).min(self.budget_left(step));
+        let sequence = &self.sequences[id.index()];
+        let most = if sequence.is_within_prompt() { step.prompt_tokens_left } else { u32::MAX };
+        let tokens = self.wanted(id, step).min(self.budget_left(step)).min(most);
         if tokens == 0 {
             return true;
         }
-        let sequence = &self.sequences[id.index()];
         let (context, missing) = (sequence.computed, sequence.missing());
         let end = (context + tokens).min(self.config.max_model_len);
         let need = blocks_for(end, self.config.block_size).saturating_sub(sequence.blocks.len() as u32);
@@ -98,6 +100,9 @@ impl V1 {
         let sequence = &mut self.sequences[id.index()];
         let context = sequence.computed;
         let samples = tokens == sequence.missing();
+        if source == PrefillSource::Waiting || sequence.is_within_prompt() {
+            step.prompt_tokens_left -= tokens;
+        }
         sequence.computed += tokens;
         sequence.in_flight += tokens;
         sequence.sampling += u32::from(samples);

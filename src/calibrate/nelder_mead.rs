@@ -4,13 +4,13 @@
 
 /// When to stop.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct StoppingRule {
+pub(in crate::calibrate) struct StoppingRule {
     /// Edge of the first simplex.
-    pub(super) edge: f64,
+    pub(in crate::calibrate) edge: f64,
     /// Most iterations.
-    pub(super) iterations: u32,
+    pub(in crate::calibrate) iterations: u32,
     /// Done when no coordinate differs by more than this within the simplex.
-    pub(super) size: f64,
+    pub(in crate::calibrate) size: f64,
 }
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ struct Vertex {
 ///
 /// # Panics
 /// If `start` has no coordinates.
-pub(super) fn minimise<E>(
+pub(in crate::calibrate) fn minimise<E>(
     start: &[f64],
     limits: StoppingRule,
     mut function: impl FnMut(&[f64]) -> Result<f64, E>,
