@@ -113,6 +113,11 @@ impl Hardware {
         CARDS.iter().filter(is_it).max_by_key(|card| card.words.len()).map(|card| card.name)
     }
 
+    /// Whether it is a built-in data sheet with engineering defaults, by its name.
+    pub(super) fn is_data_sheet(&self) -> bool {
+        CARDS.iter().any(|card| card.name.eq_ignore_ascii_case(&self.name))
+    }
+
     /// Peak of products with the weights of `model`, FLOP/s: an accelerator without fp8 multiplies those in 16 bits.
     pub(crate) fn product_flops_of(&self, model: &Model) -> f64 {
         let is_fp8 = model.structure.precision == Precision::Fp8 && self.peak_fp8_flops > 0.0;
