@@ -31,7 +31,7 @@ use kvtide_envs::env::RunError;
 use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
-use crate::evaluate::{Comparison, FoundLoad, Matrix, RunRow};
+use crate::evaluate::{ClockGain, Comparison, FoundLoad, Matrix, RunRow};
 use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
@@ -57,6 +57,8 @@ pub struct ReportInput<'a> {
     pub versus: &'a [PolicyName],
     /// Every policy; at least one.
     pub comparisons: &'a [Comparison],
+    /// What they gain by drawn clocks; empty where none was drawn.
+    pub clocks: &'a [ClockGain],
 }
 
 /// Why there is no report.

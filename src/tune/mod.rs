@@ -161,7 +161,8 @@ impl Tuning<'_> {
         let comparisons = &compare(rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
         let (command, found, named) = (progress.command.clone(), &range.found[..], std::slice::from_ref(&versus));
         let made_on = report::today()?;
-        let page = ReportInput { command, made_on, world, matrix, found, rows, versus: named, comparisons };
+        let page =
+            ReportInput { command, made_on, world, matrix, found, rows, versus: named, comparisons, clocks: &[] };
         report::write(&out.join("report.html"), &page)?;
         let table = out.join(table::TABLE);
         let (name, clock) = (PolicyName::table(&table), clock(&progress.settings.world, world));

@@ -64,8 +64,8 @@ macro_rules! groups {
         }
 
         impl ClockSpread {
-            /// Each group's name and spread.
-            fn by_group(&self) -> Vec<(&'static str, f64)> {
+            /// Each group's name and spread, in the order in which they are drawn.
+            pub fn by_group(&self) -> Vec<(&'static str, f64)> {
                 vec![$((stringify!($group), self.$group),)*]
             }
 
