@@ -191,7 +191,7 @@ fn written(folder: &Path) -> String {
     fs::write(folder.join("traffic.jsonl"), named.collect::<String>()).unwrap();
     let mut evaluate = vec!["evaluate", "--trace", "traffic.jsonl", "--set", "num_gpu_blocks=1500", "--pool", "0.9"];
     evaluate.extend(["--loads", "auto", "--seeds", "1..2", "--policy", "default", "--policy", "best-fixed"]);
-    evaluate.extend(["--policy", "table:policy.kvt", "--json", "--out", "runs.jsonl"]);
+    evaluate.extend(["--policy", "table:policy.kvt", "--clock-spread", "1", "--json", "--out", "runs.jsonl"]);
     run(&evaluate);
     // Far from what the table was trained on.
     let far = format!("table:{}", root().join("checkpoints/reasoning/policy.kvt").display());

@@ -15,13 +15,13 @@ use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    ClockError, Finished, FoundLoad, Kept, MAX_CLOCK_DRAWS, Matrix, MatrixError, RunFile, RunRow, bisect_capacities,
-    clock_gains, compare, doubts, go_on_with_clocks, go_on_with_matrix, identity, render, render_clocks,
+    ClockError, Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, clock_gains,
+    compare, doubts, go_on_with_clocks, go_on_with_matrix, identity, render, render_clocks,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
 use crate::text::{self, printable, wrapped};
-use crate::world::{World, WorldSpec};
+use crate::world::{MAX_CLOCK_DRAWS, World, WorldSpec};
 
 #[derive(Debug, Args)]
 pub(super) struct EvaluateArgs {

@@ -20,9 +20,6 @@ use super::watch::Budget;
 use crate::policy::PolicyName;
 use crate::world::World;
 
-/// Most draws of the clock.
-pub const MAX_CLOCK_DRAWS: u32 = 1000;
-
 /// By how much a policy attains more than another by drawn clocks: the `data` of a `clock_gain` line. Gains are shares of requests,
 /// paired by draw of the traffic, each of which counts the same.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -130,13 +127,6 @@ impl ClockGain {
     pub fn gaining_draws(&self) -> usize {
         self.draws.iter().filter(|by| by.gain > 0.0).count()
     }
-}
-
-/// The factors that a node of `world` depends on, as `products ×1.12, memory ×0.95`.
-pub fn factors_text(world: &World, factors: &ClockFactors) -> String {
-    let groups = world.clock_groups();
-    let met = factors.by_group().into_iter().filter(|(group, _)| groups.contains(group));
-    met.map(|(group, factor)| format!("{group} ×{factor:.2}")).collect::<Vec<String>>().join(", ")
 }
 
 #[cfg(test)]

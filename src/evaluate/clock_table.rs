@@ -1,6 +1,6 @@
 //! Gains by drawn clocks as text for people.
 
-use super::clock::{ClockGain, factors_text};
+use super::clock::ClockGain;
 use super::table::signed;
 use crate::policy::{PolicyName, short_names};
 use crate::text::{Column, TextTable, wrapped};
@@ -34,7 +34,7 @@ pub fn render_clocks(world: &World, names: &[&PolicyName], gains: &[ClockGain], 
                 signed(gain.worst.gain),
             ]);
             let worst = &gain.worst;
-            table.note(format!("worst: draw {}, {}", worst.draw, factors_text(world, &worst.factors)));
+            table.note(format!("worst: draw {}, {}", worst.draw, world.factors_text(&worst.factors)));
         }
         let drawn = first.draws.len();
         let clocks = if drawn == 1 { "clock" } else { "clocks" };
@@ -42,7 +42,9 @@ pub fn render_clocks(world: &World, names: &[&PolicyName], gains: &[ClockGain], 
     }
     if !text.is_empty() {
         text.push('\n');
-        text.push_str(&wrapped(&spread_text(world), width, 2));
+        let note =
+            format!("{}; requests, loads, targets and the engine's settings are the same by each", world.spread_text());
+        text.push_str(&wrapped(&note, width, 2));
     }
     text
 }
@@ -52,16 +54,4 @@ pub fn shown(gains: &[ClockGain]) -> impl Iterator<Item = &ClockGain> {
     let is_judged = |gain: &ClockGain| !gain.policy.spec().is_yardstick();
     let has_any = gains.iter().any(is_judged);
     gains.iter().filter(move |gain| !has_any || is_judged(gain))
-}
-
-/// How far clocks are drawn apart, in a sentence or two.
-pub fn spread_text(world: &World) -> String {
-    let (spread, groups) = (world.deployment.hardware.clock_spread(), world.clock_groups());
-    let met = spread.by_group().into_iter().filter(|(group, _)| groups.contains(group));
-    let met: Vec<String> = met.map(|(group, spread)| format!("{group} {:.0} %", spread * 100.0)).collect();
-    format!(
-        "clocks of {} drawn with standard deviations of {}; requests, loads, targets and the engine's settings are the same by each",
-        world.deployment.hardware.name,
-        met.join(", ")
-    )
 }

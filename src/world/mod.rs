@@ -1,5 +1,6 @@
 //! What is simulated: a deployment, its engine settings, its targets and its traffic.
 
+mod clock;
 mod recorded;
 mod spec;
 mod written;
@@ -7,8 +8,7 @@ mod written;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{ClockFactors, Deployment, DeploymentError, Hardware, SettingError};
+use kvtide_envs::deploy::{Deployment, DeploymentError, Hardware, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -19,6 +19,7 @@ use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, Worklo
 
 use recorded::Recorded;
 
+pub use clock::MAX_CLOCK_DRAWS;
 pub use kvtide_envs::workload::Draw;
 pub use spec::{PrefixCache, WorldSpec};
 pub use written::Written;
@@ -106,9 +107,6 @@ pub struct World {
     /// Which draw of the clock prices its steps, from 1; `None` for the profile's own.
     pub clock_draw: Option<u32>,
 }
-
-/// Seed of the clocks that policies are judged by.
-const JUDGING: u64 = 0;
 
 /// What was asked for that is not so by default, as it was written. What results name anyway (traffic, deployment, engine, host,
 /// targets, clients) is left out.
@@ -270,44 +268,6 @@ impl World {
             ("slo", self.node.slo.to_string()),
             ("interval", self.decision_interval.to_string()),
         ]
-    }
-
-    /// The same world by draw `draw` of its clock, which is within the spread of its hardware's profile; by draw 0 it is itself.
-    /// The engine's settings, the price list of preemptions among them, the pool, the targets and the host stay: a node's do not
-    /// follow what its steps turn out to take.
-    #[must_use]
-    pub fn by_clock(&self, draw: u32) -> World {
-        if draw == 0 {
-            return self.clone();
-        }
-        let mut world = self.clone();
-        world.node.cost = self.drawn_cost(JUDGING, draw.into());
-        world.clock_draw = Some(draw);
-        world
-    }
-
-    /// Prices of steps by draw `draw` under `seed`.
-    pub fn drawn_cost(&self, seed: u64, draw: u64) -> CostModel {
-        let hardware = self.deployment.hardware.drawn(seed, draw);
-        CostModel::new(&Deployment { hardware, ..self.deployment.clone() }, self.node.engine.block_size)
-    }
-
-    /// What draw `draw` of the clock multiplies times by.
-    pub fn clock_factors(&self, draw: u32) -> ClockFactors {
-        self.deployment.hardware.clock_spread().factors(JUDGING, draw.into())
-    }
-
-    /// The groups of constants that times depend on here.
-    pub fn clock_groups(&self) -> Vec<&'static str> {
-        let mut groups = self.deployment.hardware.clock_groups();
-        let has = |group: &&str| match *group {
-            "link" => self.deployment.devices > 1,
-            "copies" => self.node.engine.num_cpu_blocks > 0,
-            "experts" => self.deployment.model.structure.experts.is_some(),
-            _ => true,
-        };
-        groups.retain(has);
-        groups
     }
 
     /// Serves `workload`, drawn at `load`, to its end under `controller`.

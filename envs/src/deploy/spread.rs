@@ -4,7 +4,7 @@
 //! says of each group of them how far off it may be; [`Hardware::drawn`] is the accelerator with constants that are as likely, so
 //! that a judgement can be repeated over what the clock may get wrong, and a policy trained on all of it.
 //!
-//! A group's times are all multiplied by one factor, log-normal around 1. What multiplies (products, attention of chunks, experts)
+//! A group's times are all multiplied by one factor, log-normal around 1, no farther than two and a half spreads. What multiplies (products, attention of chunks, experts)
 //! shares half of its variance, and so does what reads memory (weights, attention of decodes): over six measured cards the
 //! distances of their shares of the peaks from what a data sheet is taken for correlate by .56 within the first and by .88 within the
 //! second, and not between them. Host, links and copies are by themselves.
@@ -18,6 +18,9 @@ use crate::seed;
 
 /// Share of the variance that groups of one kind have in common.
 const SHARED_VARIANCE: f64 = 0.5;
+
+/// Farthest that a draw lies from the profile, in spreads: among a score of clocks one in a thousand would decide what the worst is.
+const FARTHEST: f64 = 2.5;
 
 /// What groups have in common.
 #[derive(Clone, Copy)]
@@ -79,7 +82,8 @@ macro_rules! groups {
                         Shares::Memory => (memory, SHARED_VARIANCE),
                         Shares::Nothing => (0.0, 0.0),
                     };
-                    (spread * (share.sqrt() * shared + (1.0 - share).sqrt() * normal())).exp()
+                    let drawn = share.sqrt() * shared + (1.0 - share).sqrt() * normal();
+                    (spread * drawn.clamp(-FARTHEST, FARTHEST)).exp()
                 };
                 ClockFactors { $($group: factor(self.$group, Shares::$shares),)* }
             }
@@ -344,6 +348,7 @@ mod tests {
         let (decode, memory, host) = (logs(|by| by.decode), logs(|by| by.memory), logs(|by| by.host));
         for (logs, spread) in [(&products, 0.1), (&prefill, 0.2), (&memory, 0.2), (&host, 0.4)] {
             assert!((product(logs, logs).sqrt() / spread - 1.0).abs() < 0.04, "{spread}");
+            assert!(logs.iter().all(|log| log.abs() <= 2.5 * spread + 1e-12));
             assert!((logs.iter().sum::<f64>() / logs.len() as f64).abs() < 0.05 * spread);
         }
         assert!((correlation(&products, &prefill) - 0.5).abs() < 0.05);
