@@ -217,7 +217,17 @@ fn written(folder: &Path) -> String {
     run(&["inspect", "run", "--json"]);
     fs::write(folder.join("timings.json"), serde_json::to_string(&crate::timings::measured()).unwrap()).unwrap();
     run(&["calibrate", "--timings", "timings.json", "--env", "llama-3-8b@h200", "--json"]);
-    let tuned = ["--env", "qwen2.5-0.5b@rtx-4090", "--set", "num_gpu_blocks=220", "--effort", "smoke", "--json"];
+    let tuned = [
+        "--env",
+        "qwen2.5-0.5b@rtx-4090",
+        "--set",
+        "num_gpu_blocks=220",
+        "--effort",
+        "smoke",
+        "--clock-spread",
+        "1",
+        "--json",
+    ];
     let tune = ["tune", "--workload", "uniform:rate=6,duration=90,in=150,out=60,spread=0.5", "--out", "tuned"];
     all.push_str(&kvtide(folder, &[&tune[..], &tuned].concat()).stdout);
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();

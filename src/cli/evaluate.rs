@@ -9,7 +9,9 @@ use clap::Args;
 use kvtide_envs::files::Lock;
 use kvtide_envs::workload::Window;
 
-use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
+use super::args::{
+    DrawArgs, GuardSwitch, Loads, check_policies, check_served, clocks_can_be_drawn, found_text, load_policies,
+};
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
@@ -78,11 +80,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let stop = stop::on_interrupt();
     let world = args.world.world()?;
     check_policies(&policies, &world)?;
-    let clocks = args.clock_spread.unwrap_or(0);
-    ensure!(
-        clocks == 0 || !world.memory.is_exclusive(),
-        "--clock-spread: a device's steps take what they take, whatever a clock says; leave out --memory"
-    );
+    clocks_can_be_drawn(args.clock_spread, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let made_on = report::today()?;
     let (mut file, kept) = runs_file(args, &world, &policies, (&windows, &seeds))?;
@@ -102,6 +100,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         file.begin(&kept, &found)?;
     }
     let mut shown = Shown::new(args);
+    let clocks = args.clock_spread.unwrap_or(0);
     let job = Job { world: &world, matrix: &matrix, found: &found, clocks };
     let Served { rows, drawn, cells, by_clocks } = job.run((&kept, file.as_mut()), &mut shown, (&bar, stop))?;
     // Whatever ended the runs, what is finished is compared.

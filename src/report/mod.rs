@@ -6,6 +6,7 @@
 //! | `page.rs` | the page, from top to bottom |
 //! | `page.css`, `page.js` | how it looks, on a screen, a phone and paper; sorting |
 //! | `tables.rs`, `cells.rs` | its tables: what they say; how they are written |
+//! | `clocks.rs` | gains by drawn clocks: text, chart and table |
 //! | `settings.rs` | what was run, and by what |
 //! | `names.rs`, `wording.rs`, `day.rs` | what policies are called; numbers in words; the day |
 //! | `figures.rs` | its charts: what is drawn |
@@ -15,6 +16,7 @@
 //! How charts are drawn is in [`plot`](crate::plot); they take their colours from the page, light or dark.
 
 mod cells;
+mod clocks;
 mod close_up;
 mod day;
 mod figures;
