@@ -22,7 +22,7 @@ impl PyStepCost {
     fn new(env: &str) -> PyResult<PyStepCost> {
         let deployment = Deployment::load(env).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let engine = deployment.engine(EngineKind::V1);
-        Ok(PyStepCost { cost: CostModel::new(&deployment, engine.block_size), engine })
+        Ok(PyStepCost { cost: CostModel::new(&deployment, engine.block_size).under(&engine), engine })
     }
 
     /// Microseconds of a step in which so many sequences decode, which attend to `decode_context` tokens together, their

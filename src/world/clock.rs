@@ -42,7 +42,6 @@ impl World {
         let has = |group: &&str| match *group {
             "link" => self.deployment.devices > 1,
             "copies" => self.node.engine.num_cpu_blocks > 0,
-            "experts" => self.deployment.model.structure.experts.is_some(),
             _ => true,
         };
         groups.retain(has);

@@ -23,10 +23,13 @@
 //! shares cannot say: efficiency that rises with the batch, and steps where tiles fill. What finds it from a device's timings
 //! is [`calibrate`](crate::calibrate).
 
+mod grid;
+mod host_cost;
 mod kernel_cost;
 mod load;
 mod roofline;
 mod structured;
+mod tabled;
 
 pub use load::{Chunk, StepLoad};
 pub use roofline::CostModel;

@@ -29,10 +29,14 @@
 //! in fp8 they are multiplied at that rate where the accelerator has one, otherwise at that of 16 bits. Embedding and head are
 //! of two bytes.
 
+use std::sync::Arc;
+
+use super::host_cost::HostCost;
 use super::kernel_cost::KernelCost;
 use super::structured::StructuredCost;
+use super::tabled::TabledCost;
 use super::{Chunk, StepLoad};
-use crate::deploy::{Deployment, Rates, UNQUANTISED_BYTES};
+use crate::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Rates, TabledTimes, UNQUANTISED_BYTES};
 use crate::sched::{Pricing, StepPlan};
 use crate::tier::{Link, Links};
 use crate::time::Micros;
@@ -64,22 +68,47 @@ pub struct CostModel {
     pricing: Pricing,
 }
 
-/// What is not priced by the plain roofline.
+/// What is not priced by the plain roofline and two overheads.
 #[derive(Debug, Clone, PartialEq)]
-enum OtherCost {
+struct OtherCost {
+    device: DeviceCost,
+    /// The host's share of a step in more than two numbers.
+    host: Option<HostCost>,
+}
+
+/// How the accelerator's time is priced.
+#[derive(Debug, Clone, PartialEq)]
+enum DeviceCost {
+    /// By the plain roofline.
+    Plain,
     /// An accelerator with measured kernels.
     Measured(KernelCost),
     /// A model that is not dense, or does not attend to all tokens alike.
     Structured(StructuredCost),
+    /// An accelerator whose kernels were measured by shape. Shared, because every node has a cost model of its own.
+    Tabled(Arc<TabledCost>),
+}
+
+impl DeviceCost {
+    fn of(deployment: &Deployment, rates: &Rates) -> DeviceCost {
+        let Hardware { kernels, tables, .. } = &deployment.hardware;
+        match (kernels, tables) {
+            (Some(kernels), _) => DeviceCost::Measured(KernelCost::new(kernels, deployment)),
+            (None, Some(tables)) => {
+                DeviceCost::Tabled(Arc::new(TabledCost::new(&TabledTimes::new(deployment, tables))))
+            }
+            _ if deployment.model.structure.is_dense_over_all_tokens() => DeviceCost::Plain,
+            _ => DeviceCost::Structured(StructuredCost::new(deployment, rates)),
+        }
+    }
 }
 
 impl OtherCost {
     fn of(deployment: &Deployment, rates: &Rates) -> Option<Box<OtherCost>> {
-        let kernels = deployment.hardware.kernels.as_ref();
-        let measured = kernels.map(|kernels| OtherCost::Measured(KernelCost::new(kernels, deployment)));
-        let is_structured = !deployment.model.structure.is_dense_over_all_tokens();
-        let structured = || is_structured.then(|| OtherCost::Structured(StructuredCost::new(deployment, rates)));
-        measured.or_else(structured).map(Box::new)
+        let device = DeviceCost::of(deployment, rates);
+        let host = deployment.hardware.host.as_ref().map(|host| HostCost::new(host, deployment));
+        let is_plain = device == DeviceCost::Plain && host.is_none();
+        (!is_plain).then(|| Box::new(OtherCost { device, host }))
     }
 }
 
@@ -111,6 +140,15 @@ impl CostModel {
         }
     }
 
+    /// The same under the settings of `engine`: whether the host works beside the accelerator.
+    #[must_use]
+    pub fn under(mut self, engine: &EngineConfig) -> CostModel {
+        if let Some(host) = self.other.as_mut().and_then(|other| other.host.as_mut()) {
+            host.set_async(engine.engine == EngineKind::V1 && engine.async_scheduling);
+        }
+        self
+    }
+
     /// How long `plan` takes, in whole microseconds, at least one.
     pub fn step_time(&self, plan: &StepPlan) -> Micros {
         Micros::from_secs_f64(self.step_seconds(&plan.load())).max(Micros(1))
@@ -122,7 +160,8 @@ impl CostModel {
         let sequences = load.sequences();
         let host = f64::from(sequences) * self.sequence_fixed;
         if let Some(other) = &self.other {
-            return self.step_fixed + host + self.by_other(other, load);
+            let device = self.by_other(&other.device, load);
+            return other.host.as_ref().map_or_else(|| self.step_fixed + host + device, |host| host.step(load, device));
         }
         let compute = if sequences == 0 { 0.0 } else { self.roofline(load, f64::from(sequences)) + host };
         // In this order of additions, which committed simulations depend on to the last bit.
@@ -134,14 +173,18 @@ impl CostModel {
         match &self.other {
             None if load.sequences() == 0 => self.copies(load.blocks),
             None => self.roofline(load, f64::from(load.sequences())) + self.copies(load.blocks),
-            Some(other) => self.by_other(other, load),
+            Some(other) => self.by_other(&other.device, load),
         }
     }
 
-    /// The host's part of a step: what comes on top where the accelerator's is measured.
-    pub fn host_time(&self, plan: &StepPlan) -> Micros {
-        let sequences = plan.load().sequences();
-        Micros::from_secs_f64(self.step_fixed + f64::from(sequences) * self.sequence_fixed)
+    /// The host's part of a step whose kernels were measured to take `device`: what comes on top of that.
+    pub fn host_time(&self, plan: &StepPlan, device: Micros) -> Micros {
+        let load = plan.load();
+        let host = self.other.as_ref().and_then(|other| other.host.as_ref());
+        Micros::from_secs_f64(host.map_or_else(
+            || self.step_fixed + f64::from(load.sequences()) * self.sequence_fixed,
+            |host| host.step(&load, device.as_secs_f64()) - device.as_secs_f64(),
+        ))
     }
 
     /// Time of the copies over all links, one link after the other. Seconds.
@@ -155,14 +198,16 @@ impl CostModel {
 
     /// Time on the accelerator by other than the plain roofline. Seconds. Not inlined: that is not to pay for it.
     #[inline(never)]
-    fn by_other<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, other: &OtherCost, load: &StepLoad<C>) -> f64 {
+    fn by_other<C: ExactSizeIterator<Item = Chunk> + Clone>(&self, device: &DeviceCost, load: &StepLoad<C>) -> f64 {
         let (sequences, copies) = (load.sequences(), self.copies(load.blocks));
         if sequences == 0 {
             return copies;
         }
-        match other {
-            OtherCost::Structured(structured) => structured.seconds(load, f64::from(sequences)) + copies,
-            OtherCost::Measured(kernels) => {
+        match device {
+            DeviceCost::Plain => self.roofline(load, f64::from(sequences)) + copies,
+            DeviceCost::Tabled(tabled) => tabled.seconds(load, f64::from(sequences)) + copies,
+            DeviceCost::Structured(structured) => structured.seconds(load, f64::from(sequences)) + copies,
+            DeviceCost::Measured(kernels) => {
                 let tokens = f64::from(load.tokens());
                 let compute = kernels.seconds(load, tokens, f64::from(sequences)) + tokens * self.reduce_per_token;
                 compute + copies - kernels.overlap * compute.min(copies)

@@ -1,6 +1,6 @@
 //! Widths of a decoder, and the weights they add up to.
 
-use super::structure::{Experts, Latent, Precision, Structure, Window};
+use super::structure::{Experts, Latent, Precision, Structure, Widths, Window};
 
 /// A decoder by its widths: what the catalogue and a `config.json` both say.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +22,8 @@ pub(super) struct Architecture {
     pub(super) window: Option<Window>,
     pub(super) experts: Option<ExpertWidths>,
     pub(super) precision: Precision,
+    /// Whether weights in fp8 have a scale for each block of them rather than for all.
+    pub(super) by_blocks: bool,
     pub(super) notes: Vec<String>,
 }
 
@@ -71,6 +73,18 @@ impl Architecture {
         let [rank, rotary, value] = [kv.rank, kv.rotary, kv.value].map(f64::from);
         let queries = query_rank.map_or(hidden * heads * key, |width| f64::from(width) * (hidden + heads * key));
         queries + hidden * (rank + rotary) + rank * heads * (key - rotary + value) + heads * value * hidden
+    }
+
+    pub(super) fn widths(&self) -> Widths {
+        Widths {
+            intermediate: self.intermediate,
+            matrices: self.matrices,
+            vocabulary: self.vocabulary,
+            expert: self.experts.map_or(0, |experts| experts.width),
+            shared: self.experts.map_or(0, |experts| experts.shared),
+            query_rank: self.latent.and_then(|latent| latent.query_rank).unwrap_or(0),
+            by_blocks: self.by_blocks,
+        }
     }
 
     pub(super) fn structure(&self) -> Structure {

@@ -85,6 +85,8 @@ impl Entry {
             window: self.window,
             experts: self.experts,
             precision: self.precision,
+            // The models that were published in fp8 are so (`weight_block_size` of their files).
+            by_blocks: self.precision == Precision::Fp8,
             notes: Vec::new(),
         }
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::Model;
 use super::architecture::{Architecture, ExpertWidths, LatentWidths};
 use super::config_refused::{KNOWN, UNGATED, is_set, quoted, refuse_what_is_not_simulated};
-use super::quantization::{precision, quantises_kv};
+use super::quantization::{is_by_blocks, precision, quantises_kv};
 use super::structure::{Latent, Window};
 
 /// Largest file read, bytes: lists of modules that are not quantised make some of them long.
@@ -195,6 +195,7 @@ impl<'a> Config<'a> {
             window: self.window(layers, length)?,
             experts,
             precision: precision(self.top, self.text, experts.is_some())?,
+            by_blocks: is_by_blocks(self.top, self.text),
             notes: self.notes(),
         })
     }

@@ -8,7 +8,7 @@ use super::cards::{CARDS, Card};
 use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
 use super::{
-    ClockSpread, HardwareProfile, KernelScales, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
+    ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
 };
 
 /// One accelerator.
@@ -47,8 +47,8 @@ pub struct Hardware {
     pub kernels: Option<KernelTimes>,
     /// The same by shape, in place of one curve for all.
     pub tables: Option<Arc<KernelTables>>,
-    /// What measured tables of kernels are multiplied by.
-    pub scales: KernelScales,
+    /// The host's share of a step in more than `step_overhead` and `sequence_overhead`, for which it then stands.
+    pub host: Option<HostTimes>,
     /// How far its constants may be off; `None` for what is known of profiles of its kind.
     pub spread: Option<ClockSpread>,
 }
@@ -99,7 +99,7 @@ impl Hardware {
             swap_overhead: 100e-6,
             kernels: None,
             tables: None,
-            scales: KernelScales::default(),
+            host: None,
             spread: None,
         })
     }
@@ -125,13 +125,23 @@ impl Hardware {
     }
 
     /// This accelerator with `overrides`, later ones winning. Settings of the engine are passed over. Another peak or
-    /// efficiency turns measured kernels off, which would not follow it.
+    /// efficiency turns measured kernels off, which would not follow it; another overhead is that of [`HostTimes`] too.
     #[must_use]
     pub fn with(mut self, overrides: &[Setting]) -> Hardware {
         for setting in overrides {
-            if setting.apply_to_hardware(&mut self) && ROOFS.contains(&setting.key()) {
+            if !setting.apply_to_hardware(&mut self) {
+                continue;
+            }
+            if ROOFS.contains(&setting.key()) {
                 self.kernels = None;
                 self.tables = None;
+            }
+            if let Some(host) = &mut self.host {
+                match setting.key() {
+                    "step_overhead" => host.step = self.step_overhead,
+                    "sequence_overhead" => host.sequence = self.sequence_overhead,
+                    _ => {}
+                }
             }
         }
         self
@@ -149,10 +159,10 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
-        self.scales.validate()?;
         self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
         self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
-        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)
+        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;
+        self.host.as_ref().map_or(Ok(()), HostTimes::validate)
     }
 }
 

@@ -17,6 +17,7 @@ mod config_refused;
 mod deployment;
 mod hardware;
 mod hardware_file;
+mod host;
 mod kernels;
 mod keys;
 mod listing;
@@ -28,12 +29,14 @@ mod rates;
 mod settings;
 mod spread;
 mod structure;
+mod tabled;
 mod tables;
 
 pub use config::{ConfigError, DeadEnds, EngineConfig, EngineKind};
 pub use config_json::ModelFileError;
 pub use deployment::{Deployment, DeploymentError};
 pub use hardware::Hardware;
+pub use host::{ClientTimes, HostTimes};
 pub use kernels::KernelTimes;
 pub(crate) use kernels::between;
 pub use keys::describe as describe_settings;
@@ -44,9 +47,10 @@ pub use name::DeploymentName;
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
-pub use spread::{ClockFactors, ClockSpread, KernelScales};
-pub use structure::{Experts, Latent, Precision, Structure, Window};
+pub use spread::{ClockFactors, ClockSpread};
+pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
+pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{
-    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, KvPrecision, LatentShape, LatentTable,
-    PrefillTable, ProductRow, ProductTable, ReduceTable,
+    AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelScales, KernelShapes, KernelTables,
+    KvPrecision, LatentShape, LatentTable, PrefillTable, Product, ProductRow, ProductTable, ReduceTable, TableSource,
 };

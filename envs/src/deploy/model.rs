@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::architecture::Architecture;
 use super::catalog::CATALOG;
-use super::{Precision, Structure};
+use super::{Precision, Structure, Widths};
 
 /// A decoder: what its weights and its keys and values weigh, and what a token costs.
 ///
@@ -38,6 +38,9 @@ pub struct Model {
     /// What a dense decoder with grouped-query attention over all tokens, in 16 bits, does not have.
     #[serde(default)]
     pub structure: Structure,
+    /// Widths of its matrices, by which measured kernels are looked up.
+    #[serde(default)]
+    pub widths: Widths,
 }
 
 /// Bytes of a weight of embedding and head, and of an activation between layers.
@@ -100,6 +103,7 @@ impl Model {
             kv_bytes: UNQUANTISED_BYTES,
             max_model_len: shape.length,
             structure: shape.structure(),
+            widths: shape.widths(),
         };
         model.set_precision(shape.precision);
         model

@@ -171,10 +171,14 @@ impl HardwareProfile {
 
     /// The profile as a file.
     pub fn to_toml(&self) -> String {
-        let body = toml::to_string(self).expect("a profile is plain tables and values");
+        // Tables have a line for each row, which makes them last.
+        let mut plain = self.clone();
+        let tables = plain.hardware.tables.take().map_or_else(String::new, |tables| tables.to_toml());
+        let body = toml::to_string(&plain).expect("a profile is plain tables and values");
+        let unit = if tables.is_empty() { "" } else { "; times of kernels in microseconds" };
         format!(
             "# A hardware profile of kvtide: use it with --env MODEL@FILE.toml.\n\
-             # FLOP/s, bytes/s, bytes, shares of the peaks, seconds.\n\n{body}"
+             # FLOP/s, bytes/s, bytes, shares of the peaks, seconds{unit}.\n\n{body}{tables}"
         )
     }
 }

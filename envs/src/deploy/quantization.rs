@@ -49,6 +49,15 @@ fn quantised<'a>(top: &'a Map<String, Value>, text: &'a Map<String, Value>) -> O
     keys.iter().find_map(|key| text.get(*key).or_else(|| top.get(*key)).filter(|value| !value.is_null()))
 }
 
+/// Whether each block of weights has a scale of its own.
+pub(super) fn is_by_blocks(top: &Map<String, Value>, text: &Map<String, Value>) -> bool {
+    let Some(config) = quantised(top, text) else { return false };
+    let is_block = |group: &Value| group["weights"]["strategy"] == "block";
+    let groups = config.get("config_groups").and_then(Value::as_object);
+    config.get("weight_block_size").is_some_and(|size| !size.is_null())
+        || groups.is_some_and(|groups| groups.values().any(is_block))
+}
+
 /// Whether keys and values are quantised as well, which is a setting here as it is in vLLM.
 pub(super) fn quantises_kv(top: &Map<String, Value>, text: &Map<String, Value>) -> bool {
     let is_set =

@@ -3,7 +3,7 @@
 use kvtide_rules::Pricing;
 
 use super::model::UNQUANTISED_BYTES;
-use super::{Deployment, KernelTimes};
+use super::{Deployment, KernelTimes, TabledTimes};
 
 /// Seconds per unit over all devices of a deployment, by the shares of the peaks they reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,13 +75,19 @@ impl Deployment {
     /// the hardware has them.
     pub fn pricing(&self, block_size: u32) -> Pricing {
         let rates = Rates::of(self, block_size);
-        let (per_token, pair) = match &self.hardware.kernels {
-            Some(kernels) => (kernels.seconds_per_token(self), kernels.attention_pair(self)),
-            None => self.windowed(rates),
+        let (per_token, pair) = match (&self.hardware.kernels, &self.hardware.tables) {
+            (Some(kernels), _) => {
+                (kernels.seconds_per_token(self) + rates.reduce_per_token, kernels.attention_pair(self))
+            }
+            (None, Some(tables)) => TabledTimes::new(self, tables).per_token_and_pair(),
+            (None, None) => {
+                let (per_token, pair) = self.windowed(rates);
+                (per_token + rates.reduce_per_token, pair)
+            }
         };
         Pricing {
             swap_ns_per_block: rates.swap_per_block * 1e9,
-            prefill_ns_per_token: (per_token + rates.reduce_per_token) * 1e9,
+            prefill_ns_per_token: per_token * 1e9,
             attention_ns_per_token_pair: pair * 1e9,
         }
     }

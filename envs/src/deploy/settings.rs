@@ -57,6 +57,16 @@ impl SettingError {
         SettingError::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.into() }
     }
 
+    /// The same of a value that stands in `place`.
+    pub(super) fn within(self, place: &str) -> SettingError {
+        match self {
+            SettingError::Value { key, value, expected } => {
+                SettingError::Value { key: format!("{place}.{key}"), value, expected }
+            }
+            error => error,
+        }
+    }
+
     /// Whether the value of `key` is what is wrong.
     pub(super) fn is_about(&self, key: &str) -> bool {
         matches!(self, SettingError::Value { key: wrong, .. } if wrong == key)

@@ -4,16 +4,18 @@
 //! says of each group of them how far off it may be; [`Hardware::drawn`] is the accelerator with constants that are as likely, so
 //! that a judgement can be repeated over what the clock may get wrong, and a policy trained on all of it.
 //!
-//! A group's times are all multiplied by one factor, log-normal around 1, no farther than two and a half spreads. What multiplies (products, attention of chunks, experts)
+//! A group's times are all multiplied by one factor, log-normal around 1, no farther than two and a half spreads. What multiplies (products, attention of chunks)
 //! shares half of its variance, and so does what reads memory (weights, attention of decodes): over six measured cards the
 //! distances of their shares of the peaks from what a data sheet is taken for correlate by .56 within the first and by .88 within the
 //! second, and not between them. Host, links and copies are by themselves.
+
+use std::sync::Arc;
 
 use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
 use super::keys::of_hardware;
-use super::{Hardware, SettingError};
+use super::{Hardware, HostTimes, KernelTables, SettingError};
 use crate::seed;
 
 /// Share of the variance that groups of one kind have in common.
@@ -35,8 +37,10 @@ enum Shares {
 
 /// Largest spread that is taken: beyond a factor of three either way nothing is known.
 const MAX_SPREAD: f64 = 1.0;
-/// Factors that a scale may have.
-const SCALES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+/// Factors that tables of kernels may be multiplied by.
+const SCALES: std::ops::RangeInclusive<f64> = 0.1..=10.0;
+/// Times that they may hold.
+const MICROSECONDS: std::ops::RangeInclusive<f64> = 0.001..=1e9;
 
 /// One number for each group of a clock's constants: spreads, or the factors that were drawn.
 macro_rules! groups {
@@ -60,39 +64,43 @@ macro_rules! groups {
             /// The clock as it is.
             pub const ONE: ClockFactors = ClockFactors { $($group: 1.0,)* };
 
-            /// Each group's name and factor, in the order in which they are drawn.
+            /// Each group's name and factor.
             pub fn by_group(&self) -> Vec<(&'static str, f64)> {
                 vec![$((stringify!($group), self.$group),)*]
             }
         }
 
         impl ClockSpread {
-            /// Each group's name and spread, in the order in which they are drawn.
+            /// Each group's name and spread.
             pub fn by_group(&self) -> Vec<(&'static str, f64)> {
                 vec![$((stringify!($group), self.$group),)*]
             }
 
-            /// Factors drawn from `stream`. Every group draws, whatever its spread: another spread of one changes no other.
-            fn draw(&self, stream: &mut seed::Stream) -> ClockFactors {
-                let mut normal = || -> f64 { StandardNormal.sample(stream) };
-                let (arithmetic, memory) = (normal(), normal());
-                let mut factor = |spread: f64, shares: Shares| {
+            /// Factors of draw `draw` under `seed`. Every group has a stream of its own: neither another spread of one nor one more
+            /// changes any other.
+            fn draw(&self, seed: u64, draw: u64) -> ClockFactors {
+                let normal = |name: &str| -> f64 { StandardNormal.sample(&mut seed::stream(seed, name, draw)) };
+                let arithmetic = normal("clock.shared.arithmetic");
+                let memory = normal("clock.shared.memory");
+                let factor = |spread: f64, shares: Shares, name: &str| {
                     let (shared, share) = match shares {
                         Shares::Arithmetic => (arithmetic, SHARED_VARIANCE),
                         Shares::Memory => (memory, SHARED_VARIANCE),
                         Shares::Nothing => (0.0, 0.0),
                     };
-                    let drawn = share.sqrt() * shared + (1.0 - share).sqrt() * normal();
+                    let drawn = share.sqrt() * shared + (1.0 - share).sqrt() * normal(name);
                     (spread * drawn.clamp(-FARTHEST, FARTHEST)).exp()
                 };
-                ClockFactors { $($group: factor(self.$group, Shares::$shares),)* }
+                ClockFactors {
+                    $($group: factor(self.$group, Shares::$shares, concat!("clock.", stringify!($group))),)*
+                }
             }
         }
     };
 }
 
 groups! {
-    /// Matrix products: the share of the peak they reach, or their measured times.
+    /// Matrix products, those of routed experts among them: the share of the peak they reach, or their measured times.
     products: Arithmetic,
     /// Attention of chunks of prompts. Where two shares of the peaks are all that is known, it goes with the products.
     prefill: Arithmetic,
@@ -100,75 +108,12 @@ groups! {
     decode: Memory,
     /// Memory bandwidth: reading weights and blocks where it is a share of the peak.
     memory: Memory,
-    /// Routed experts, where they were measured by themselves.
-    experts: Arithmetic,
     /// The host's time of a step and for each sequence, and launching kernels.
     host: Nothing,
     /// All-reduces between accelerators.
     link: Nothing,
     /// Copies of blocks between accelerator and host.
     copies: Nothing,
-}
-
-/// What measured times of kernels are multiplied by: 1.1 is 10 % slower than they were measured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct KernelScales {
-    /// Matrix products.
-    pub products: f64,
-    /// Attention of chunks.
-    pub prefill: f64,
-    /// Attention of decodes.
-    pub decode: f64,
-    /// All-reduces.
-    pub all_reduce: f64,
-    /// Routed experts.
-    pub experts: f64,
-}
-
-impl Default for KernelScales {
-    fn default() -> KernelScales {
-        KernelScales { products: 1.0, prefill: 1.0, decode: 1.0, all_reduce: 1.0, experts: 1.0 }
-    }
-}
-
-impl KernelScales {
-    /// Whether nothing is scaled, which a file does not say.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-    pub(super) fn is_default(&self) -> bool {
-        *self == KernelScales::default()
-    }
-
-    /// Checks that every factor is from 0.01 to 100.
-    ///
-    /// # Errors
-    /// The first that is not.
-    pub fn validate(&self) -> Result<(), SettingError> {
-        let KernelScales { products, prefill, decode, all_reduce, experts } = *self;
-        let factors = [
-            ("products", products),
-            ("prefill", prefill),
-            ("decode", decode),
-            ("all_reduce", all_reduce),
-            ("experts", experts),
-        ];
-        match factors.into_iter().find(|(_, factor)| !SCALES.contains(factor)) {
-            Some((key, factor)) => Err(SettingError::value(key, &factor.to_string(), "a factor from 0.01 to 100")),
-            None => Ok(()),
-        }
-    }
-
-    /// The same with each group's factor on top, as far as factors go.
-    fn times(self, factors: &ClockFactors) -> KernelScales {
-        let scaled = |scale: f64, factor: f64| (scale * factor).clamp(*SCALES.start(), *SCALES.end());
-        KernelScales {
-            products: scaled(self.products, factors.products),
-            prefill: scaled(self.prefill, factors.prefill),
-            decode: scaled(self.decode, factors.decode),
-            all_reduce: scaled(self.all_reduce, factors.link),
-            experts: scaled(self.experts, factors.experts),
-        }
-    }
 }
 
 /// Where the constants of a clock come from.
@@ -217,20 +162,20 @@ impl ClockSpread {
     /// The RTX 4090 that is fitted to a served run ([`rtx-4090-measured`](Hardware::NAMES)) lies .28 from its data sheet in products
     /// and .14 in bandwidth, which makes it .15 for both over seven cards.
     fn of_kind(kind: ClockKind) -> ClockSpread {
-        let [products, prefill, decode, memory, experts, host, link, copies] = match kind {
+        let [products, prefill, decode, memory, host, link, copies] = match kind {
             // The table's second column. Engines differ by half in what a step takes on the host.
-            ClockKind::DataSheet => [0.15, 0.5, 0.2, 0.15, 0.3, 0.5, 0.3, 0.15],
+            ClockKind::DataSheet => [0.15, 0.5, 0.2, 0.15, 0.5, 0.3, 0.15],
             // Its third: other cards' kernels are as far from this one's as from each other's.
-            ClockKind::Estimated => [0.12, 0.17, 0.18, 0.1, 0.2, 0.3, 0.3, 0.15],
+            ClockKind::Estimated => [0.12, 0.17, 0.18, 0.1, 0.3, 0.3, 0.15],
             // Kernels as measured; what is between them, and the host, is another server's.
-            ClockKind::Tables => [0.05, 0.08, 0.08, 0.1, 0.1, 0.3, 0.1, 0.15],
+            ClockKind::Tables => [0.05, 0.08, 0.08, 0.1, 0.3, 0.1, 0.15],
             // A device's own steps, timed; of the host nothing is known.
-            ClockKind::Timed => [0.05, 0.05, 0.05, 0.05, 0.1, 0.3, 0.3, 0.05],
+            ClockKind::Timed => [0.05, 0.05, 0.05, 0.05, 0.3, 0.3, 0.05],
             // A served run is met within a per cent, but under light load its steps are 10 % shorter. Of links and copies it says
             // nothing.
-            ClockKind::Fitted => [0.05, 0.05, 0.05, 0.05, 0.1, 0.15, 0.3, 0.15],
+            ClockKind::Fitted => [0.05, 0.05, 0.05, 0.05, 0.15, 0.3, 0.15],
         };
-        ClockSpread { products, prefill, decode, memory, experts, host, link, copies }
+        ClockSpread { products, prefill, decode, memory, host, link, copies }
     }
 
     /// Checks that every spread is from 0 to 1.
@@ -248,7 +193,7 @@ impl ClockSpread {
 
     /// The factors of draw `draw` under `seed`: the same on every machine. Draw 0 is the clock as it is.
     pub fn factors(&self, seed: u64, draw: u64) -> ClockFactors {
-        if draw == 0 { ClockFactors::ONE } else { self.draw(&mut seed::stream(seed, "clock", draw)) }
+        if draw == 0 { ClockFactors::ONE } else { self.draw(seed, draw) }
     }
 }
 
@@ -260,9 +205,7 @@ impl Hardware {
 
     /// The groups of constants that its way of pricing knows: two shares of the peaks tell attention from nothing else.
     pub fn clock_groups(&self) -> Vec<&'static str> {
-        if self.tables.is_some() {
-            vec!["products", "prefill", "decode", "memory", "experts", "host", "link", "copies"]
-        } else if self.kernels.is_some() {
+        if self.tables.is_some() || self.kernels.is_some() {
             vec!["products", "prefill", "decode", "host", "link", "copies"]
         } else {
             vec!["products", "memory", "host", "link", "copies"]
@@ -280,8 +223,22 @@ impl Hardware {
     #[must_use]
     pub fn with_clock(&self, factors: &ClockFactors) -> Hardware {
         let mut hardware = self.clone();
-        hardware.compute_efficiency /= factors.products;
-        hardware.bandwidth_efficiency /= factors.memory;
+        match (&mut hardware.tables, &mut hardware.kernels) {
+            // Shares of the peaks are beneath what tables lack, whose scales are then on top.
+            (Some(tables), _) => slow_down(Arc::make_mut(tables), factors),
+            (None, Some(kernels)) => kernels.slow_down(factors),
+            (None, None) => {
+                hardware.compute_efficiency /= factors.products;
+                hardware.bandwidth_efficiency /= factors.memory;
+            }
+        }
+        if let Some(host) = &mut hardware.host {
+            let HostTimes { step, sequence, exposed, exposed_sequence, chunk_overhead, launch, .. } = host;
+            for time in [step, sequence, exposed, exposed_sequence, chunk_overhead] {
+                *time = (*time * factors.host).min(10.0);
+            }
+            *launch = (*launch * factors.host).min(1.0);
+        }
         hardware.step_overhead *= factors.host;
         hardware.sequence_overhead *= factors.host;
         hardware.link_bandwidth /= factors.link;
@@ -291,29 +248,32 @@ impl Hardware {
             let value = of(&mut hardware);
             *value = value.clamp(range.low, range.high);
         }
-        hardware.scales = hardware.scales.times(factors);
-        if let Some(kernels) = &mut hardware.kernels {
-            kernels.slow_down(factors);
-        }
         hardware
+    }
+}
+
+/// Multiplies what tables say by the factor of its group.
+fn slow_down(tables: &mut KernelTables, factors: &ClockFactors) {
+    let scales = &mut tables.scales;
+    for (scale, factor) in [
+        (&mut scales.products, factors.products),
+        (&mut scales.prefill, factors.prefill),
+        (&mut scales.decode, factors.decode),
+    ] {
+        *scale = (*scale * factor).clamp(*SCALES.start(), *SCALES.end());
+    }
+    for time in tables.all_reduce.iter_mut().flat_map(|table| &mut table.us) {
+        *time = (*time * factors.link).clamp(*MICROSECONDS.start(), *MICROSECONDS.end());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deploy::HardwareProfile;
+    use crate::deploy::{HardwareProfile, KernelTimes, ReduceTable};
 
-    const ALL: ClockSpread = ClockSpread {
-        products: 0.1,
-        prefill: 0.2,
-        decode: 0.1,
-        memory: 0.2,
-        experts: 0.1,
-        host: 0.4,
-        link: 0.3,
-        copies: 0.2,
-    };
+    const ALL: ClockSpread =
+        ClockSpread { products: 0.1, prefill: 0.2, decode: 0.1, memory: 0.2, host: 0.4, link: 0.3, copies: 0.2 };
 
     #[test]
     fn draws_are_fixed_for_ever_and_draw_0_is_the_profile() {
@@ -324,7 +284,7 @@ mod tests {
         // A changed value here changes every judgement by drawn clocks.
         let ClockFactors { products, host, copies, .. } = ALL.factors(0, 1);
         let shown = [products, host, copies].map(|factor| format!("{factor:.12}"));
-        assert_eq!(shown, ["1.042219517994", "0.681457808112", "1.054676827712"]);
+        assert_eq!(shown, ["0.880478312325", "1.054629423013", "1.245851152009"]);
         assert_ne!(ALL.factors(0, 1), ALL.factors(0, 2));
         assert_ne!(ALL.factors(0, 1), ALL.factors(1, 1));
     }
@@ -364,8 +324,7 @@ mod tests {
         let before = slower(ClockFactors::ONE);
         let one = ClockFactors::ONE;
         let expected = Hardware { compute_efficiency: before.compute_efficiency / 1.25, ..before.clone() };
-        let scales = KernelScales { products: 1.25, ..before.scales };
-        assert_eq!(slower(ClockFactors { products: 1.25, ..one }), Hardware { scales, ..expected });
+        assert_eq!(slower(ClockFactors { products: 1.25, ..one }), expected);
         let expected = Hardware { bandwidth_efficiency: before.bandwidth_efficiency / 1.25, ..before.clone() };
         assert_eq!(slower(ClockFactors { memory: 1.25, ..one }), expected);
         let (step, sequence) = (before.step_overhead * 2.0, before.sequence_overhead * 2.0);
@@ -375,21 +334,64 @@ mod tests {
         assert_eq!(drawn.link_bandwidth, before.link_bandwidth / 2.0);
         assert_eq!(drawn.pcie_bandwidth, before.pcie_bandwidth / 4.0);
         assert_eq!(drawn.swap_overhead, before.swap_overhead * 4.0);
-        assert_eq!(drawn.scales, KernelScales { all_reduce: 2.0, ..before.scales });
+    }
+
+    #[test]
+    fn measured_kernels_are_slowed_down_where_they_were_measured() {
+        let factors =
+            ClockFactors { products: 1.5, prefill: 2.0, decode: 0.5, host: 3.0, link: 4.0, ..ClockFactors::ONE };
+        let card = Hardware::named("h100").unwrap();
+        let shares = |hardware: &Hardware| (hardware.compute_efficiency, hardware.bandwidth_efficiency);
+
+        let all_reduce = vec![ReduceTable { devices: 2, bytes: vec![1024], us: vec![8.0] }];
+        let tables = Arc::new(KernelTables { all_reduce, ..KernelTables::default() });
+        let host = Some(HostTimes::default());
+        let before = Hardware { tables: Some(Arc::clone(&tables)), host, ..card.clone() };
+        let after = before.with_clock(&factors);
+        let slowed = after.tables.as_ref().unwrap();
+        assert_eq!((slowed.scales.products, slowed.scales.prefill, slowed.scales.decode), (1.5, 2.0, 0.5));
+        assert_eq!(
+            (slowed.all_reduce[0].us[0], tables.all_reduce[0].us[0]),
+            (32.0, 8.0),
+            "the profile's own are as they were"
+        );
+        assert_eq!(shares(&after), shares(&before), "shares of the peaks are beneath them");
+        let (was, is) = (before.host.as_ref().unwrap(), after.host.as_ref().unwrap());
+        assert_eq!(
+            (is.step, is.exposed_sequence, is.launch),
+            (was.step * 3.0, was.exposed_sequence * 3.0, was.launch * 3.0)
+        );
+        assert_eq!((is.client, is.cudagraph_tokens), (was.client, was.cudagraph_tokens));
+        assert_eq!(before.with_clock(&ClockFactors::ONE), before);
+
+        let kernels = KernelTimes {
+            tokens: vec![1, 64],
+            ps_per_weight: vec![0.5, 1.0],
+            decode_bandwidth: 0.75,
+            decode_sequence: 1e-7,
+            chunk_compute: 0.5,
+            chunk_tile: 128,
+            attention_fixed: 1e-6,
+            launch: 1e-3,
+            swap_overlap: 0.0,
+        };
+        let expected = KernelTimes {
+            ps_per_weight: vec![0.75, 1.5],
+            decode_bandwidth: 1.5,
+            decode_sequence: 0.5e-7,
+            chunk_compute: 0.25,
+            attention_fixed: 0.5e-6,
+            launch: 3e-3,
+            ..kernels.clone()
+        };
+        let after = Hardware { kernels: Some(kernels), ..card.clone() }.with_clock(&factors);
+        assert_eq!((after.kernels.as_ref(), shares(&after)), (Some(&expected), shares(&card)));
     }
 
     #[test]
     fn whatever_is_drawn_is_a_valid_profile_of_the_same_card() {
-        let widest = ClockSpread {
-            products: 1.0,
-            prefill: 1.0,
-            decode: 1.0,
-            memory: 1.0,
-            experts: 1.0,
-            host: 1.0,
-            link: 1.0,
-            copies: 1.0,
-        };
+        let widest =
+            ClockSpread { products: 1.0, prefill: 1.0, decode: 1.0, memory: 1.0, host: 1.0, link: 1.0, copies: 1.0 };
         for name in Hardware::NAMES {
             let hardware = Hardware { spread: Some(widest), ..Hardware::named(name).unwrap() };
             for draw in 0..300 {
@@ -414,10 +416,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_spread_and_scales_and_is_refused_with_its_line() {
+    fn a_file_says_its_spread_and_is_refused_with_what_is_wrong() {
         let hardware = Hardware {
             spread: Some(ClockSpread { products: 0.125, ..ClockSpread::default() }),
-            scales: KernelScales { decode: 1.5, ..KernelScales::default() },
             ..Hardware::named("a10").unwrap()
         };
         let profile = HardwareProfile { hardware, provenance: None };
@@ -428,7 +429,6 @@ mod tests {
             HardwareProfile::parse(&text.replace(from, to)).unwrap_err().1
         };
         assert_eq!(error("0.125", "2.0"), "products=\"2\": expected a standard deviation from 0 to 1 (0.1: 10 %)");
-        assert_eq!(error("1.5", "0.0"), "decode=\"0\": expected a factor from 0.01 to 100");
         assert!(error("products = 0.125", "product = 0.125").starts_with("unknown field `product`"));
     }
 }

@@ -29,6 +29,25 @@ pub struct Latent {
     pub value: u32,
 }
 
+/// Widths of a decoder's matrices, as far as they do not stand elsewhere in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Widths {
+    /// Of the feed-forward part of layers without experts.
+    pub intermediate: u32,
+    /// Matrices of the feed-forward part: three where it is gated, else two.
+    pub matrices: u32,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u32,
+    /// Of one routed expert; 0 without any.
+    pub expert: u32,
+    /// Of all shared experts of a layer together; 0 without any.
+    pub shared: u32,
+    /// What queries of latent attention are compressed to; 0 where they are not.
+    pub query_rank: u32,
+    /// Whether weights in fp8 have a scale for each block of them, rather than for all.
+    pub by_blocks: bool,
+}
+
 /// Layers with sliding-window attention; the others attend to all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
@@ -114,6 +133,14 @@ impl Precision {
     /// The name.
     pub fn name(self) -> &'static str {
         Precision::NAMES[self as usize]
+    }
+
+    /// The name it has in files.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Precision::ExpertsMxfp4 => "experts_mxfp4",
+            precision => precision.name(),
+        }
     }
 
     /// Bytes of a quantised weight, scales and zeros included.

@@ -118,7 +118,7 @@ impl Node {
         Ok(Node {
             shared_prefixes,
             scheduler: Scheduler::new(config.engine.clone())?,
-            cost: config.cost.clone(),
+            cost: config.cost.clone().under(&config.engine),
             memory: None,
             requests,
             slo: config.slo,
@@ -184,8 +184,8 @@ impl Node {
     /// Computes the planned step.
     fn compute(&mut self) -> Result<(), NodeError> {
         let measured = self.measured()?;
-        let duration =
-            measured.map_or_else(|| self.cost.step_time(&self.plan), |device| device + self.cost.host_time(&self.plan));
+        let duration = measured
+            .map_or_else(|| self.cost.step_time(&self.plan), |device| device + self.cost.host_time(&self.plan, device));
         let used_blocks = self.used_blocks();
         self.now += duration;
         let plan = std::mem::take(&mut self.plan);
@@ -205,8 +205,8 @@ impl Node {
         let planned = (!self.plan.is_idle()).then(|| (self.cost.step_time(&self.plan), self.used_blocks()));
         let mut ended = None;
         if let Some(InFlight { starts, modelled, used_blocks }) = previous {
-            let host = self.cost.host_time(&self.previous);
-            let duration = self.measured()?.map_or(modelled, |device| device + host);
+            let measured = self.measured()?;
+            let duration = measured.map_or(modelled, |device| device + self.cost.host_time(&self.previous, device));
             ended = Some((starts + duration, duration, used_blocks));
         }
         if let Some((modelled, used_blocks)) = planned {
@@ -314,7 +314,7 @@ impl Node {
 
     /// Prices steps planned from now on by `cost`: a machine may be slower at first.
     pub fn set_cost(&mut self, cost: CostModel) {
-        self.cost = cost;
+        self.cost = cost.under(self.scheduler.config());
     }
 
     /// Everything it will be sent, arrived or not.

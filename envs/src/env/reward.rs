@@ -74,7 +74,7 @@ impl Reward {
     ) -> Reward {
         let fitting = engine.num_usable_blocks().saturating_mul(engine.block_size) / NOMINAL_CONTEXT;
         let batch = fitting.clamp(1, engine.max_num_seqs);
-        let tokens_per_ns = cost.decode_tokens_per_s(batch, NOMINAL_CONTEXT) * 1e-9;
+        let tokens_per_ns = cost.clone().under(engine).decode_tokens_per_s(batch, NOMINAL_CONTEXT) * 1e-9;
         Reward {
             weights,
             // A node takes an interval of 0 for one of 1.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware, KernelScales};
+use kvtide_envs::deploy::{Deployment, EngineConfig, Hardware};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::{Phase, RequestId, Slo};
@@ -65,7 +65,7 @@ impl FittedConstants {
             sequence_overhead: self.sequence_overhead,
             kernels: None,
             tables: None,
-            scales: KernelScales::default(),
+            host: None,
             spread: None,
             ..hardware.clone()
         }

@@ -3,7 +3,7 @@
 use super::curve::{Beyond, at, on_grid};
 use super::{
     AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, LatentShape, LatentTable, PrefillTable,
-    ProductRow, ProductTable,
+    ProductRow, ProductTable, ReduceTable,
 };
 use crate::deploy::Precision;
 
@@ -33,20 +33,18 @@ impl KernelTables {
 
     /// Attention of one prompt of `tokens`, nothing of it cached. `None` where no prompt was measured. Microseconds.
     pub fn prefill_us(&self, shape: &AttentionShape, tokens: f64) -> Option<f64> {
-        let table = nearest(&self.prefill, |table| shape.far(&table.shape))?;
-        Some(table.us_of(shape, tokens))
+        Some(self.prefill_near(shape)?.us_of(shape, tokens))
     }
 
     /// Attention of `sequences` that generate a token each, with `context` tokens to attend to. `None` where no decode was
     /// measured. Microseconds.
     pub fn decode_us(&self, shape: &AttentionShape, sequences: f64, context: f64) -> Option<f64> {
-        let table = nearest(&self.decode, |table| shape.far(&table.shape))?;
-        table.us_of(shape, sequences, context)
+        self.decode_near(shape)?.us_of(shape, sequences, context)
     }
 
     /// An all-reduce of `bytes` among `devices`; of another number of devices if theirs was not measured. Microseconds.
     pub fn all_reduce_us(&self, devices: u32, bytes: f64) -> Option<f64> {
-        let table = nearest(&self.all_reduce, |table| apart(table.devices, devices))?;
+        let table = self.reduce_near(devices)?;
         // What passes through a link is (d − 1) / d of the bytes.
         let [here, there] = [devices, table.devices].map(|count| 1.0 - 1.0 / f64::from(count.max(1)));
         Some(at(&table.bytes, &table.us, bytes, Beyond::Linear) * here / there)
@@ -54,39 +52,51 @@ impl KernelTables {
 
     /// Routed experts of one layer for `tokens`. `None` where that precision was not measured. Microseconds.
     pub fn experts_us(&self, shape: &ExpertShape, tokens: f64) -> Option<f64> {
-        let far = |table: &ExpertTable| {
-            let other = table.shape();
-            let precision = if other.precision == shape.precision { 0.0 } else { f64::INFINITY };
-            apart(other.hidden, shape.hidden)
-                + apart(other.inter, shape.inter)
-                + 2.0 * apart(other.experts, shape.experts)
-                + apart(other.top_k, shape.top_k)
-                + precision
-        };
-        let table = nearest(&self.experts, far).filter(|table| table.precision == shape.precision)?;
-        Some(table.us_of(shape, tokens))
+        Some(self.experts_near(shape)?.us_of(shape, tokens))
     }
 
-    /// Latent attention of one prompt of `tokens` in one layer, nothing of it cached, with all its projections. Microseconds.
+    /// Latent attention of one prompt of `tokens` in one layer, nothing of it cached, with all its projections. `None` where that
+    /// width or precision was not measured. Microseconds.
     pub fn latent_prefill_us(&self, shape: &LatentShape, tokens: f64) -> Option<f64> {
-        let table = self.latent_of(shape)?;
+        let table = self.latent_near(shape)?;
         Some(at(&table.tokens, &table.prefill_us, tokens, Beyond::Square) * table.work(shape))
     }
 
     /// Latent attention of `sequences` that generate a token each, in one layer, with all its projections. Microseconds.
     pub fn latent_decode_us(&self, shape: &LatentShape, sequences: f64, context: f64) -> Option<f64> {
-        let table = self.latent_of(shape)?;
+        let table = self.latent_near(shape)?;
         let us = on_grid((&table.sequences, &table.context, &table.decode_us), sequences, context)?;
         Some(us * table.work(shape))
     }
 
-    fn latent_of(&self, shape: &LatentShape) -> Option<&LatentTable> {
-        nearest(&self.latent, |table| {
-            let unlike = |is_other: bool| if is_other { 8.0 } else { 0.0 };
-            apart(table.heads, shape.heads)
-                + unlike(table.precision != shape.precision)
-                + unlike(table.kv != shape.kv) / 2.0
-        })
+    pub(super) fn prefill_near(&self, shape: &AttentionShape) -> Option<&PrefillTable> {
+        nearest(&self.prefill, |table| shape.far(&table.shape))
+    }
+
+    pub(super) fn decode_near(&self, shape: &AttentionShape) -> Option<&DecodeTable> {
+        nearest(&self.decode, |table| shape.far(&table.shape))
+    }
+
+    pub(super) fn reduce_near(&self, devices: u32) -> Option<&ReduceTable> {
+        nearest(&self.all_reduce, |table| apart(table.devices, devices))
+    }
+
+    pub(super) fn experts_near(&self, shape: &ExpertShape) -> Option<&ExpertTable> {
+        let is_of = |table: &&ExpertTable| table.precision == shape.precision;
+        let far = |table: &ExpertTable| {
+            apart(table.hidden, shape.hidden)
+                + apart(table.inter, shape.inter)
+                + 2.0 * apart(table.experts, shape.experts)
+                + apart(table.top_k, shape.top_k)
+        };
+        self.experts.iter().filter(is_of).min_by(|one, other| far(one).total_cmp(&far(other)))
+    }
+
+    pub(super) fn latent_near(&self, shape: &LatentShape) -> Option<&LatentTable> {
+        let is_of = |table: &&LatentTable| (table.hidden, table.precision) == (shape.hidden, shape.precision);
+        let unlike = |kv| if kv == shape.kv { 0.0 } else { 8.0 };
+        let far = |table: &LatentTable| apart(table.heads, shape.heads) + unlike(table.kv);
+        self.latent.iter().filter(is_of).min_by(|one, other| far(one).total_cmp(&far(other)))
     }
 }
 
@@ -175,12 +185,12 @@ impl AttentionShape {
     }
 
     /// Tokens that attention reads of a sequence of `context`.
-    fn seen(&self, context: f64) -> f64 {
+    pub(super) fn seen(&self, context: f64) -> f64 {
         if self.window == 0 { context } else { context.min(f64::from(self.window)) }
     }
 
     /// Pairs of a token and one it attends to in a prompt of `tokens`.
-    fn pairs(&self, tokens: f64) -> f64 {
+    pub(super) fn pairs(&self, tokens: f64) -> f64 {
         let window = self.seen(tokens);
         window * (window + 1.0) / 2.0 + (tokens - window) * window
     }
@@ -188,7 +198,7 @@ impl AttentionShape {
 
 impl PrefillTable {
     /// The time of `shape`: beyond what any prompt takes, in proportion to pairs, heads and their width.
-    fn us_of(&self, shape: &AttentionShape, tokens: f64) -> f64 {
+    pub(super) fn us_of(&self, shape: &AttentionShape, tokens: f64) -> f64 {
         let beyond = if self.shape.window == 0 { Beyond::Square } else { Beyond::Linear };
         let us = at(&self.tokens, &self.us, tokens, beyond);
         if *shape == self.shape {
@@ -204,7 +214,7 @@ impl PrefillTable {
 impl DecodeTable {
     /// The time of `shape`. A sequence's keys of one head are what a kernel works on apart, so that half the heads of twice the
     /// sequences are the same to it, and half the bytes of a token those of half the context.
-    fn us_of(&self, shape: &AttentionShape, sequences: f64, context: f64) -> Option<f64> {
+    pub(super) fn us_of(&self, shape: &AttentionShape, sequences: f64, context: f64) -> Option<f64> {
         let seen = if shape.window == self.shape.window { context } else { shape.seen(context) };
         let bytes = |shape: &AttentionShape| f64::from(shape.head_dim) * shape.kv.bytes();
         let heads = f64::from(shape.kv_heads) / f64::from(self.shape.kv_heads);
@@ -221,7 +231,7 @@ impl ExpertTable {
     }
 
     /// The time of `shape`: as many tokens to an expert take as long for each weight.
-    fn us_of(&self, shape: &ExpertShape, tokens: f64) -> f64 {
+    pub(super) fn us_of(&self, shape: &ExpertShape, tokens: f64) -> f64 {
         let load = |shape: &ExpertShape| f64::from(shape.top_k) / f64::from(shape.experts);
         let weights = |shape: &ExpertShape| f64::from(shape.experts) * f64::from(shape.hidden) * f64::from(shape.inter);
         let here = self.shape();
@@ -235,7 +245,7 @@ impl ExpertTable {
 
 impl LatentTable {
     /// The share of its work that `shape` does.
-    fn work(&self, shape: &LatentShape) -> f64 {
+    pub(super) fn work(&self, shape: &LatentShape) -> f64 {
         f64::from(shape.heads) / f64::from(self.heads)
     }
 }

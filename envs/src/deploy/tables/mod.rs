@@ -5,12 +5,19 @@
 //! `lookup.rs`.
 
 mod curve;
+mod for_model;
 mod lookup;
+mod scaled;
+mod scales;
+mod shapes;
+mod text;
 mod validate;
 
 use serde::{Deserialize, Serialize};
 
 pub use curve::Curve;
+pub use scales::KernelScales;
+pub use shapes::{KernelShapes, Product};
 
 use super::Precision;
 
@@ -18,6 +25,12 @@ use super::Precision;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelTables {
+    /// Where they come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<TableSource>,
+    /// Factors on all of them.
+    #[serde(default, skip_serializing_if = "KernelScales::is_one")]
+    pub scales: KernelScales,
     /// Matrix products, a table for each precision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<ProductTable>,
@@ -36,6 +49,28 @@ pub struct KernelTables {
     /// Modules of latent attention, a table for each number of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latent: Vec<LatentTable>,
+}
+
+/// Where measured times come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableSource {
+    /// The database and its version.
+    pub database: String,
+    /// The licence it is under.
+    pub licence: String,
+    /// When it was last added to, as its files say; empty where they do not.
+    pub date: String,
+    /// What the database calls the accelerator.
+    pub system: String,
+    /// What the accelerator calls itself.
+    pub device: String,
+    /// The command that made these tables of it.
+    pub command: String,
+    /// The files they were made of.
+    pub files: Vec<String>,
+    /// What was not measured, and what stands for it, in sentences.
+    pub modelled: Vec<String>,
 }
 
 /// Matrix products with weights of one precision.
@@ -174,10 +209,13 @@ pub struct ExpertShape {
     pub experts: u32,
 }
 
-/// Multi-head latent attention of one layer with all its projections, of `DeepSeek`-V3's widths, by the heads on one device.
+/// Multi-head latent attention of one layer with all its projections, by the heads on one device. Widths but that of the residual
+/// stream are `DeepSeek`-V3's: queries compressed to 1,536, keys and values to 512, 64 for the position, heads of 128.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatentTable {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
@@ -199,6 +237,8 @@ pub struct LatentTable {
 /// The latent attention a table is looked up for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentShape {
+    /// Width of the residual stream.
+    pub hidden: u32,
     /// Query heads on this device.
     pub heads: u32,
     /// What the projections' weights are kept in.
@@ -207,5 +247,6 @@ pub struct LatentShape {
     pub kv: KvPrecision,
 }
 
-/// Names of the families, as a profile's keys.
-pub(super) const FAMILIES: [&str; 6] = ["products", "prefill", "decode", "all_reduce", "experts", "latent"];
+/// Keys of tables in a file.
+pub(super) const FAMILIES: [&str; 8] =
+    ["source", "scales", "products", "prefill", "decode", "all_reduce", "experts", "latent"];

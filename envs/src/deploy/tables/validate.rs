@@ -1,6 +1,6 @@
 //! What a table must be before it prices anything.
 
-use super::KernelTables;
+use super::{DecodeTable, ExpertTable, KernelTables, LatentTable, PrefillTable, ProductTable, ReduceTable};
 use crate::deploy::SettingError;
 
 /// Most knots of a table, and most tables or rows of a family.
@@ -32,47 +32,80 @@ impl KernelTables {
         if let Some((key, count)) = counts.into_iter().find(|(_, count)| *count > TABLES) {
             return wrong(key, format!("{count} tables"), "at most 16384 tables");
         }
-        for table in &self.products {
-            ascending("tokens", &table.tokens)?;
-            if table.rows.is_empty() || table.rows.len() > TABLES {
-                return wrong("rows", format!("{} rows", table.rows.len()), "1 to 16384 rows");
-            }
-            for row in &table.rows {
-                sizes(&[("n", row.n), ("k", row.k)])?;
-                times("us", &row.us, table.tokens.len())?;
-            }
+        each_of("products", &self.products, ProductTable::validate)?;
+        each_of("prefill", &self.prefill, PrefillTable::validate)?;
+        each_of("decode", &self.decode, DecodeTable::validate)?;
+        each_of("all_reduce", &self.all_reduce, ReduceTable::validate)?;
+        each_of("experts", &self.experts, ExpertTable::validate)?;
+        each_of("latent", &self.latent, LatentTable::validate)?;
+        self.scales.validate().map_err(|error| error.within("scales"))
+    }
+}
+
+/// Checks each item, and says which is wrong.
+fn each_of<T>(name: &str, items: &[T], check: fn(&T) -> Checked) -> Checked {
+    items
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, item)| check(item).map_err(|error| error.within(&format!("{name}[{index}]"))))
+}
+
+impl ProductTable {
+    fn validate(&self) -> Checked {
+        ascending("tokens", &self.tokens)?;
+        if self.rows.is_empty() || self.rows.len() > TABLES {
+            return wrong("rows", format!("{} rows", self.rows.len()), "1 to 16384 rows");
         }
-        for table in &self.prefill {
-            table.shape.validate()?;
-            ascending("tokens", &table.tokens)?;
-            times("us", &table.us, table.tokens.len())?;
-        }
-        for table in &self.decode {
-            table.shape.validate()?;
-            grid("us", &table.sequences, &table.context, &table.us)?;
-        }
-        for table in &self.all_reduce {
-            if !(2..=1024).contains(&table.devices) {
-                return wrong("devices", table.devices, "devices, from 2 to 1024");
-            }
-            ascending("bytes", &table.bytes)?;
-            times("us", &table.us, table.bytes.len())?;
-        }
-        for table in &self.experts {
-            sizes(&[("hidden", table.hidden), ("inter", table.inter), ("experts", table.experts)])?;
-            if !(1..=table.experts).contains(&table.top_k) {
-                return wrong("top_k", table.top_k, "from 1 to the number of experts");
-            }
-            ascending("tokens", &table.tokens)?;
-            times("us", &table.us, table.tokens.len())?;
-        }
-        for table in &self.latent {
-            sizes(&[("heads", table.heads)])?;
-            ascending("tokens", &table.tokens)?;
-            times("prefill_us", &table.prefill_us, table.tokens.len())?;
-            grid("decode_us", &table.sequences, &table.context, &table.decode_us)?;
+        for (index, row) in self.rows.iter().enumerate() {
+            let checked = sizes(&[("n", row.n), ("k", row.k)]).and_then(|()| times("us", &row.us, self.tokens.len()));
+            checked.map_err(|error| error.within(&format!("rows[{index}]")))?;
         }
         Ok(())
+    }
+}
+
+impl PrefillTable {
+    fn validate(&self) -> Checked {
+        self.shape.validate()?;
+        ascending("tokens", &self.tokens)?;
+        times("us", &self.us, self.tokens.len())
+    }
+}
+
+impl DecodeTable {
+    fn validate(&self) -> Checked {
+        self.shape.validate()?;
+        grid("us", &self.sequences, &self.context, &self.us)
+    }
+}
+
+impl ReduceTable {
+    fn validate(&self) -> Checked {
+        if !(2..=1024).contains(&self.devices) {
+            return wrong("devices", self.devices, "devices, from 2 to 1024");
+        }
+        ascending("bytes", &self.bytes)?;
+        times("us", &self.us, self.bytes.len())
+    }
+}
+
+impl ExpertTable {
+    fn validate(&self) -> Checked {
+        sizes(&[("hidden", self.hidden), ("inter", self.inter), ("experts", self.experts)])?;
+        if !(1..=self.experts).contains(&self.top_k) {
+            return wrong("top_k", self.top_k, "from 1 to the number of experts");
+        }
+        ascending("tokens", &self.tokens)?;
+        times("us", &self.us, self.tokens.len())
+    }
+}
+
+impl LatentTable {
+    fn validate(&self) -> Checked {
+        sizes(&[("hidden", self.hidden), ("heads", self.heads)])?;
+        ascending("tokens", &self.tokens)?;
+        times("prefill_us", &self.prefill_us, self.tokens.len())?;
+        grid("decode_us", &self.sequences, &self.context, &self.decode_us)
     }
 }
 
@@ -134,4 +167,53 @@ fn grid(key: &str, sequences: &[u32], context: &[u32], us: &[Vec<f64>]) -> Check
         return wrong(key, format!("{} values", row.len()), "a value at least and no more than context has");
     }
     us.iter().try_for_each(|row| each(key, row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AttentionShape, KvPrecision, ProductRow};
+    use super::*;
+    use crate::deploy::Precision;
+
+    fn tables() -> KernelTables {
+        let shape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 128, window: 0, kv: KvPrecision::Bf16 };
+        let rows = vec![ProductRow { n: 64, k: 32, us: vec![2.0, 4.5] }];
+        KernelTables {
+            products: vec![ProductTable { precision: Precision::Bf16, tokens: vec![1, 8], rows }],
+            decode: vec![DecodeTable {
+                shape,
+                sequences: vec![1, 2],
+                context: vec![16, 64],
+                us: vec![vec![1.0, 2.0], vec![3.0]],
+            }],
+            all_reduce: vec![ReduceTable { devices: 2, bytes: vec![64], us: vec![4.0] }],
+            ..KernelTables::default()
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        assert_eq!(tables().validate(), Ok(()));
+        let error = |change: fn(&mut KernelTables)| {
+            let mut changed = tables();
+            change(&mut changed);
+            changed.validate().unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(|tables| tables.products[0].rows[0].us[1] = f64::NAN),
+            "products[0].rows[0].us=\"NaN\": expected microseconds, from 0.001 to 1e9"
+        );
+        assert_eq!(
+            error(|tables| tables.products[0].tokens = vec![8, 1]),
+            "products[0].tokens=\"8, 1\": expected ascending numbers"
+        );
+        assert!(error(|tables| tables.products[0].rows[0].n = 0).starts_with("products[0].rows[0].n=\"0\""));
+        assert!(error(|tables| tables.products[0].rows.clear()).starts_with("products[0].rows=\"0 rows\""));
+        let short = error(|tables| tables.products[0].rows[0].us.truncate(1));
+        assert_eq!(short, "products[0].rows[0].us=\"1 values\": expected as many values as there are knots");
+        assert!(error(|tables| tables.decode[0].us[1].clear()).starts_with("decode[0].us=\"0 values\""));
+        assert!(error(|tables| tables.decode[0].us.truncate(1)).contains("as many rows as sequences"));
+        assert!(error(|tables| tables.decode[0].shape.kv_heads = 9).ends_with("expected no more than heads"));
+        assert!(error(|tables| tables.all_reduce[0].devices = 1).starts_with("all_reduce[0].devices=\"1\""));
+    }
 }

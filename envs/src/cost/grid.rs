@@ -1,0 +1,111 @@
+//! Functions kept as numbers on a grid that grows with the number itself, so that reading one needs no search: the exponent
+//! of a floating-point number and the first bits of its mantissa say which cell it lies in, the other bits where in it.
+//!
+//! A cell is an octave divided into `2^BITS`, and what lies between its knots is linear. That is exact for what is constant and for
+//! what is in proportion, and for both together: the two sides of a roofline and a fixed time on top. On two axes the product of
+//! both is exact too.
+
+/// Bits of an `f64`'s mantissa.
+const MANTISSA: u32 = 52;
+
+/// Where a number of at least 1 lies on an axis with `2^BITS` knots an octave.
+#[derive(Clone, Copy)]
+struct Cell {
+    index: usize,
+    share: f64,
+}
+
+impl Cell {
+    /// Beyond the last knot it is the last cell, left with a share above 1.
+    #[inline]
+    fn of<const BITS: u32>(x: f64, cells: usize) -> Cell {
+        let bits = x.max(1.0).to_bits();
+        let index = ((bits >> (MANTISSA - BITS)) - (1023 << BITS)) as usize;
+        if index >= cells {
+            let last = cells - 1;
+            let (low, high) = (knot::<BITS>(last), knot::<BITS>(cells));
+            return Cell { index: last, share: (x - low) / (high - low) };
+        }
+        let rest = bits & ((1 << (MANTISSA - BITS)) - 1);
+        Cell { index, share: rest as f64 * (1.0 / (1_u64 << (MANTISSA - BITS)) as f64) }
+    }
+}
+
+/// The number at a knot.
+fn knot<const BITS: u32>(index: usize) -> f64 {
+    f64::from_bits(((1023 << BITS) + index as u64) << (MANTISSA - BITS))
+}
+
+/// Values that never fall, as near to these as can be said at once: half of the way between what is never below any earlier one
+/// and what is never above any later one. What never falls stays.
+fn never_falling(values: &mut [f64], stride: usize, count: usize) {
+    let mut least: Vec<f64> = (0..count).map(|index| values[index * stride]).collect();
+    for index in (1..count).rev() {
+        least[index - 1] = least[index - 1].min(least[index]);
+    }
+    let mut most = f64::NEG_INFINITY;
+    for (index, least) in least.into_iter().enumerate() {
+        let value = &mut values[index * stride];
+        most = most.max(*value);
+        *value = f64::midpoint(most, least);
+    }
+}
+
+/// A function of one number from 1 on that never falls: constant below 1, and on by its last slope beyond its last octave.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ramp<const BITS: u32> {
+    values: Vec<f64>,
+}
+
+impl<const BITS: u32> Ramp<BITS> {
+    /// That of `at`, over so many octaves.
+    pub(super) fn new(octaves: u32, at: impl Fn(f64) -> f64) -> Ramp<BITS> {
+        let mut values: Vec<f64> = (0..=(octaves << BITS) as usize).map(|index| at(knot::<BITS>(index))).collect();
+        let count = values.len();
+        never_falling(&mut values, 1, count);
+        Ramp { values }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, x: f64) -> f64 {
+        let Cell { index, share } = Cell::of::<BITS>(x, self.values.len() - 1);
+        let low = self.values[index];
+        low + share * (self.values[index + 1] - low)
+    }
+}
+
+/// The same of two numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Slope<const BITS: u32> {
+    columns: usize,
+    values: Vec<f64>,
+}
+
+impl<const BITS: u32> Slope<BITS> {
+    /// That of `at`, over so many octaves of each.
+    pub(super) fn new(octaves: [u32; 2], at: impl Fn(f64, f64) -> f64) -> Slope<BITS> {
+        let [rows, columns] = octaves.map(|octaves| (octaves << BITS) as usize + 1);
+        let mut values: Vec<f64> =
+            (0..rows * columns).map(|index| at(knot::<BITS>(index / columns), knot::<BITS>(index % columns))).collect();
+        for row in values.chunks_exact_mut(columns) {
+            never_falling(row, 1, columns);
+        }
+        for column in 0..columns {
+            never_falling(&mut values[column..], columns, rows);
+        }
+        Slope { columns, values }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, x: f64, y: f64) -> f64 {
+        let row = Cell::of::<BITS>(x, self.values.len() / self.columns - 1);
+        let column = Cell::of::<BITS>(y, self.columns - 1);
+        let along = |row: usize| {
+            let start = row * self.columns + column.index;
+            let low = self.values[start];
+            low + column.share * (self.values[start + 1] - low)
+        };
+        let low = along(row.index);
+        low + row.share * (along(row.index + 1) - low)
+    }
+}
