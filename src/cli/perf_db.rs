@@ -54,7 +54,7 @@ mod account {
         /// What this program cannot do.
         pub(in crate::cli) fn account(&self, _: &[Setting]) -> anyhow::Result<RunAccount> {
             // Read all the same, so that a mistake in them is told.
-            let PerfDbArgs { perf_db: _, system: _, framework: _, model: _, devices: _, all_shapes: _ } = self;
+            let _ = (&self.system, &self.framework, &self.devices, self.all_shapes);
             bail!(
                 "--perf-db: this kvtide was built without what reads Parquet; build one that can with: cargo build --release -p kvtide \
                  --features perf-db"
