@@ -21,6 +21,8 @@ mod host;
 mod kernels;
 mod keys;
 mod listing;
+mod measured;
+
 mod model;
 mod name;
 mod profile;
