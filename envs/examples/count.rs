@@ -12,7 +12,7 @@ use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Setting};
 use kvtide_envs::env::{EnvConfig, EpisodeSource, NodeConfig, ResetOptions, RewardWeights, ServingEnv, WorldDraw};
 use kvtide_envs::kv::{BlockId, PrefixPool};
 use kvtide_envs::memory::MemorySource;
-use kvtide_envs::sched::{Outcome, Slo, StepPlan, V1};
+use kvtide_envs::sched::{Outcome, Prefill, PrefillSource, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Host};
@@ -28,13 +28,15 @@ fn counted(units: u64, work: &mut dyn FnMut()) -> u64 {
 /// A case: what it is called, what its units are, and the run that says how many there were.
 type Case = (&'static str, &'static str, fn() -> u64);
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 14] = [
     ("step-1", "step", || steps(1)),
     ("step-64", "step", || steps(64)),
     ("step-256", "step", || steps(256)),
     ("serve-lru", "step", || serve("lru")),
     ("serve-radix", "step", || serve("radix")),
     ("decision", "decision", decisions),
+    ("price-roofline", "step", || prices("llama-3-8b@rtx-4090")),
+    ("price-tables", "step", || prices("llama-3-8b@h100")),
     ("lru-give-back", "block", || Cache::new("lru").give_back()),
     ("lru-hit", "block", || Cache::new("lru").hit()),
     ("lru-evict", "block", || Cache::new("lru").evict()),
@@ -113,6 +115,35 @@ fn serve(eviction: &str) -> u64 {
     };
     run(&mut scheduler, 0..1000);
     counted(3000, &mut || run(&mut scheduler, 1000..4000))
+}
+
+/// Prices of steps in which all decode, and of such with one prompt and with three.
+fn prices(env: &str) -> u64 {
+    let deployment: Deployment = env.parse().expect("a known deployment");
+    let cost = CostModel::new(&deployment, 16).under(&deployment.engine(EngineKind::V1));
+    let plan = |number: u32| {
+        let chunk = |place: u32| Prefill {
+            id: RequestId(place),
+            tokens: 100 + 37 * (number % 50),
+            context: 512 * (number % 7) * place,
+            source: PrefillSource::Waiting,
+            samples: true,
+        };
+        let cohort = 8 + number % 240;
+        let decode_context = u64::from(cohort) * u64::from(300 + 11 * (number % 97));
+        StepPlan {
+            prefills: (0..[0, 1, 0, 3][number as usize % 4]).map(chunk).collect(),
+            cohort,
+            decode_context,
+            ..StepPlan::default()
+        }
+    };
+    let plans: Vec<StepPlan> = (0..4000).map(plan).collect();
+    counted(4000, &mut || {
+        for plan in &plans {
+            black_box(cost.step_time(plan));
+        }
+    })
 }
 
 fn decisions() -> u64 {

@@ -5,17 +5,30 @@
 //! Performance Model"); how much of both a transformer needs is counted as in Pope et al. 2022, "Efficiently Scaling
 //! Transformer Inference", section 2 and appendix. With `F` and `B` the peaks times the shares reached, times `d`:
 //!
-//! | | by two shares of the peaks | by measured [`KernelTimes`](crate::deploy::KernelTimes) |
-//! |---|---|---|
-//! | layers | `max(2 · n · layer_params / F, layer_params · weight_bytes / B)` | `layer_params · w(n) / d` |
-//! | head | the same of `s` and `head_params` | `head_params · w(s) / d` |
-//! | attention of decodes | `kv_bytes · context / B` | the same with `decode_bandwidth`, and `layers · decode_sequence` for each |
-//! | attention of `k` tokens after `c` | `max(4 · layers · heads · head_dim · pairs / F, kv_bytes · (c + k) / B)`, `pairs = k · c + k · (k + 1) / 2` | the same with `chunk_compute` and `decode_bandwidth`, `pairs = ⌈k⌉ · (c + (k + 1) / 2)` in whole tiles of `chunk_tile` |
-//! | attention at all | – | `layers · attention_fixed` for decodes, and again for chunks |
-//! | all of this at least | – | `launch` |
-//! | all-reduces | `2 · layers · 2 · (d - 1) / d · n · hidden · 2 bytes / link` | the same |
-//! | copies | `swap_overhead + blocks · block_bytes / (PCIe · d)` | the same, less `swap_overlap` times the shorter of copying and all the above |
-//! | host | `step_overhead + s · sequence_overhead` | the same |
+//! | | by two shares of the peaks | by measured [`KernelTimes`](crate::deploy::KernelTimes) | by shape, of [`KernelTables`](crate::deploy::KernelTables) |
+//! |---|---|---|---|
+//! | layers | `max(2 · n · layer_params / F, layer_params · weight_bytes / B)` | `layer_params · w(n) / d` | each product and routed expert as measured at `n`, and what is done element by element |
+//! | head | the same of `s` and `head_params` | `head_params · w(s) / d` | as measured at `s`, and sampling |
+//! | attention of decodes | `kv_bytes · context / B` | the same with `decode_bandwidth`, and `layers · decode_sequence` for each | as measured for so many sequences with `context` together, at least from memory |
+//! | attention of `k` tokens after `c` | `max(4 · layers · heads · head_dim · pairs / F, kv_bytes · (c + k) / B)`, `pairs = k · c + k · (k + 1) / 2` | the same with `chunk_compute` and `decode_bandwidth`, `pairs = ⌈k⌉ · (c + (k + 1) / 2)` in whole tiles of `chunk_tile` | that of the prompt with as many pairs; of all chunks at least reading what is before them, and one row of tiles over the longest of it |
+//! | attention at all | – | `layers · attention_fixed` for decodes, and again for chunks | once, that of a prompt of a few tokens |
+//! | all of this at least | – | `launch` | – |
+//! | all-reduces | `2 · layers · 2 · (d - 1) / d · n · hidden · 2 bytes / link` | the same | `2 · layers` as measured at `n · hidden · 2` bytes |
+//! | copies | `swap_overhead + blocks · block_bytes / (PCIe · d)` | the same, less `swap_overlap` times the shorter of copying and all the above | the same as on the left |
+//!
+//! The host adds `step_overhead + s · sequence_overhead`, or where the hardware has [`HostTimes`](crate::deploy::HostTimes), with `D` the
+//! time of all the above:
+//!
+//! | scheduling | a step |
+//! |---|---|
+//! | synchronous | `step + s · sequence + max(D, launches)`, and `chunk_overhead` if it has chunks |
+//! | asynchronous | `max(D, step + s · sequence + launches) + exposed + s · exposed_sequence`, and `chunk_overhead` if it has chunks |
+//!
+//! `launches` is `launch` once where all decode within `cudagraph_tokens`, `layers · piece_launches` times where a step of that size has
+//! chunks, `layers · layer_launches` times beyond.
+//!
+//! What tables are read for and what is modelled beside them stands at the head of `deploy/tabled/mod.rs`. They are read once, at the
+//! knots of grids that a number's bits say the cell of (`grid.rs`), and made to never fall where what was measured does.
 //!
 //! Models with experts, windows or latent attention: the same roofline, with what differs at the head of `structured.rs`.
 //!
