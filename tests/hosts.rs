@@ -56,7 +56,7 @@ fn what_a_host_lacks_is_refused_by_name() {
         "error: ppas: sglang-0.5 lets nobody limit the prompt tokens of a step"
     );
     let v0 = error(&["--host", "kvtide", "--engine", "v0", "--policy", "ppas:2,512"]);
-    assert!(v0.starts_with("error: ppas:2,512: engine v0 computes prompts in steps of their own"), "{v0}");
+    assert!(v0.starts_with("error: ppas:2,512: engine v0 has no limit of a step's prompt tokens"), "{v0}");
     let whole = ["--set", "enable_chunked_prefill=false", "--set", "max_num_batched_tokens=65536"];
     let whole = error(&[&whole[..], &["--policy", "ppas"]].concat());
     assert!(

@@ -8,8 +8,8 @@
 //! | `oracle.rs` | the same with every answer's length known |
 //! | `peak.rs` | what these two share: when a batch needs most, and the watermark that follows |
 //!
-//! `past-future` and `oracle` are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision interval: nobody
-//! shall say that they were held back. Fixed controls need no code, since [`Controls`] is a controller.
+//! `past-future` and `oracle` are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision
+//! interval: nobody shall say that they were held back. Fixed controls need no code, since [`Controls`] is a controller.
 
 mod average_blocks;
 mod opt_factor;

@@ -25,8 +25,8 @@ pub enum PromptLimit {
 /// Who decodes is a running request whose prompt was computed or is being, its last token's step included; who has prompt
 /// left is any other that runs, and whoever waits. What the prefix cache holds of a waiting prompt is not asked.
 ///
-/// This is the paper's, on vLLM 0.22.1. Its author's later versions limit the whole step instead, decodes included, and look at how long
-/// a prompt is as well.
+/// This is the paper's, on vLLM 0.22.1. Its author's later versions limit the whole step instead, decodes included, and look
+/// at how long a prompt is as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptPressure {
     /// Requests, running or waiting, with prompt left to compute, from which on it applies.
@@ -46,14 +46,11 @@ impl PromptPressure {
 /// Why an engine cannot limit prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PromptLimitError {
-    /// Its steps are of whole prompts or of decodes.
-    #[error("engine v0 computes prompts in steps of their own, so that there is nothing to limit; --engine v1")]
+    /// The rule is one of V1's scheduler.
+    #[error("engine v0 has no limit of a step's prompt tokens beside its budget; --engine v1 has")]
     V0,
     /// A prompt longer than the limit would wait for every decode to end.
-    #[error(
-        "it cuts prompts into chunks, and enable_chunked_prefill is off; --set enable_chunked_prefill=true, or a smaller \
-         max_num_batched_tokens"
-    )]
+    #[error("it cuts prompts into chunks, and enable_chunked_prefill is off; --set enable_chunked_prefill=true")]
     WholePrompts,
 }
 
