@@ -30,6 +30,8 @@ pub(crate) struct GroupedTimes<'a> {
     layers: f64,
     /// What it takes to read a token's keys and values for a sequence that decodes, in one layer.
     read: f64,
+    /// A sequence that decodes with nothing to attend to, in one layer.
+    least: f64,
     /// What a prompt takes however short it is.
     pub(crate) fixed: f64,
 }
@@ -41,11 +43,13 @@ impl<'a> GroupedTimes<'a> {
         (shape, layers): (AttentionShape, u32),
     ) -> GroupedTimes<'a> {
         let peaks = Peaks { hardware: &deployment.hardware };
-        let mut times = GroupedTimes { tables, peaks, shape, layers: f64::from(layers), read: 0.0, fixed: 0.0 };
+        let mut times =
+            GroupedTimes { tables, peaks, shape, layers: f64::from(layers), read: 0.0, least: 0.0, fixed: 0.0 };
         let at_best = times.kv_read();
         let rate = rate_of(|sequences, context| tables.decode_us(&shape, sequences, context));
         // A window is too short to tell a rate, and few heads on much context tell how little they can do at once.
         times.read = rate.filter(|_| shape.window == 0).unwrap_or(at_best).min(at_best);
+        times.least = tables.decode_us(&shape, 1.0, 1.0).map_or(ELEMENT_FLOOR, seconds);
         times.fixed = shortest(|tokens| times.prompt(tokens));
         times
     }
@@ -63,10 +67,9 @@ impl<'a> GroupedTimes<'a> {
 
     /// `sequences` that decode and attend to `context` tokens each.
     pub(super) fn decodes(&self, sequences: f64, context: f64) -> f64 {
-        let measured = |context| self.tables.decode_us(&self.shape, sequences, context).map(seconds);
-        let memory = sequences * context.min(self.window()) * self.read;
-        let time = from_memory(measured, context, memory).unwrap_or(ELEMENT_FLOOR + memory);
-        self.layers * self.tables.scales.decode * time
+        let from_memory = self.least + sequences * context.min(self.window()) * self.read;
+        let time = self.tables.decode_us(&self.shape, sequences, context).map_or(0.0, seconds);
+        self.layers * self.tables.scales.decode * time.max(from_memory)
     }
 
     fn flops_of_pair(&self) -> f64 {
@@ -129,6 +132,8 @@ pub(crate) struct LatentTimes<'a> {
     layers: f64,
     /// Reading a token's latent for a sequence that decodes, in one layer.
     read: f64,
+    /// A sequence that decodes with nothing to attend to, in one layer.
+    least: f64,
     /// What a prompt takes however short it is.
     pub(crate) fixed: f64,
 }
@@ -141,10 +146,11 @@ impl<'a> LatentTimes<'a> {
     ) -> LatentTimes<'a> {
         let peaks = Peaks { hardware: &deployment.hardware };
         let layers = f64::from(layers);
-        let mut times = LatentTimes { deployment, tables, peaks, shape, layers, read: 0.0, fixed: 0.0 };
+        let mut times = LatentTimes { deployment, tables, peaks, shape, layers, read: 0.0, least: 0.0, fixed: 0.0 };
         let at_best = peaks.read(times.bytes());
         let rate = rate_of(|sequences, context| tables.latent_decode_us(&shape, sequences, context));
         times.read = rate.unwrap_or(at_best).min(at_best);
+        times.least = tables.latent_decode_us(&shape, 1.0, 1.0).map_or(ELEMENT_FLOOR, seconds);
         times.fixed = shortest(|tokens| times.alone(tokens));
         times
     }
@@ -160,13 +166,17 @@ impl<'a> LatentTimes<'a> {
     }
 
     pub(super) fn decodes(&self, sequences: f64, context: f64) -> f64 {
-        let measured = |context| self.tables.latent_decode_us(&self.shape, sequences, context).map(seconds);
         let tokens = sequences * context;
-        let time = from_memory(measured, context, tokens * self.read).unwrap_or_else(|| {
-            let flops = self.each(self.deployment.model.decode_flops_per_pair()) * tokens;
-            ELEMENT_FLOOR + self.peaks.roofline(Precision::Bf16, flops, self.bytes() * tokens)
-        });
-        self.layers * self.tables.scales.decode * time
+        let from_memory = self.least + tokens * self.read;
+        let measured = self.tables.latent_decode_us(&self.shape, sequences, context);
+        let time = measured.map_or_else(
+            || {
+                let flops = self.each(self.deployment.model.decode_flops_per_pair()) * tokens;
+                ELEMENT_FLOOR + self.peaks.roofline(Precision::Bf16, flops, 0.0)
+            },
+            seconds,
+        );
+        self.layers * self.tables.scales.decode * time.max(from_memory)
     }
 
     fn flops_of_pair(&self) -> f64 {
@@ -226,10 +236,4 @@ fn shortest(prompt: impl Fn(f64) -> f64) -> f64 {
 fn rate_of(measured: impl Fn(f64, f64) -> Option<f64>) -> Option<f64> {
     let (many, long) = LARGE_DECODE;
     Some(seconds(measured(many, long)? - measured(many, 1.0)?) / (many * long))
-}
-
-/// A time of decodes as `measured`, and at least as long as they take when what they attend to comes from memory, all of it in
-/// `memory`. `None` where nothing was measured.
-fn from_memory(measured: impl Fn(f64) -> Option<f64>, context: f64, memory: f64) -> Option<f64> {
-    Some(measured(context)?.max(measured(1.0)? + memory))
 }

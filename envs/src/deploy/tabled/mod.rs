@@ -6,13 +6,14 @@
 //! - a precision without a table: the time in 16 bits, times what the roofline says of both
 //! - a family without a table: the roofline, by `compute_efficiency` and `bandwidth_efficiency`
 //! - what is done element by element: five kernels a layer (two norms with their residuals, rotation, gate, writing keys and
-//!   values), each `max(3 µs, bytes / (0.47 · bandwidth))`. Fitted to Vidur's published medians of Llama 2 and 3 (MIT,
-//!   github.com/microsoft/vidur) on A100 and H100, with a median error of 9 % of that part, which is 9 % of the products
+//!   values), each `max(3 µs, bytes / (0.47 · bandwidth))`, and 0.69 of bandwidths up to 1.9 TB/s, which leave less to wait for.
+//!   Fitted to Vidur's published medians of Llama 2 and 3 (MIT, github.com/microsoft/vidur): 0.46 on A100, 0.49 on H100, 0.69 on A40,
+//!   with median errors of 9, 8 and 5 % of that part, which is 9 % of the products
 //! - sampling: logits read in 16 bits and written and read in 32, in four such kernels
 //!
 //! **Decodes.** Tables were measured with keys and values in the accelerator's cache, wherever they fit into it; on a server the
-//! weights of a layer come between, and they come from memory. A time is therefore at least that of the same sequences with
-//! nothing to attend to, and all their tokens at the rate at which the largest sizes were read.
+//! weights of a layer come between, and they come from memory. A time is therefore at least that of one sequence with
+//! nothing to attend to, and all tokens at the rate at which the largest sizes were read.
 //!
 //! **Chunks.** A chunk takes what the prompt takes that has as many pairs of a token and one it attends to: the whole prompt is
 //! exact, and a chunk after others is as far from the arithmetic's roofline as a prompt of its work. All chunks of a step share a
@@ -30,9 +31,10 @@ pub(crate) use attention::{BeforeChunks, GroupedTimes, LatentTimes};
 use self::peaks::Peaks;
 use super::{Curve, Deployment, ExpertShape, KernelShapes, KernelTables, Precision, Product, UNQUANTISED_BYTES};
 
-/// Least time of a kernel that works element by element, seconds, and the share of the bandwidth it reaches.
+/// Least time of a kernel that works element by element, seconds.
 const ELEMENT_FLOOR: f64 = 3e-6;
-const ELEMENT_BANDWIDTH: f64 = 0.47;
+/// The share of the bandwidth it reaches, of a wide one and of others, and from which on one is wide, bytes/s.
+const ELEMENT_BANDWIDTH: (f64, f64, f64) = (0.47, 0.69, 1.9e12);
 /// Kernels of sampling, and the bytes they move for each word of the vocabulary.
 const SAMPLING_KERNELS: f64 = 4.0;
 const SAMPLING_BYTES: f64 = 10.0;
@@ -139,8 +141,10 @@ impl<'a> TabledTimes<'a> {
 
     /// A kernel that moves so many bytes.
     fn moves(&self, bytes: f64) -> f64 {
-        (bytes / (self.deployment.hardware.peak_bandwidth * ELEMENT_BANDWIDTH)).max(ELEMENT_FLOOR)
-            * self.tables.scales.products
+        let bandwidth = self.deployment.hardware.peak_bandwidth;
+        let (wide, other, from) = ELEMENT_BANDWIDTH;
+        let share = if bandwidth >= from { wide } else { other };
+        (bytes / (bandwidth * share)).max(ELEMENT_FLOOR) * self.tables.scales.products
     }
 
     fn elements(&self, tokens: f64) -> f64 {

@@ -56,7 +56,8 @@ fn along_context(context: &[u32], us: &[f64], x: f64) -> f64 {
         return at(&context[..count], us, x, Beyond::Linear);
     }
     let [low, high] = [context[count - 2], context[count - 1]].map(f64::from);
-    let slope = ((us[count - 1] - us[count - 2]) / (high - low)).max(0.0);
+    // No steeper than from nothing: between its last knots a row may have left the accelerator's cache.
+    let slope = ((us[count - 1] - us[count - 2]) / (high - low)).clamp(0.0, us[count - 1] / high);
     us[count - 1] + (x - high) * slope
 }
 
