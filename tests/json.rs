@@ -191,7 +191,7 @@ fn written(folder: &Path) -> String {
     fs::write(folder.join("traffic.jsonl"), named.collect::<String>()).unwrap();
     let mut evaluate = vec!["evaluate", "--trace", "traffic.jsonl", "--set", "num_gpu_blocks=1500", "--pool", "0.9"];
     evaluate.extend(["--loads", "auto", "--seeds", "1..2", "--policy", "default", "--policy", "best-fixed"]);
-    evaluate.extend(["--policy", "table:policy.kvt", "--json", "--out", "runs.jsonl"]);
+    evaluate.extend(["--policy", "table:policy.kvt", "--clock-spread", "1", "--json", "--out", "runs.jsonl"]);
     run(&evaluate);
     // Far from what the table was trained on.
     let far = format!("table:{}", root().join("checkpoints/reasoning/policy.kvt").display());
@@ -217,7 +217,17 @@ fn written(folder: &Path) -> String {
     run(&["inspect", "run", "--json"]);
     fs::write(folder.join("timings.json"), serde_json::to_string(&crate::timings::measured()).unwrap()).unwrap();
     run(&["calibrate", "--timings", "timings.json", "--env", "llama-3-8b@h200", "--json"]);
-    let tuned = ["--env", "qwen2.5-0.5b@rtx-4090", "--set", "num_gpu_blocks=220", "--effort", "smoke", "--json"];
+    let tuned = [
+        "--env",
+        "qwen2.5-0.5b@rtx-4090",
+        "--set",
+        "num_gpu_blocks=220",
+        "--effort",
+        "smoke",
+        "--clock-spread",
+        "1",
+        "--json",
+    ];
     let tune = ["tune", "--workload", "uniform:rate=6,duration=90,in=150,out=60,spread=0.5", "--out", "tuned"];
     all.push_str(&kvtide(folder, &[&tune[..], &tuned].concat()).stdout);
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();

@@ -1,6 +1,7 @@
 //! The tool as its users run it.
 
 mod calibrate;
+mod clock_spread;
 mod commands;
 mod common;
 mod cross_entropy;

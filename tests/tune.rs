@@ -248,6 +248,7 @@ fn run(world: &WorldSpec, out: &Path, resume: bool, at: Option<(Step, usize)>) -
         effort: Effort::Smoke,
         seed: 3,
         method: kvtide::experiment::Method::CrossEntropy,
+        clock_spread: Some(2),
         profile: None,
         versus: "default".parse().unwrap(),
         world: world.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::sim::any_controls;
 use crate::common::{controls, engine, node_config};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, DrawnScales, Model};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::{Collector, Group, GroupSummary, Percentiles, Record, Summary};
 use kvtide_envs::sched::{Phase, Prefill, PrefillSource, RequestId, RequestView, Scheduler, Slo, StepPlan};
@@ -35,9 +35,8 @@ fn metronome() -> CostModel {
         swap_overhead: 0.0,
         kernels: None,
         tables: None,
-        scales: DrawnScales::default(),
-        spread: None,
         host: None,
+        spread: None,
     };
     CostModel::new(&Deployment::new(Model::named("llama-3-8b").unwrap(), hardware, 1), 4)
 }

@@ -9,19 +9,21 @@ use clap::Args;
 use kvtide_envs::files::Lock;
 use kvtide_envs::workload::Window;
 
-use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
+use super::args::{
+    DrawArgs, GuardSwitch, Loads, check_policies, check_served, clocks_can_be_drawn, found_text, load_policies,
+};
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
 use crate::evaluate::{
-    Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, compare, doubts,
-    go_on_with_matrix, identity, render,
+    ClockError, Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, clock_gains,
+    compare, doubts, go_on_with_clocks, go_on_with_matrix, identity, render, render_clocks,
 };
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
 use crate::text::{self, printable, wrapped};
-use crate::world::{World, WorldSpec};
+use crate::world::{MAX_CLOCK_DRAWS, World, WorldSpec};
 
 #[derive(Debug, Args)]
 pub(super) struct EvaluateArgs {
@@ -55,11 +57,15 @@ pub(super) struct EvaluateArgs {
     /// never stopped.
     #[arg(long, requires = "out")]
     resume: bool,
+    /// Repeat the judgement by N clocks drawn within the spread of the profile's constants, N times the runs: gains are then
+    /// also stated with what the clock may get wrong.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLOCK_DRAWS)))]
+    clock_spread: Option<u32>,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
     guard: GuardSwitch,
     /// JSON Lines on stdout: a `load` line for each load found, a `run` line for each run as it finishes, then a
-    /// `comparison` line for each policy.
+    /// `comparison` line for each policy and, with --clock-spread, a `clock_gain` line for each and whom it is compared with.
     #[arg(long)]
     json: bool,
 }
@@ -74,6 +80,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let stop = stop::on_interrupt();
     let world = args.world.world()?;
     check_policies(&policies, &world)?;
+    clocks_can_be_drawn(args.clock_spread, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let made_on = report::today()?;
     let (mut file, kept) = runs_file(args, &world, &policies, (&windows, &seeds))?;
@@ -93,24 +100,29 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         file.begin(&kept, &found)?;
     }
     let mut shown = Shown::new(args);
-    let (rows, cells) = served((&world, &matrix), &found, (&kept, file.as_mut()), &mut shown, (&bar, stop))?;
+    let clocks = args.clock_spread.unwrap_or(0);
+    let job = Job { world: &world, matrix: &matrix, found: &found, clocks };
+    let Served { rows, drawn, cells, by_clocks } = job.run((&kept, file.as_mut()), &mut shown, (&bar, stop))?;
     // Whatever ended the runs, what is finished is compared.
     let mut comparisons = compare(&rows, &reference, &versus);
-    let mut is_whole = matches!(cells, Ok(cells) if cells == matrix.cells());
+    let finished_clocks = by_clocks.as_ref().map_or(0, |finished| *finished);
+    let gains = clock_gains(&world, &comparisons, &drawn, finished_clocks);
+    let mut is_whole = matches!(cells, Ok(cells) if cells == matrix.cells()) && finished_clocks == clocks;
     if args.capacity && is_whole {
         bar.phase("looking for capacity");
         is_whole = bisect_capacities(&world, &matrix, &mut comparisons, (&kept, file.as_mut()), &bar, stop)?;
     }
     if let (Some(file), true) = (&mut file, is_whole) {
-        file.finish(&kept, rows.len(), &comparisons)?;
+        file.finish(&kept, rows.len() + drawn.len(), &comparisons, &gains)?;
     }
     drop(bar);
     let command = command_line();
     let (world, matrix, found) = (&world, &matrix, &found[..]);
-    let material =
-        ReportInput { command, made_on, world, matrix, found, rows: &rows, versus: &versus, comparisons: &comparisons };
+    let (rows, versus, comparisons, clocks) = (&rows[..], &versus[..], &comparisons[..], &gains[..]);
+    let material = ReportInput { command, made_on, world, matrix, found, rows, versus, comparisons, clocks };
     let _ = shown.write(|output| show(output, args.json, &material));
     let cells = cells?;
+    by_clocks?;
     if let (Some(path), false) = (&args.report, comparisons.is_empty()) {
         report::write(path, &material)?;
         say!("the report is in {}", path.display());
@@ -118,13 +130,16 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let told = shown.end();
     if !is_whole {
         told?;
-        say!("interrupted: {cells} of {} cells are finished; the comparison is of those", matrix.cells());
+        let clocks =
+            args.clock_spread.map_or_else(String::new, |all| format!(" and {finished_clocks} of {all} drawn clocks"));
+        say!("interrupted: {cells} of {} cells{clocks} are finished; the comparison is of those", matrix.cells());
         if let Some(path) = &args.out {
-            say!("{} runs are kept in {}; the same command with --resume goes on", rows.len(), path.display());
+            let runs = rows.len() + drawn.len();
+            say!("{runs} runs are kept in {}; the same command with --resume goes on", path.display());
         }
         return Ok(Exit::Interrupted);
     }
-    super::judged(told, check_served(world, matrix, &rows)?)
+    super::judged(told, check_served(world, matrix, rows)?)
 }
 
 /// What is read, and what is written.
@@ -145,6 +160,9 @@ fn runs_file(
     let mut of = identity(world, &names, windows, seeds)?;
     of.insert("loads".to_owned(), args.draw.load_text());
     of.insert("guard".to_owned(), if args.guard == GuardSwitch::On { "on" } else { "off" }.to_owned());
+    if let Some(draws) = args.clock_spread {
+        of.insert("clock draws".to_owned(), draws.to_string());
+    }
     if !args.resume {
         return Ok((Some(RunFile::create(path, of)?), Kept::default()));
     }
@@ -200,47 +218,81 @@ fn compared(args: &EvaluateArgs, policies: &[(PolicyName, Subject)]) -> anyhow::
     Ok(Compared { reference, versus })
 }
 
-/// Every run, kept and printed as it finishes, and how many cells were finished, or why not all.
-fn served(
-    (world, matrix): (&World, &Matrix),
-    found: &[FoundLoad],
-    (kept, mut file): (&Kept, Option<&mut RunFile>),
-    shown: &mut Shown,
-    (bar, stop): (&Runs, &AtomicBool),
-) -> anyhow::Result<(Vec<RunRow>, Result<usize, MatrixError>)> {
-    let (mut rows, mut written) = (Vec::new(), Ok(()));
-    if shown.is_json {
-        let _ = shown.write(|output| found.iter().try_for_each(|found| output.json("load", found)));
-    }
-    let mut keep = |finished: Finished<'_>| match (&mut file, finished) {
-        (Some(file), Finished::Run { row, is_kept: false }) => file.run(row),
-        (Some(file), Finished::Tried(row)) => file.tried(row),
-        _ => Ok(()),
-    };
-    let cells = go_on_with_matrix(world, matrix, kept, bar, stop, &mut |finished| {
-        written = keep(finished);
-        if written.is_err() {
-            return ControlFlow::Break(());
+/// What is run.
+struct Job<'a> {
+    world: &'a World,
+    matrix: &'a Matrix,
+    found: &'a [FoundLoad],
+    /// Drawn clocks by which it is run once more.
+    clocks: u32,
+}
+
+/// What came of it.
+struct Served {
+    /// By the clock of the profile.
+    rows: Vec<RunRow>,
+    /// By drawn clocks.
+    drawn: Vec<RunRow>,
+    /// How many cells were finished, or why not all.
+    cells: Result<usize, MatrixError>,
+    /// How many drawn clocks.
+    by_clocks: Result<u32, ClockError>,
+}
+
+impl Job<'_> {
+    /// Every run, kept and printed as it finishes.
+    fn run(
+        &self,
+        (kept, mut file): (&Kept, Option<&mut RunFile>),
+        shown: &mut Shown,
+        (bar, stop): (&Runs, &AtomicBool),
+    ) -> anyhow::Result<Served> {
+        let Job { world, matrix, found, clocks } = *self;
+        let (mut rows, mut written) = (Vec::new(), Ok(()));
+        if shown.is_json {
+            let _ = shown.write(|output| found.iter().try_for_each(|found| output.json("load", found)));
         }
-        let Finished::Run { row, .. } = finished else { return ControlFlow::Continue(()) };
-        rows.push(row.clone());
-        if shown.is_json { shown.write(|output| output.json("run", row)) } else { ControlFlow::Continue(()) }
-    });
-    written?;
-    if cells.as_ref().is_ok_and(|cells| *cells < matrix.cells())
-        && !shown.has_files
-        && let Some(failed) = shown.failed.take()
-    {
-        return Err(failed);
+        let mut keep = |finished: Finished<'_>| match (&mut file, finished) {
+            (Some(file), Finished::Run { row, is_kept: false }) => file.run(row),
+            (Some(file), Finished::Tried(row)) => file.tried(row),
+            _ => Ok(()),
+        };
+        let mut take = |finished: Finished<'_>| {
+            written = keep(finished);
+            if written.is_err() {
+                return ControlFlow::Break(());
+            }
+            let Finished::Run { row, .. } = finished else { return ControlFlow::Continue(()) };
+            rows.push(row.clone());
+            if shown.is_json { shown.write(|output| output.json("run", row)) } else { ControlFlow::Continue(()) }
+        };
+        let cells = go_on_with_matrix(world, matrix, kept, bar, stop, &mut take);
+        let is_whole = cells.as_ref().is_ok_and(|cells| *cells == matrix.cells());
+        let by_clocks = if is_whole && clocks > 0 {
+            bar.phase("runs by drawn clocks");
+            go_on_with_clocks((world, matrix), clocks, kept, bar, stop, &mut take)
+        } else {
+            Ok(0)
+        };
+        written?;
+        let is_stopped = !is_whole && cells.is_ok() || by_clocks.as_ref().is_ok_and(|finished| *finished < clocks);
+        if is_stopped
+            && !shown.has_files
+            && let Some(failed) = shown.failed.take()
+        {
+            return Err(failed);
+        }
+        let (rows, drawn) = rows.into_iter().partition(|row| row.clock_draw.is_none());
+        Ok(Served { rows, drawn, cells, by_clocks })
     }
-    Ok((rows, cells))
 }
 
 /// Prints the comparison.
 fn show(output: &mut Output, json: bool, material: &ReportInput<'_>) -> anyhow::Result<()> {
-    let ReportInput { world, matrix, found, versus, comparisons, .. } = material;
+    let ReportInput { world, matrix, found, versus, comparisons, clocks, .. } = material;
     if json {
-        return comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison));
+        comparisons.iter().try_for_each(|comparison| output.json("comparison", comparison))?;
+        return clocks.iter().try_for_each(|gain| output.json("clock_gain", gain));
     }
     if comparisons.is_empty() {
         return Ok(());
@@ -261,7 +313,9 @@ fn show(output: &mut Output, json: bool, material: &ReportInput<'_>) -> anyhow::
     }
     head.push('\n');
     output.text(&wrapped(&head, text::width(), 2))?;
-    output.text(&render(comparisons, versus, text::width()))
+    output.text(&render(comparisons, versus, text::width()))?;
+    let names: Vec<&PolicyName> = comparisons.iter().map(|line| &line.policy).collect();
+    output.text(&render_clocks(world, &names, clocks, text::width()))
 }
 
 /// This process's command line, as a shell would take it, without what makes no difference to what comes out.

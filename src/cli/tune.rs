@@ -8,6 +8,7 @@ use clap::Args;
 use kvtide_envs::files::Lock;
 use kvtide_runtime::ActionProfile;
 
+use super::args::clocks_can_be_drawn;
 use super::evaluate::command_line;
 use super::export::tell;
 use super::output::Output;
@@ -21,7 +22,7 @@ use crate::experiment::Method;
 use crate::policy::PolicySpec;
 use crate::train::{self, BestConstant};
 use crate::tune::{self, Effort, Listener, Progress, Settings, Step, TuneError, Tuning, Verdict};
-use crate::world::WorldSpec;
+use crate::world::{MAX_CLOCK_DRAWS, WorldSpec};
 
 #[derive(Debug, Args)]
 pub(super) struct TuneArgs {
@@ -47,6 +48,10 @@ pub(super) struct TuneArgs {
     /// What runs today, against which the table is judged, such as fixed:0.03 [default: the engine's default].
     #[arg(long, value_name = "POLICY")]
     versus: Option<PolicySpec>,
+    /// Judge the table by N clocks drawn within the spread of the profile's constants as well, 0 for none [default: 10 with
+    /// --effort thorough, else 0].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_CLOCK_DRAWS)))]
+    clock_spread: Option<u32>,
     /// Seed of everything that is drawn for training [default: 1].
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -80,6 +85,7 @@ pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> any
     let settings = begun.as_ref().map_or_else(|| args.settings(spec), |progress| Ok(progress.settings.clone()))?;
     tune::check_file(&settings.world)?;
     let world = settings.world.world()?;
+    clocks_can_be_drawn(settings.clock_spread, &world)?;
     let progress = match begun {
         Some(progress) => progress,
         None => tune::begin(settings.clone(), &world, &out, &command_line())?,
@@ -150,6 +156,7 @@ impl TuneArgs {
             seed: self.seed.unwrap_or(1),
             method: self.method.unwrap_or(Method::CrossEntropy),
             profile: self.profile.clone(),
+            clock_spread: self.clock_spread,
             versus,
             world,
         })
@@ -171,6 +178,7 @@ impl TuneArgs {
             (self.seed.is_some_and(|seed| seed != begun.seed), "--seed"),
             (self.method.is_some_and(|method| method != begun.method), "--method"),
             (self.profile.is_some() && self.profile != begun.profile, "--profile"),
+            (self.clock_spread.is_some() && self.clock_spread != begun.clock_spread, "--clock-spread"),
             (self.versus()?.is_some_and(|versus| versus != begun.versus), "--versus"),
         ];
         if let Some((_, what)) = differs.into_iter().find(|(differs, _)| *differs) {

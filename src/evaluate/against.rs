@@ -80,6 +80,17 @@ pub(super) fn pairs<'b, 'a>(
     mine.iter().enumerate().filter_map(|(index, one)| Some((one, partner(index, one)?))).collect()
 }
 
+/// Mean attainment of `mine` less that of `theirs` on the same draws; `None` if they have none in common.
+pub(super) fn mean_gain(mine: &[&RunRow], theirs: &[&RunRow]) -> Option<f64> {
+    let same_draw = |a: &RunRow, b: &RunRow| a.is_same_cell(b) && a.seed == b.seed;
+    let pair = |one: &&RunRow| {
+        let other = theirs.iter().find(|other| same_draw(one, other))?;
+        let attained = |row: &RunRow| row.summary.slo_attainment;
+        Some(PairedDraw { load: one.load, mine: attained(one), theirs: attained(other) })
+    };
+    gain(&mine.iter().filter_map(pair).collect::<Vec<PairedDraw>>())
+}
+
 /// Each load counts the same, however many draws it has.
 fn fewer(pairs: &[PairedDraw]) -> Option<f64> {
     let mean = |values: Vec<(f64, f64)>| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;

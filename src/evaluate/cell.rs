@@ -132,7 +132,7 @@ impl<'a> Job<'a> {
     }
 
     fn kept_row(&self, name: &PolicyName, seed: u64) -> Option<&'a RunRow> {
-        self.kept.run(name, &self.window, self.cell.load, seed)
+        self.kept.run(name, &self.window, self.cell.load, (seed, self.world.clock_draw))
     }
 
     /// What is known of constant controls, per draw.
@@ -188,7 +188,7 @@ impl<'a> Job<'a> {
         let seeds = self.draws.len();
         let kept = |index: usize| {
             let (controls, (seed, _)) = (missing[index / seeds], &self.draws[index % seeds]);
-            self.kept.tried(&controls, &self.window, self.cell.load, *seed)
+            self.kept.tried(&controls, &self.window, self.cell.load, (*seed, self.world.clock_draw))
         };
         let mut tried: Vec<Option<Tried>> = (0..missing.len() * seeds).map(kept).collect();
         let places: Vec<usize> = (0..tried.len()).filter(|&index| tried[index].is_none()).collect();
@@ -204,6 +204,7 @@ impl<'a> Job<'a> {
                 window: self.window.clone(),
                 load: self.cell.load,
                 seed: self.draws[index % seeds].0,
+                clock_draw: self.world.clock_draw,
                 tried: found,
             }))
         })?;
@@ -284,6 +285,7 @@ impl<'a> Job<'a> {
             clients: node.clients,
             offered_rps: self.world.offered_rps(&self.draws[draw].1),
             seed: self.draws[draw].0,
+            clock_draw: self.world.clock_draw,
             slo: self.world.node.slo.to_string(),
             kvtide: Some(env!("CARGO_PKG_VERSION").to_owned()),
             summary,

@@ -5,7 +5,7 @@
 //! | line | says |
 //! |---|---|
 //! | `evaluation` | what is evaluated, by name, and how loads were found |
-//! | `load`, `run`, `comparison` | what `--json` writes to stdout |
+//! | `load`, `run`, `comparison`, `clock_gain` | what `--json` writes to stdout |
 //! | `tried` | what hindsight saw of a constant on one draw |
 //! | `capacity` | the load that a bisection found for a policy |
 //! | `finished` | that this is all |
@@ -25,6 +25,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::capacity::Bound;
+use super::clock::ClockGain;
 use super::compare::Comparison;
 use super::knee::FoundLoad;
 use super::row::{RunRow, Tried, TriedRow};
@@ -100,8 +101,11 @@ struct End {
     runs: usize,
 }
 
-/// A policy or constant as text, the window, the bits of the load, the seed.
-type Key = (String, String, u64, u64);
+/// A draw of the traffic by its seed, and that of the clock.
+type DrawnBy = (u64, Option<u32>);
+
+/// A policy or constant as text, the window, the bits of the load, the draws.
+type Key = (String, String, u64, DrawnBy);
 
 /// What is done of an evaluation.
 #[derive(Debug, Default)]
@@ -112,6 +116,7 @@ pub struct Kept {
     /// Lines that only repeat what others say.
     loads: usize,
     comparisons: usize,
+    clock_gains: usize,
     found: Option<Vec<FoundLoad>>,
     is_finished: bool,
 }
@@ -127,12 +132,12 @@ impl Kept {
         self.found.as_deref()
     }
 
-    pub(super) fn run(&self, policy: &PolicyName, window: &str, load: f64, seed: u64) -> Option<&RunRow> {
-        self.runs.get(&key(policy.to_string(), window, load, seed))
+    pub(super) fn run(&self, policy: &PolicyName, window: &str, load: f64, by: DrawnBy) -> Option<&RunRow> {
+        self.runs.get(&key(policy.to_string(), window, load, by))
     }
 
-    pub(super) fn tried(&self, controls: &Controls, window: &str, load: f64, seed: u64) -> Option<Tried> {
-        self.tried.get(&key(PolicySpec::Fixed(*controls).to_string(), window, load, seed)).copied()
+    pub(super) fn tried(&self, controls: &Controls, window: &str, load: f64, by: DrawnBy) -> Option<Tried> {
+        self.tried.get(&key(PolicySpec::Fixed(*controls).to_string(), window, load, by)).copied()
     }
 
     /// The capacity found of a policy.
@@ -145,14 +150,17 @@ impl Kept {
         match kind {
             "run" => {
                 let row: RunRow = parse(data)?;
-                self.runs.insert(key(row.policy.to_string(), &row.window, row.load, row.seed), row);
+                let key = key(row.policy.to_string(), &row.window, row.load, (row.seed, row.clock_draw));
+                self.runs.insert(key, row);
             }
             "tried" => {
                 let row: TriedRow = parse(data)?;
-                self.tried.insert(key(row.constant.to_string(), &row.window, row.load, row.seed), row.tried);
+                let key = key(row.constant.to_string(), &row.window, row.load, (row.seed, row.clock_draw));
+                self.tried.insert(key, row.tried);
             }
             "load" => self.loads += 1,
             "comparison" => self.comparisons += 1,
+            "clock_gain" => self.clock_gains += 1,
             "capacity" => self.capacities.push(parse(data)?),
             "finished" => self.is_finished = true,
             other => return Err(format!("{other:?} is no line of an evaluation")),
@@ -161,8 +169,8 @@ impl Kept {
     }
 }
 
-fn key(text: String, window: &str, load: f64, seed: u64) -> Key {
-    (text, window.to_owned(), load.to_bits(), seed)
+fn key(text: String, window: &str, load: f64, by: DrawnBy) -> Key {
+    (text, window.to_owned(), load.to_bits(), by)
 }
 
 fn parse<T: DeserializeOwned>(data: Value) -> Result<T, String> {
@@ -269,11 +277,18 @@ impl RunFile {
     ///
     /// # Errors
     /// [`KeptError::Io`]
-    pub fn finish(&mut self, kept: &Kept, runs: usize, comparisons: &[Comparison]) -> Result<(), KeptError> {
+    pub fn finish(
+        &mut self,
+        kept: &Kept,
+        runs: usize,
+        comparisons: &[Comparison],
+        gains: &[ClockGain],
+    ) -> Result<(), KeptError> {
         if kept.is_finished {
             return Ok(());
         }
         comparisons.iter().skip(kept.comparisons).try_for_each(|comparison| self.line("comparison", comparison))?;
+        gains.iter().skip(kept.clock_gains).try_for_each(|gain| self.line("clock_gain", gain))?;
         self.line("finished", &End { runs })
     }
 
@@ -356,7 +371,9 @@ mod tests {
             fs::write(&torn, &bytes[..length]).unwrap();
             let (mut file, kept) = RunFile::resume(&torn, of("a")).unwrap();
             file.begin(&kept, &[found]).unwrap();
-            for row in rows.iter().filter(|row| kept.run(&row.policy, &row.window, row.load, row.seed).is_none()) {
+            for row in
+                rows.iter().filter(|row| kept.run(&row.policy, &row.window, row.load, (row.seed, None)).is_none())
+            {
                 file.run(row).unwrap();
             }
             assert!(fs::read(&torn).unwrap() == bytes, "cut at {length}");
@@ -386,10 +403,10 @@ mod tests {
         let path = folder.path().join("a.jsonl");
         let mut file = RunFile::create(&path, of("a")).unwrap();
         file.begin(&Kept::default(), &[]).unwrap();
-        file.finish(&Kept::default(), 0, &[]).unwrap();
+        file.finish(&Kept::default(), 0, &[], &[]).unwrap();
         let (mut again, kept) = RunFile::resume(&path, of("a")).unwrap();
         let before = fs::read(&path).unwrap();
-        again.finish(&kept, 0, &[]).unwrap();
+        again.finish(&kept, 0, &[], &[]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), before);
         RunFile::create(&path, of("b")).unwrap().begin(&Kept::default(), &[]).unwrap();
     }

@@ -34,7 +34,7 @@ impl Matrix {
     }
 
     /// The seeds that are run at a load: one where they all are the same run.
-    fn seeds_at(&self, world: &World, load: f64) -> &[u64] {
+    pub(super) fn seeds_at(&self, world: &World, load: f64) -> &[u64] {
         if world.depends_on_seed(load) { &self.seeds } else { &self.seeds[..self.seeds.len().min(1)] }
     }
 

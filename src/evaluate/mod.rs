@@ -3,6 +3,8 @@
 mod against;
 mod capacity;
 mod cell;
+mod clock;
+mod clock_table;
 mod compare;
 mod distinct;
 mod identity;
@@ -19,6 +21,8 @@ mod watch;
 pub use crate::bootstrap::{Evidence, Interval, interquartile_mean, resampled};
 pub use against::{Against, GainAt, WaitAt};
 pub use capacity::{Bound, CAPACITY_TARGET, Capacity, CapacityError, bisect_capacities, bisect_capacity};
+pub use clock::{ClockError, ClockGain, GainByClock, clock_gains, go_on_with_clocks};
+pub use clock_table::{render_clocks, shown as shown_gains};
 pub use compare::{AtLoad, Comparison, compare};
 pub use distinct::distinct;
 pub use identity::identity;

@@ -49,6 +49,9 @@ pub struct RunRow {
     pub offered_rps: Option<f64>,
     /// Seed of the draw.
     pub seed: u64,
+    /// Draw of the clock that priced its steps, from 1; left out where that is the profile's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_draw: Option<u32>,
     /// The targets.
     pub slo: String,
     /// The version of kvtide that ran it.
@@ -70,6 +73,9 @@ pub struct TriedRow {
     pub load: f64,
     /// Seed of the draw.
     pub seed: u64,
+    /// Draw of the clock that priced its steps, from 1; left out where that is the profile's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_draw: Option<u32>,
     /// What came of it.
     #[serde(flatten)]
     pub tried: Tried,

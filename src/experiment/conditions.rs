@@ -44,6 +44,27 @@ impl Experiment {
     }
 }
 
+impl Experiment {
+    /// The clocks that its worlds drew from, in words; `None` if none of them did. `world` is the first.
+    ///
+    /// # Errors
+    /// A further world cannot be set up.
+    pub fn clocks(&self, world: &World) -> Result<Option<String>, ExperimentError> {
+        let mut told: Vec<String> = Vec::new();
+        let mut tell = |world: &World, episodes: &Episodes| {
+            if episodes.clocks() > 0 {
+                let text = format!("{} {}", episodes.clocks(), world.spread_text());
+                told.extend((!told.contains(&text)).then_some(text));
+            }
+        };
+        tell(world, &self.episodes);
+        for also in self.also.iter().filter(|also| also.episodes.clocks() > 0) {
+            tell(&also.world.world()?, &also.episodes);
+        }
+        Ok((!told.is_empty()).then(|| told.join(SEPARATOR)))
+    }
+}
+
 impl Episodes {
     /// The targets that are drawn from, as results name them.
     fn slos(&self) -> Result<Vec<String>, ExperimentError> {

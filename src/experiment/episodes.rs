@@ -4,7 +4,7 @@ use kvtide_envs::sched::Slo;
 use kvtide_envs::workload::lengths::LENGTH_FACTORS;
 use serde::{Deserialize, Serialize};
 
-use super::ExperimentError;
+use super::{ClockDraws, ExperimentError};
 use crate::world::WorldError;
 
 /// How episodes are cut from the traffic, and what of the node is drawn anew for each.
@@ -29,6 +29,10 @@ pub struct Episodes {
     /// Targets to draw from, evenly; empty for the world's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slos: Vec<String>,
+    /// Clocks to draw from, evenly, within the spread of the hardware's profile: `true`, or how many. `None`: the profile's
+    /// own. What is validated and judged on is always timed by the profile's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_spread: Option<ClockDraws>,
 }
 
 fn one() -> f64 {
@@ -51,7 +55,13 @@ fn are_ones(factors: &(f64, f64)) -> bool {
 impl Episodes {
     /// Episodes of which only traffic and load are drawn.
     pub fn new(fit: f64, length_s: f64, load: (f64, f64)) -> Episodes {
-        Episodes { fit, length_s, load, weight: one(), pool: ones(), lengths: ones(), slos: Vec::new() }
+        let (pool, lengths) = (ones(), ones());
+        Episodes { fit, length_s, load, weight: one(), pool, lengths, slos: Vec::new(), clock_spread: None }
+    }
+
+    /// Clocks that are drawn from; 0 for the profile's own alone.
+    pub(super) fn clocks(&self) -> u32 {
+        self.clock_spread.map_or(0, ClockDraws::count)
     }
 
     /// Checks every range that needs no trace.
@@ -78,6 +88,7 @@ impl Episodes {
             let expected = "0.01 <= shortest <= longest <= 100";
             return range("episodes.lengths", format!("[{shortest}, {longest}]"), expected);
         }
+        self.clock_spread.map_or(Ok(()), ClockDraws::validate)?;
         for slo in &self.slos {
             slo.parse::<Slo>().map_err(WorldError::from)?;
         }

@@ -2,6 +2,7 @@
 //!
 //! The schema is here; which part of the traffic is for what is `split.rs`, of what each episode is drawn `episodes.rs`.
 
+mod clocks;
 mod conditions;
 mod episodes;
 mod error;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{CrossEntropyConfig, PpoConfig};
 use crate::world::WorldSpec;
 
+pub use clocks::ClockDraws;
 pub use conditions::met_in_training;
 pub use episodes::Episodes;
 pub use error::ExperimentError;
@@ -283,6 +285,10 @@ impl Experiment {
         }
         if !self.also.is_empty() {
             return range("also", self.also.len().to_string(), "none: a device is set up for one world");
+        }
+        if self.episodes.clocks() > 0 {
+            let clocks = self.episodes.clocks().to_string();
+            return range("episodes.clock_spread", clocks, "none: a device's steps take what they take");
         }
         if self.episodes.pool.1 > 1.0 {
             let pool = format!("{:?}", self.episodes.pool);

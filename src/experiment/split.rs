@@ -96,9 +96,10 @@ impl Experiment {
 
     fn part(&self, world: &World, part: Subset) -> Result<Arc<EnvConfig>, ExperimentError> {
         let share = self.validation.map_or(0.0, |validation| validation.share);
-        let mut worlds = vec![self.episodes.draw(world, share, part)?];
+        let seed = self.seed();
+        let mut worlds = vec![self.episodes.draw(world, share, part, seed)?];
         for also in &self.also {
-            worlds.push(also.episodes.draw(&also.world.world()?, share, part)?);
+            worlds.push(also.episodes.draw(&also.world.world()?, share, part, seed)?);
         }
         let decision_interval = world.decision_interval;
         // A device steps the environment that learns. What is judged, many episodes at once, is judged in the model.
@@ -140,8 +141,8 @@ impl Episodes {
         })
     }
 
-    /// What an environment draws its episodes from.
-    fn draw(&self, world: &World, share: f64, part: Subset) -> Result<WorldDraw, ExperimentError> {
+    /// What an environment draws its episodes from; clocks, where training draws them, under `seed`.
+    fn draw(&self, world: &World, share: f64, part: Subset, seed: u64) -> Result<WorldDraw, ExperimentError> {
         let length = Micros::from_secs_f64(self.length_s);
         // A closed loop over generated requests lasts as long as it lasts.
         let is_endless = world.node.clients.is_some() && world.source.is_generated();
@@ -158,12 +159,15 @@ impl Episodes {
             });
         }
         let slos: Result<Vec<Slo>, _> = self.slos.iter().map(|slo| slo.parse::<Slo>()).collect();
+        let clocks = self.clock_spread.filter(|_| part == Subset::Train).map(|clocks| clocks.costs(world, seed));
+        let clocks = clocks.unwrap_or_default();
         Ok(WorldDraw {
             weight: self.weight,
             node: world.node.clone(),
             pool: self.pool,
             lengths: self.lengths,
             slos: slos.map_err(WorldError::from)?,
+            clocks: clocks.into(),
             episodes: EpisodeSource { source: world.source.clone(), range, length, load: self.load },
         })
     }

@@ -258,6 +258,7 @@ mod tests {
             rows: &rows,
             versus: &[],
             comparisons: &comparisons,
+            clocks: &[],
         };
         let close_up = CloseUp::of(&material).unwrap();
         assert_eq!((close_up.pair, close_up.seed), ((None, 1), 5));

@@ -6,6 +6,7 @@
 //! | `page.rs` | the page, from top to bottom |
 //! | `page.css`, `page.js` | how it looks, on a screen, a phone and paper; sorting |
 //! | `tables.rs`, `cells.rs` | its tables: what they say; how they are written |
+//! | `clocks.rs` | gains by drawn clocks: text, chart and table |
 //! | `settings.rs` | what was run, and by what |
 //! | `names.rs`, `wording.rs`, `day.rs` | what policies are called; numbers in words; the day |
 //! | `figures.rs` | its charts: what is drawn |
@@ -15,6 +16,7 @@
 //! How charts are drawn is in [`plot`](crate::plot); they take their colours from the page, light or dark.
 
 mod cells;
+mod clocks;
 mod close_up;
 mod day;
 mod figures;
@@ -31,7 +33,7 @@ use kvtide_envs::env::RunError;
 use kvtide_envs::files;
 use kvtide_envs::workload::WorkloadError;
 
-use crate::evaluate::{Comparison, FoundLoad, Matrix, RunRow};
+use crate::evaluate::{ClockGain, Comparison, FoundLoad, Matrix, RunRow};
 use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
@@ -57,6 +59,8 @@ pub struct ReportInput<'a> {
     pub versus: &'a [PolicyName],
     /// Every policy; at least one.
     pub comparisons: &'a [Comparison],
+    /// What they gain by drawn clocks; empty where none was drawn.
+    pub clocks: &'a [ClockGain],
 }
 
 /// Why there is no report.

@@ -3,6 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::ReportInput;
+use super::clocks;
 use super::close_up::CloseUp;
 use super::figures;
 use super::names::ShortNames;
@@ -137,6 +138,8 @@ fn sections(material: &ReportInput<'_>, close_up: &CloseUp, names: &ShortNames) 
         let title = format!("Gains over {}", names.short(than));
         section(&title, "Over every load run, paired.", tables::gains(comparisons, than, names))
     }));
+    let by_clock = clocks::body(material, close_up, names);
+    sections.extend(by_clock.map(|body| section("By drawn clocks", &clocks::text(material.world), body)));
     sections.push(section("By load", BY_LOAD, loads));
     sections.push(section("Latencies", &format!("{LATENCIES} {draw}."), latencies));
     let by_class = tables::by_group(material, names, load, |row| &row.summary.by_class);

@@ -16,6 +16,9 @@ pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<RunPr
     if let Some(fallback) = experiment.fallback {
         metadata.insert("fallback".to_owned(), fallback.to_string());
     }
+    if let Some(clocks) = experiment.clocks(world)? {
+        metadata.insert("clocks".to_owned(), clocks);
+    }
     // Of a recorded trace, what was seen; a generator never gives the same traffic twice.
     if let Some(fingerprint) = world.fingerprint() {
         metadata.insert("traffic".to_owned(), fingerprint);

@@ -62,6 +62,8 @@ pub struct Budget {
     pub distil: DistilConfig,
     /// Draws judged at each load.
     pub draws: u64,
+    /// Drawn clocks by which the table is judged once more.
+    pub clocks: u32,
     /// Whether other lengths, bursts and pools are trained on beside the traffic.
     pub has_variations: bool,
 }
@@ -94,6 +96,7 @@ impl Effort {
                 validation: validation(4, 2, 300),
                 distil: distil(300, 1),
                 draws: 2,
+                clocks: 0,
                 has_variations: false,
             },
             Effort::Quick => Budget {
@@ -105,6 +108,7 @@ impl Effort {
                 validation: validation(48, 5, 8_000),
                 distil: distil(8_000, 3),
                 draws: 4,
+                clocks: 0,
                 has_variations: true,
             },
             Effort::Normal => Budget {
@@ -116,6 +120,7 @@ impl Effort {
                 validation: validation(64, 4, 20_000),
                 distil: distil(20_000, 4),
                 draws: 5,
+                clocks: 0,
                 has_variations: true,
             },
             Effort::Thorough => Budget {
@@ -127,6 +132,7 @@ impl Effort {
                 validation: validation(128, 5, 20_000),
                 distil: distil(20_000, 4),
                 draws: 8,
+                clocks: 10,
                 has_variations: true,
             },
         }

@@ -20,13 +20,14 @@ use crate::world::WorldSpec;
 /// The file that says that the folder is a run's, and how far it has come.
 const STATE: &str = "tune.json";
 /// What a run leaves beside it.
-const LEFT: [&str; 9] = [
+const LEFT: [&str; 10] = [
     "checkpoint",
     "policy",
     "tensorboard",
     "train.jsonl",
     "policy.kvt",
     "results.jsonl",
+    "clocks.jsonl",
     "report.html",
     "experiment.toml",
     "verdict.json",
@@ -45,6 +46,9 @@ pub struct Settings {
     /// The heads to decide, where they are not to be chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Drawn clocks by which the table is judged once more; `None` for as many as the effort takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_spread: Option<u32>,
     /// What runs today.
     pub versus: PolicySpec,
     /// Traffic, node and targets.

@@ -20,6 +20,8 @@ use crate::world::{Draw, World};
 
 /// Every run, one JSON object a line.
 pub(super) const RESULTS: &str = "results.jsonl";
+/// Every run by a drawn clock, likewise.
+pub(super) const CLOCKS: &str = "clocks.jsonl";
 
 /// Everybody who is judged: what runs today, the default, every reference, the constant and the table in `out`.
 pub(super) fn subjects(
@@ -72,7 +74,8 @@ pub(super) fn matrix(
     Ok(Matrix { policies, windows: windows.iter().copied().map(Some).collect(), loads: kept, seeds })
 }
 
-/// Runs what is missing of `matrix` in the results in `out`, and gives all of it; `None` if stopped. What is finished is kept.
+/// Runs what is missing of `matrix` in the results in `out`, and gives all of it; `None` if stopped. What is finished is kept. By a
+/// drawn clock, of which `world` says that it is one, beside the runs by others.
 ///
 /// # Errors
 /// A run has no result, or the results cannot be read or written.
@@ -83,8 +86,9 @@ pub(super) fn rows(
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<RunRow>>, TuneError> {
-    let path = out.join(RESULTS);
+    let path = out.join(if world.clock_draw.is_some() { CLOCKS } else { RESULTS });
     let (mut rows, mut text) = kept(&path, matrix)?;
+    rows.retain(|row| row.clock_draw == world.clock_draw);
     for &window in &matrix.windows {
         for &load in &matrix.loads {
             let name = window.map_or_else(|| "all".to_owned(), |window| window.to_string());
@@ -109,6 +113,26 @@ pub(super) fn rows(
         }
     }
     Ok(Some(rows))
+}
+
+/// The same of `matrix` without what is chosen in hindsight, by each of `clocks` drawn clocks; `None` if stopped.
+///
+/// # Errors
+/// As [`rows`].
+pub(super) fn rows_by_clocks(
+    world: &World,
+    matrix: &Matrix,
+    clocks: u32,
+    (out, watch, stop): (&Path, &dyn Watch, &AtomicBool),
+) -> Result<Option<Vec<RunRow>>, TuneError> {
+    let policies = matrix.policies.iter().filter(|(name, _)| !name.spec().is_hindsight()).cloned().collect();
+    let matrix = Matrix { policies, ..matrix.clone() };
+    let mut all = Vec::new();
+    for draw in 1..=clocks {
+        let Some(rows) = rows(&world.by_clock(draw), &matrix, out, watch, stop)? else { return Ok(None) };
+        all.extend(rows);
+    }
+    Ok(Some(all))
 }
 
 /// What an earlier part of this run has left: the file is only ever written with whole cells.

@@ -34,7 +34,7 @@ pub use verdict::{AttainedBy, Clock, Judged, Late, MARGIN, Reason, Role, Verdict
 
 use crate::agent::{RunOutcome, Tensors};
 use crate::distil::DaggerReport;
-use crate::evaluate::{Matrix, RunRow, compare};
+use crate::evaluate::{Matrix, RunRow, clock_gains, compare};
 use crate::experiment::{Experiment, Method};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
@@ -139,8 +139,8 @@ impl Tuning<'_> {
             return Ok(None);
         }
         let Some(shipped) = self.table(&mut progress, &experiment, &budget, &heads)? else { return Ok(None) };
-        let Some((matrix, rows)) = self.judge(&progress, &budget, &range, &heads)? else { return Ok(None) };
-        let verdict = self.conclude(&progress, &range, &heads, &shipped, &matrix, &rows)?;
+        let Some(runs) = self.judge(&progress, &budget, &range, &heads)? else { return Ok(None) };
+        let verdict = self.conclude(&progress, &range, &heads, &shipped, &runs)?;
         progress.is_finished = true;
         progress.save(out)?;
         Ok(Some(verdict))
@@ -153,20 +153,23 @@ impl Tuning<'_> {
         range: &LoadRange,
         heads: &ChosenHeads,
         shipped: &Shipped,
-        matrix: &Matrix,
-        rows: &[RunRow],
+        runs: &Runs,
     ) -> Result<Verdict, TuneError> {
         let Tuning { world, out, .. } = *self;
+        let Runs { matrix, rows, drawn, clocks } = runs;
         let versus = PolicyName::from(progress.settings.versus.clone());
         let comparisons = &compare(rows, &versus, &[versus.clone(), heads.constant.clone().into()]);
+        let gains = clock_gains(world, comparisons, drawn, *clocks);
         let (command, found, named) = (progress.command.clone(), &range.found[..], std::slice::from_ref(&versus));
         let made_on = report::today()?;
-        let page = ReportInput { command, made_on, world, matrix, found, rows, versus: named, comparisons };
+        let page =
+            ReportInput { command, made_on, world, matrix, found, rows, versus: named, comparisons, clocks: &gains };
         report::write(&out.join("report.html"), &page)?;
         let table = out.join(table::TABLE);
         let (name, clock) = (PolicyName::table(&table), clock(&progress.settings.world, world));
         let judged = Judged { versus: &versus, table: &name, comparisons, range, heads, shipped, clock: &clock };
         let mut verdict = judged.verdict().expect("the table and what runs today were both run");
+        verdict.clock_gain = gains.into_iter().find(|gain| gain.policy == name && gain.than == versus);
         verdict.windows = matrix.windows.iter().flatten().map(ToString::to_string).collect();
         let table = &path::absolute(&table).unwrap_or(table);
         let place = words::Place {
@@ -285,7 +288,7 @@ impl Tuning<'_> {
         budget: &Budget,
         range: &LoadRange,
         heads: &ChosenHeads,
-    ) -> Result<Option<(Matrix, Vec<RunRow>)>, TuneError> {
+    ) -> Result<Option<Runs>, TuneError> {
         let Tuning { world, out, listener, stop, .. } = *self;
         listener.begins(Step::Judging);
         let subjects = judge::subjects(out, &progress.settings.versus, heads)?;
@@ -297,9 +300,25 @@ impl Tuning<'_> {
         if !left_out.is_empty() {
             listener.finds(&format!("not judged, because some draw has no request: load {}", left_out.join(", ")));
         }
-        let rows = judge::rows(world, &matrix, out, &*listener.watch(), stop)?;
-        Ok(rows.map(|rows| (matrix, rows)))
+        let Some(rows) = judge::rows(world, &matrix, out, &*listener.watch(), stop)? else { return Ok(None) };
+        // A device's steps take what they take.
+        let usual = if world.memory.is_exclusive() { 0 } else { budget.clocks };
+        let clocks = progress.settings.clock_spread.unwrap_or(usual);
+        if clocks > 0 {
+            listener.finds(&format!("and by {clocks} {}", world.spread_text()));
+        }
+        let drawn = judge::rows_by_clocks(world, &matrix, clocks, (out, &*listener.watch(), stop))?;
+        Ok(drawn.map(|drawn| Runs { matrix, rows, drawn, clocks }))
     }
+}
+
+/// What was judged.
+struct Runs {
+    matrix: Matrix,
+    rows: Vec<RunRow>,
+    /// By drawn clocks, and by how many.
+    drawn: Vec<RunRow>,
+    clocks: u32,
 }
 
 /// What the times of a node rest on.

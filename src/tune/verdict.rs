@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::heads::ChosenHeads;
 use super::loads::{AtOne, LoadRange};
 use super::table::Shipped;
-use crate::evaluate::{Against, Comparison, Evidence, GainAt, Interval};
+use crate::evaluate::{Against, ClockGain, Comparison, Evidence, GainAt, Interval};
 use crate::policy::{PolicyName, PolicySpec};
 
 /// What a table may lose at the load at which it does worst: a percentage point.
@@ -47,6 +47,9 @@ pub struct Verdict {
     pub guard: Option<GuardReport>,
     /// What times rest on.
     pub clock: Clock,
+    /// What it gains over what runs today by drawn clocks, where any were drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_gain: Option<ClockGain>,
     /// The five lines, as they are said.
     pub lines: Vec<String>,
 }
@@ -170,6 +173,7 @@ impl Judged<'_> {
             heads: heads.clone(),
             guard: line.guard.clone(),
             clock: clock.clone(),
+            clock_gain: None,
             lines: Vec::new(),
         })
     }

@@ -7,7 +7,7 @@ use super::effort::Effort;
 use super::loads::AtOne;
 use super::table::ShippedKind;
 use super::verdict::{Clock, Late, Reason, Role, Verdict};
-use crate::evaluate::Interval;
+use crate::evaluate::{ClockGain, Interval};
 use crate::policy::PolicyName;
 
 /// Where a run lies and what it is for, as the last line needs it.
@@ -162,12 +162,26 @@ fn rests_on(verdict: &Verdict) -> String {
             text += ", because what is judged is unlike what was trained on";
         }
     }
-    text + &match &verdict.clock {
+    text += &match &verdict.clock {
         Clock::DataSheet { hardware } => {
             format!("; simulated time from a data sheet ({hardware}), not measured: see kvtide calibrate")
         }
         Clock::Calibrated { hardware } => format!("; simulated time of a profile that was measured ({hardware})"),
-    }
+    };
+    text + &verdict.clock_gain.as_ref().map_or_else(String::new, by_clocks)
+}
+
+/// What becomes of the gain where the clock is wrong.
+fn by_clocks(gain: &ClockGain) -> String {
+    let points = |gain: f64| format!("{:+.1}", gain * 100.0);
+    format!(
+        "; by {} clocks drawn within its spread it gains {} points [{}, {}], by {} of them more than nothing",
+        gain.draws.len(),
+        points(gain.median),
+        points(gain.low),
+        points(gain.high),
+        gain.gaining_draws()
+    )
 }
 
 fn next(verdict: &Verdict, place: &Place<'_>) -> String {

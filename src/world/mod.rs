@@ -1,5 +1,6 @@
 //! What is simulated: a deployment, its engine settings, its targets and its traffic.
 
+mod clock;
 mod recorded;
 mod spec;
 mod written;
@@ -18,6 +19,7 @@ use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, Worklo
 
 use recorded::Recorded;
 
+pub use clock::MAX_CLOCK_DRAWS;
 pub use kvtide_envs::workload::Draw;
 pub use spec::{PrefixCache, WorldSpec};
 pub use written::Written;
@@ -102,6 +104,8 @@ pub struct World {
     pub memory: MemorySource,
     /// What was asked for that is not so by default.
     pub asked: AskedFor,
+    /// Which draw of the clock prices its steps, from 1; `None` for the profile's own.
+    pub clock_draw: Option<u32>,
 }
 
 /// What was asked for that is not so by default, as it was written. What results name anyway (traffic, deployment, engine, host,
@@ -149,6 +153,7 @@ impl World {
             trace,
             memory: MemorySource::Modelled,
             asked: AskedFor::default(),
+            clock_draw: None,
         })
     }
 

@@ -8,8 +8,7 @@ use super::cards::{CARDS, Card};
 use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
 use super::{
-    ClockSpread, DrawnScales, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting,
-    SettingError,
+    ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
 };
 
 /// One accelerator.
@@ -48,12 +47,10 @@ pub struct Hardware {
     pub kernels: Option<KernelTimes>,
     /// The same by shape, in place of one curve for all.
     pub tables: Option<Arc<KernelTables>>,
-    /// What measured tables of kernels are multiplied by.
-    pub scales: DrawnScales,
-    /// How far its constants may be off; `None` for what is known of profiles of its kind.
-    pub spread: Option<ClockSpread>,
     /// The host's share of a step in more than `step_overhead` and `sequence_overhead`, for which it then stands.
     pub host: Option<HostTimes>,
+    /// How far its constants may be off; `None` for what is known of profiles of its kind.
+    pub spread: Option<ClockSpread>,
 }
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
@@ -107,9 +104,8 @@ impl Hardware {
             swap_overhead: 100e-6,
             kernels: None,
             tables: None,
-            scales: DrawnScales::default(),
-            spread: None,
             host: None,
+            spread: None,
         })
     }
 
@@ -120,6 +116,11 @@ impl Hardware {
         let is_it = |card: &&Card| card.words.iter().all(says);
         // The one that asks for most words is the nearest.
         CARDS.iter().filter(is_it).max_by_key(|card| card.words.len()).map(|card| card.name)
+    }
+
+    /// Whether it is a built-in data sheet with engineering defaults, by its name.
+    pub(super) fn is_data_sheet(&self) -> bool {
+        CARDS.iter().any(|card| card.name.eq_ignore_ascii_case(&self.name))
     }
 
     /// Peak of products with the weights of `model`, FLOP/s: an accelerator without fp8 multiplies those in 16 bits.
@@ -163,7 +164,6 @@ impl Hardware {
                 return Err(SettingError::value(name, &value.to_string(), range.expected));
             }
         }
-        self.scales.validate()?;
         self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
         self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
         self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::tables::{FAMILIES, KernelTables};
-use super::{ClockSpread, DrawnScales, Hardware, HostTimes, KernelTimes};
+use super::{ClockSpread, Hardware, HostTimes, KernelTimes};
 
 /// [`Hardware`] as it is written and read; of its fields what each is stands there.
 #[derive(Serialize, Deserialize)]
@@ -29,12 +29,10 @@ pub(super) struct HardwareFile {
     swap_overhead: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kernels: Option<Kernels>,
-    #[serde(default, skip_serializing_if = "DrawnScales::is_default")]
-    scales: DrawnScales,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    spread: Option<ClockSpread>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     host: Option<HostTimes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spread: Option<ClockSpread>,
 }
 
 /// For serde: fields that are left out.
@@ -71,9 +69,8 @@ impl From<HardwareFile> for Hardware {
             swap_overhead: file.swap_overhead,
             kernels,
             tables,
-            scales: file.scales,
-            spread: file.spread,
             host: file.host,
+            spread: file.spread,
         }
     }
 }
@@ -95,9 +92,8 @@ impl From<Hardware> for HardwareFile {
             sequence_overhead: hardware.sequence_overhead,
             swap_overhead: hardware.swap_overhead,
             kernels: hardware.kernels.map(Kernels::Times).or(tables),
-            scales: hardware.scales,
-            spread: hardware.spread,
             host: hardware.host,
+            spread: hardware.spread,
         }
     }
 }

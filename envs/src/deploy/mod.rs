@@ -47,7 +47,7 @@ pub use name::DeploymentName;
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun, ServedSummaries};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
-pub use spread::{ClockFactors, ClockSpread, KernelScales as DrawnScales};
+pub use spread::{ClockFactors, ClockSpread};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{

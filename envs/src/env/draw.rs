@@ -7,6 +7,7 @@ use rand::RngExt;
 use super::NodeConfig;
 use super::episode::{Drawn, EpisodeSource, ResetOptions};
 use super::serving::EnvError;
+use crate::cost::CostModel;
 use crate::sched::Slo;
 use crate::seed;
 use crate::trace::Request;
@@ -26,6 +27,9 @@ pub struct WorldDraw {
     pub lengths: (f64, f64),
     /// Targets to draw from, evenly, instead of the node's; empty for the node's.
     pub slos: Vec<Slo>,
+    /// Prices of steps to draw from, evenly, instead of the node's, whose list of prices of preemptions stays what the engine goes
+    /// by; empty for the node's.
+    pub clocks: Arc<[CostModel]>,
     /// Traffic, and its load.
     pub episodes: EpisodeSource,
 }
@@ -33,7 +37,8 @@ pub struct WorldDraw {
 impl WorldDraw {
     /// A world of which only the traffic is drawn.
     pub fn new(node: NodeConfig, episodes: EpisodeSource) -> WorldDraw {
-        WorldDraw { weight: 1.0, node, pool: (1.0, 1.0), lengths: (1.0, 1.0), slos: Vec::new(), episodes }
+        let (pool, lengths) = ((1.0, 1.0), (1.0, 1.0));
+        WorldDraw { weight: 1.0, node, pool, lengths, slos: Vec::new(), clocks: Arc::default(), episodes }
     }
 
     /// Checks what every draw depends on.
@@ -68,6 +73,10 @@ impl WorldDraw {
         let mut node = self.resized(least * (most / least).powf(stream.random::<f64>()));
         if !self.slos.is_empty() {
             node.slo = self.slos[stream.random_range(0..self.slos.len())];
+        }
+        if !self.clocks.is_empty() {
+            let mut stream = seed::stream(seed, "episode.clock", 0);
+            node.cost = self.clocks[stream.random_range(0..self.clocks.len())].clone();
         }
         let drawn = self.episodes.draw(seed, options, node.clients.is_some())?;
         let drawn = Drawn { requests: self.rescaled(seed, drawn.requests), ..drawn };

@@ -175,6 +175,15 @@ pub(in crate::cli) fn load_policies(
     Ok(policies)
 }
 
+/// Refuses to draw clocks where steps take what a device takes.
+pub(in crate::cli) fn clocks_can_be_drawn(draws: Option<u32>, world: &World) -> anyhow::Result<()> {
+    ensure!(
+        draws.unwrap_or(0) == 0 || !world.memory.is_exclusive(),
+        "--clock-spread: a device's steps take what they take, whatever a clock says; leave out --memory"
+    );
+    Ok(())
+}
+
 /// Refuses a policy that the world's host would refuse, or that was made for another engine.
 pub(in crate::cli) fn check_policies(policies: &[(PolicyName, Subject)], world: &World) -> anyhow::Result<()> {
     for (name, subject) in policies {

@@ -1,0 +1,170 @@
+//! `kvtide evaluate --clock-spread`: the same judgement by drawn clocks.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::common::{PROGRAM, done, lines, refused};
+
+/// Two loads and two seeds on a small pool, hindsight and a table among the policies.
+fn evaluate<'a>(table: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["evaluate", "--workload", "chat:rate=3,duration=60", "--set", "num_gpu_blocks=1500"];
+    all.extend(["--load", "0.8,1", "--seeds", "1..2", "--policy", "default", "--policy", "best-fixed"]);
+    all.extend(["--policy", table]);
+    all.extend(more);
+    all
+}
+
+fn table() -> String {
+    format!("table:{}/checkpoints/chat-24g/policy.kvt", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn draws_come_after_the_judgement_and_change_nothing_in_it() {
+    let (folder, table) = (tempdir().unwrap(), table());
+    let plain = done(folder.path(), &evaluate(&table, &["--json"])).stdout;
+    let drawn = done(folder.path(), &evaluate(&table, &["--json", "--clock-spread", "3"])).stdout;
+    let kept = drawn.lines().filter(|line| !line.contains("\"clock_draw\"") && !line.contains("\"clock_gain\""));
+    assert_eq!(kept.collect::<Vec<&str>>(), plain.lines().collect::<Vec<&str>>());
+
+    // Text begins with what it was.
+    let plain = done(folder.path(), &evaluate(&table, &[])).stdout;
+    let text = done(folder.path(), &evaluate(&table, &["--clock-spread", "3"])).stdout;
+    assert!(text.starts_with(&plain));
+    let more = &text[plain.len()..];
+    assert!(more.contains("gain over default by 3 drawn clocks") && more.contains("gain over best-fixed by"), "{more}");
+    assert!(more.contains(" of 3") && more.contains("worst: draw ") && more.contains("products ×"), "{more}");
+    assert!(!more.contains("link ×"), "one accelerator reduces over no link: {more}");
+}
+
+#[test]
+fn every_policy_serves_the_same_requests_by_the_same_clocks() {
+    let (folder, table) = (tempdir().unwrap(), table());
+    let output = done(folder.path(), &evaluate(&table, &["--json", "--clock-spread", "3"])).stdout;
+    let rows = lines(&output, "run");
+    assert_eq!(rows.len(), 4 * 3 * 4);
+    let of = |draw: Option<u64>, policy: &str| -> Vec<&Value> {
+        rows.iter().filter(|row| row["clock_draw"].as_u64() == draw && row["policy"] == policy).collect()
+    };
+    let field = |rows: &[&Value], name: &str| rows.iter().map(|row| row[name].clone()).collect::<Vec<Value>>();
+    for draw in [Some(1), Some(2), Some(3)] {
+        for policy in ["default", "best-fixed", &table] {
+            let (drawn, own) = (of(draw, policy), of(None, policy));
+            for same in ["load", "seed", "requests", "offered_rps", "slo", "env", "engine", "host", "window"] {
+                assert_eq!(field(&drawn, same), field(&own, same), "{same}");
+            }
+            assert_ne!(field(&drawn, "hash"), field(&own, "hash"));
+            if *policy == *table {
+                assert!(drawn.iter().all(|row| row["guard"].is_object()), "a table is judged behind its guard");
+            }
+        }
+    }
+
+    // What is said of the draws, from the rows again.
+    let gains = lines(&output, "clock_gain");
+    assert_eq!(gains.len(), 4, "the default and hindsight are compared with each other, the table with both");
+    for said in &gains {
+        let gain = |draw: Option<u64>| {
+            let (mine, theirs) = (of(draw, said["policy"].as_str().unwrap()), of(draw, said["than"].as_str().unwrap()));
+            let attained = |row: &Value| number(&row["slo_attainment"]);
+            mine.iter().zip(&theirs).map(|(mine, theirs)| attained(mine) - attained(theirs)).sum::<f64>() / 4.0
+        };
+        assert!((number(&said["gain"]) - gain(None)).abs() < 1e-12, "{said}");
+        let mut drawn: Vec<f64> = (1..=3).map(|draw| gain(Some(draw))).collect();
+        for (by, gain) in said["draws"].as_array().unwrap().iter().zip(&drawn) {
+            assert!((number(&by["gain"]) - gain).abs() < 1e-12, "{said}");
+        }
+        assert_eq!(number(&said["gaining"]), drawn.iter().filter(|gain| **gain > 0.0).count() as f64 / 3.0);
+        drawn.sort_by(f64::total_cmp);
+        assert!((number(&said["median"]) - drawn[1]).abs() < 1e-12);
+        assert!((number(&said["worst"]["gain"]) - drawn[0]).abs() < 1e-12);
+        // A tenth of the way from the first to the second of three, and from the third back.
+        assert!((number(&said["low"]) - (0.9 * drawn[0] + 0.1 * drawn[1])).abs() < 1e-12);
+        assert!((number(&said["high"]) - (0.9 * drawn[2] + 0.1 * drawn[1])).abs() < 1e-12);
+    }
+    // Everybody's clocks are the same.
+    let factors = |said: &Value| said["draws"].as_array().unwrap().iter().map(|by| by["factors"].clone()).collect();
+    let all: Vec<Vec<Value>> = gains.iter().map(factors).collect();
+    assert!(all.iter().all(|factors| *factors == all[0]) && all[0][0] != all[0][1]);
+}
+
+#[test]
+fn the_draws_are_the_same_at_any_thread_count_and_the_first_of_more() {
+    let (folder, table) = (tempdir().unwrap(), table());
+    let arguments = evaluate(&table, &["--json", "--clock-spread", "2"]);
+    let run = |threads: &str| {
+        let mut run = Command::new(PROGRAM);
+        run.args(&arguments).env("RAYON_NUM_THREADS", threads).current_dir(folder.path());
+        String::from_utf8(run.output().unwrap().stdout).unwrap()
+    };
+    let one = run("1");
+    assert_eq!(one, run("3"));
+    let more = done(folder.path(), &evaluate(&table, &["--json", "--clock-spread", "4"])).stdout;
+    let runs = |text: &str| lines(text, "run");
+    assert_eq!(runs(&more)[..runs(&one).len()], runs(&one));
+}
+
+#[test]
+fn a_spread_of_nothing_is_the_profile_again_and_a_wide_one_is_not() {
+    let folder = tempdir().unwrap();
+    let profile = |spread: &str| {
+        let text = "[hardware]\nname = \"mine\"\npeak_flops = 1.652e14\npeak_bandwidth = 1.008e12\nmemory_bytes = 25769803776.0\n\
+                    pcie_bandwidth = 2.5e10\nlink_bandwidth = 1.2e10\ncompute_efficiency = 0.7\nbandwidth_efficiency = 0.8\n\
+                    step_overhead = 0.003\nsequence_overhead = 1.5e-5\nswap_overhead = 1e-4\n";
+        fs::write(folder.path().join("mine.toml"), format!("{text}[hardware.spread]\n{spread}")).unwrap();
+        let arguments = ["evaluate", "--workload", "chat:rate=3,duration=60", "--env", "llama-3-8b@mine.toml"];
+        let more = ["--policy", "default", "--policy", "fixed:0.05", "--clock-spread", "2", "--json"];
+        lines(&done(folder.path(), &[&arguments[..], &more].concat()).stdout, "run")
+    };
+    let hashes = |rows: Vec<Value>| rows.iter().map(|row| row["hash"].clone()).collect::<Vec<Value>>();
+    let none = hashes(profile(""));
+    assert_eq!((&none[2..4], &none[4..]), (&none[..2], &none[..2]));
+    // A group that nothing here depends on changes nothing either.
+    assert_eq!(hashes(profile("link = 1.0\ndecode = 1.0\nprefill = 1.0\n")), none);
+    let wide = hashes(profile("host = 0.5\n"));
+    assert!(wide[..2] == none[..2] && wide[2] != none[2] && wide[4] != wide[2], "{wide:?}");
+}
+
+#[test]
+fn draws_are_kept_and_gone_on_with() {
+    let (folder, table) = (tempdir().unwrap(), table());
+    let arguments = evaluate(&table, &["--clock-spread", "3", "--out", "runs.jsonl"]);
+    let expected = done(folder.path(), &arguments).stdout;
+    let file = folder.path().join("runs.jsonl");
+    let whole = fs::read_to_string(&file).unwrap();
+    let count = whole.lines().count();
+    let draws = whole.lines().position(|line| line.contains("\"clock_draw\":1")).unwrap();
+    // Before the draws, between two runs of one, after the last.
+    for kept in [draws, draws + 3, (draws + count) / 2, count - 2, count] {
+        let text: String = whole.split_inclusive('\n').take(kept).collect();
+        fs::write(&file, &text).unwrap();
+        let again = done(folder.path(), &[&arguments[..], &["--resume"]].concat());
+        assert_eq!(again.stdout, expected, "{kept} lines");
+        assert!(fs::read_to_string(&file).unwrap() == whole, "{kept} lines");
+    }
+    let other = |more: &[&str]| {
+        refused(folder.path(), &[&evaluate(&table, more)[..], &["--out", "runs.jsonl", "--resume"]].concat())
+    };
+    assert!(other(&["--clock-spread", "4"]).contains("clock draws 3, and asked for is 4"));
+    assert!(other(&[]).contains("clock draws 3, and asked for is none"));
+}
+
+#[test]
+fn how_many_draws_there_can_be() {
+    let folder = tempdir().unwrap();
+    let error = |number: &str| {
+        let arguments = ["evaluate", "--workload", "chat:rate=1,n=9", "--policy", "default", "--clock-spread", number];
+        refused(folder.path(), &arguments)
+    };
+    for wrong in ["0", "1001", "many"] {
+        let said = error(wrong);
+        assert!(said.contains("--clock-spread") && said.contains(wrong), "{said}");
+    }
+    assert!(error("0").contains("1..=1000"), "{}", error("0"));
+}
