@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Hardware, HardwareProfile, KernelTables, Model};
+use kvtide_envs::deploy::{Hardware, HardwareProfile, HostTimes, KernelTables, Model};
 use serde::Serialize;
 
 use super::built_in::built_in;
@@ -60,7 +60,10 @@ impl PerfDbAccount {
             None => (built_in(all), lacking_of_any(all)),
         };
         tables.round(DIGITS);
-        let source = database.source(command, modelled.clone());
+        let made = counts(&tables);
+        let taken: Vec<FamilyTaken> = database.taken().iter().filter(|taken| made[taken.place] > 0).cloned().collect();
+        let files = taken.iter().map(|taken| taken.file.clone()).collect();
+        let source = database.source(command, files, modelled.clone());
         let data = PerfDbData {
             system: source.system.clone(),
             device: source.device.clone(),
@@ -68,12 +71,14 @@ impl PerfDbAccount {
             framework: database.framework(),
             model: model.map(|model| model.name.clone()),
             devices: devices.to_vec(),
-            taken: database.taken().to_vec(),
-            made: counts(&tables),
+            taken,
+            made,
             modelled,
         };
         tables.source = Some(source);
-        let hardware = Hardware { tables: Some(Arc::new(tables)), kernels: None, ..hardware };
+        // The host's share is of an engine rather than of a card: built-in profiles have it from where it is known.
+        let host = model.map(|_| HostTimes::default());
+        let hardware = Hardware { tables: Some(Arc::new(tables)), kernels: None, host, ..hardware };
         PerfDbAccount { hardware, data }
     }
 }

@@ -28,6 +28,9 @@ pub struct PerfDb {
 pub struct FamilyTaken {
     /// What it is.
     pub family: &'static str,
+    /// Its place among products, prefill, decode, all-reduce, experts and latents.
+    #[serde(skip)]
+    pub(super) place: usize,
     /// The file, below the database's folder.
     pub file: String,
     /// Its rows.
@@ -76,9 +79,8 @@ impl PerfDb {
     }
 
     /// Where the tables come from, made by `command`.
-    pub fn source(&self, command: String, modelled: Vec<String>) -> TableSource {
+    pub fn source(&self, command: String, files: Vec<String>, modelled: Vec<String>) -> TableSource {
         let (database, licence) = self.database.published_as();
-        let files: Vec<String> = self.taken.iter().map(|taken| taken.file.clone()).collect();
         let date = self.database.newest_day(&files);
         let (system, device) = (self.system.clone(), self.device.clone());
         TableSource { database, licence, date, system, device, command, files, modelled }
@@ -144,7 +146,9 @@ impl Reading<'_> {
             return Err(columns.error("has nothing of what is read: another framework, or another way of measuring"));
         }
         let kernels = families::kernels(columns)?;
-        self.taken.push(FamilyTaken { family, file, rows: columns.rows, tables, kernels, which });
+        let families = ["products", "prefill", "decode", "all_reduce", "experts"];
+        let place = families.iter().position(|name| *name == family).unwrap_or(families.len());
+        self.taken.push(FamilyTaken { family, place, file, rows: columns.rows, tables, kernels, which });
         Ok(())
     }
 }
