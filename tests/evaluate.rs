@@ -297,6 +297,9 @@ fn mistakes_are_named_before_anything_is_run() {
         (["--loads", "auto,1"], "--load \"auto\""),
         (["--policy", "oracle:3"], "unknown policy \"oracle:3\""),
         (["--policy", "past-future:1.5"], "\"1.5\" is not a quantile"),
+        (["--policy", "ppas:0,2048"], "policy \"ppas:0,2048\": \"0\" is not a number of prompts from 1"),
+        (["--policy", "ppas:2"], "policy \"ppas:2\": \"2\" is not N,CAP"),
+        (["--policy", "ppas:2,junk"], "\"junk\" is not a number of tokens from 1"),
         (["--versus", "fixed:0.03"], "--versus fixed:0.03 is not one of the policies"),
     ] {
         let error = refused(folder.path(), &[&world[..], &more[..]].concat());

@@ -51,6 +51,18 @@ fn what_a_host_lacks_is_refused_by_name() {
         error(&["--host", "sglang-0.5", "--policy", "fixed:0,victim=most-blocks"]),
         "error: fixed:0,victim=most-blocks: sglang-0.5 lets no policy decide victim"
     );
+    assert_eq!(
+        error(&["--host", "sglang-0.5", "--policy", "ppas"]),
+        "error: ppas: sglang-0.5 lets nobody limit the prompt tokens of a step"
+    );
+    let v0 = error(&["--host", "kvtide", "--engine", "v0", "--policy", "ppas:2,512"]);
+    assert!(v0.starts_with("error: ppas:2,512: engine v0 computes prompts in steps of their own"), "{v0}");
+    let whole = ["--set", "enable_chunked_prefill=false", "--set", "max_num_batched_tokens=65536"];
+    let whole = error(&[&whole[..], &["--policy", "ppas"]].concat());
+    assert!(
+        whole.starts_with("error: ppas: it cuts prompts into chunks, and enable_chunked_prefill is off"),
+        "{whole}"
+    );
     assert!(error(&["--host", "vllm"]).contains("vllm-0.33, sglang-0.5 or kvtide"));
     assert!(error(&["--host", "vllm-0.33", "--engine", "v0"]).contains("kvtide with --engine v0"));
     assert!(error(&["--pool", "0"]).contains("a factor from 0.01 to 100"));

@@ -46,6 +46,30 @@ fn a_table_of_another_engine_is_refused_and_of_another_card_or_targets_told() {
 }
 
 #[test]
+fn a_limit_of_prompts_that_limits_nothing_is_told() {
+    let folder = tempdir().unwrap();
+    for command in ["simulate", "evaluate"] {
+        let run = |more: &str| {
+            let line = format!("{command} --workload chat:rate=6,n=400 --json --policy default --policy {more}");
+            done(folder.path(), &line.split_whitespace().collect::<Vec<_>>())
+        };
+        let idle = run("ppas");
+        assert_eq!(
+            idle.stderr,
+            "warning: ppas decides as default does where a step has 2048 tokens in all; it is made for more: --set \
+             max_num_batched_tokens=16384\n"
+        );
+        let rows = lines(&idle.stdout, "run");
+        assert_eq!((&rows[1]["policy"], &rows[1]["hash"]), (&"ppas".into(), &rows[0]["hash"]));
+        let limited = run("ppas:2,256 --set max_num_batched_tokens=16384");
+        assert_eq!(limited.stderr, "");
+        let rows = lines(&limited.stdout, "run");
+        assert_ne!(rows[1]["hash"], rows[0]["hash"]);
+        assert_eq!(rows[1]["completed"], rows[0]["completed"]);
+    }
+}
+
+#[test]
 fn to_serve_nobody_is_no_result() {
     let folder = tempdir().unwrap();
     let path = folder.path();

@@ -59,7 +59,7 @@ fn run(node: &mut Node, controls: &Controls) -> Summary {
 
 /// Every percentile of a list of one value.
 fn all(value: f64) -> Percentiles {
-    Percentiles { p50: value, p90: value, p95: value, p99: value }
+    Percentiles { mean: Some(value), p50: value, p90: value, p95: value, p99: value }
 }
 
 #[test]
@@ -82,7 +82,10 @@ fn two_requests_by_hand() {
     assert_eq!((summary.requests, summary.completed, summary.rejected), (2, 2, 0));
     assert_eq!((summary.slo_attainment, summary.goodput_rps), (0.5, 25.0));
     assert_eq!((summary.makespan_s, summary.output_tok_s, summary.on_time_tokens), (0.04, 125.0, 1.0));
-    assert_eq!(summary.ttft_ms, Some(Percentiles { p50: 12.5, p90: 14.5, p95: 14.75, p99: 14.95 }));
+    assert_eq!(summary.ttft_ms, Some(Percentiles { mean: Some(12.5), p50: 12.5, p90: 14.5, p95: 14.75, p99: 14.95 }));
+    // Gaps of 20 and 10, and of 10; 15 and 10 a token; 40 and 25 from arrival on.
+    let means = [summary.itl_ms, summary.tpot_ms, summary.e2e_ms].map(|times| times.unwrap().mean.unwrap());
+    assert_eq!(means, [40.0 / 3.0, 12.5, 32.5]);
     assert_eq!((summary.longest_wait_ms, summary.longest_stall_ms), (Some(15.0), Some(20.0)));
     assert_eq!(summary.e2e_ms.unwrap().p50, 32.5);
     // Blocks in use: 1, 2, 4, 2 of 10.
@@ -500,6 +503,13 @@ fn recounted(engine: &EngineConfig) {
         let stalls = times(&|_, times| Recount::gaps(times).into_iter().max().map(Micros::as_millis_f64));
         assert_eq!(summary.longest_wait_ms, ttft.iter().copied().max_by(f64::total_cmp));
         assert_eq!(summary.longest_stall_ms, stalls.into_iter().max_by(f64::total_cmp));
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        for (values, said) in
+            [(&ttft, summary.ttft_ms), (&e2e, summary.e2e_ms), (&tpot, summary.tpot_ms), (&gaps, summary.itl_ms)]
+        {
+            let (expected, said) = (mean(values), said.unwrap().mean.unwrap());
+            assert!((said - expected).abs() <= 1e-9 * expected, "mean: {said}, expected {expected}");
+        }
         for (values, said) in [(ttft, summary.ttft_ms), (e2e, summary.e2e_ms), (tpot, summary.tpot_ms)] {
             for (p, said) in each(said.unwrap()) {
                 let expected = Recount::percentile(values.clone(), p);
@@ -545,6 +555,9 @@ fn percentiles_of_a_known_list() {
     for index in 0..values.len() {
         values.swap(index, stream.random_range(0..=index));
     }
-    assert_eq!(Percentiles::of(values), Some(Percentiles { p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0 }));
+    assert_eq!(
+        Percentiles::of(values),
+        Some(Percentiles { mean: Some(50.0), p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0 })
+    );
     assert_eq!(Percentiles::of(Vec::new()), None);
 }

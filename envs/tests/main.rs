@@ -22,6 +22,7 @@ mod memory;
 mod models;
 mod off_road;
 mod prefix_pool;
+mod prompt_pressure;
 mod rates;
 mod recorded_traces;
 mod reference_model;

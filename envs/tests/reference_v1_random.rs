@@ -4,12 +4,13 @@
 //! `KVTIDE_SIM_SEEDS=a..b` runs other seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use crate::common::record_v1::Record;
 use crate::common::reference_v1::Reference;
 use crate::common::story::{IDLE_LIMIT, STEP};
 use crate::common::world_v1::{self, World};
-use kvtide_envs::sched::{Outcome, RequestId, Slo, StepPlan, V1};
+use kvtide_envs::sched::{Outcome, PromptLimit, PromptPressure, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_runtime::{Action, Controls};
 use rand::RngExt;
@@ -42,6 +43,8 @@ struct Seen {
     refusals: [u64; 3],
     /// Requests that finished while waiting, which only an asynchronous engine has.
     finished_waiting: u64,
+    /// Steps in which prompts were limited.
+    pressed: u64,
 }
 
 /// Both schedulers, step by step.
@@ -77,6 +80,13 @@ impl<'a> Pair<'a> {
             cohort: BTreeSet::new(),
             seen: Seen::default(),
         })
+    }
+
+    /// Both limit prompts from now on.
+    fn limit_prompts(mut self, pressure: PromptPressure) -> Result<Pair<'a>, String> {
+        self.ours.limit_prompts(PromptLimit::Pressure(pressure)).map_err(|error| error.to_string())?;
+        self.theirs.limit_prompts(pressure.prompts.get(), pressure.tokens.get());
+        Ok(self)
     }
 
     fn run(&mut self) -> Result<End, String> {
@@ -185,6 +195,7 @@ impl<'a> Pair<'a> {
 
     fn count(&mut self, record: &Record) {
         let seen = &mut self.seen;
+        seen.pressed = self.theirs.pressed();
         seen.preemptions += record.preempted.len() as u64;
         seen.hits += record.hits();
         seen.resumed_hits += record.resumed.iter().map(|admitted| u64::from(admitted.2)).sum::<u64>();
@@ -195,27 +206,89 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Runs every seed in its world, both schedulers made ready by `prepare`.
+fn run_all(
+    range: std::ops::Range<u64>,
+    world: impl Fn(u64) -> World + Sync,
+    prepare: impl for<'a> Fn(Pair<'a>, u64) -> Result<Pair<'a>, String> + Sync,
+) -> Vec<(End, Seen)> {
+    let one = |seed| {
+        let world = world(seed);
+        let run = Pair::new(&world, seed)
+            .and_then(|pair| prepare(pair, seed))
+            .and_then(|mut pair| Ok((pair.run()?, pair.seen)));
+        run.unwrap_or_else(|wrong| {
+            panic!(
+                "seed {seed}: {wrong}\n{world:#?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p \
+                 kvtide-envs --test all reference_v1_random::",
+                seed + 1
+            )
+        })
+    };
+    range.into_par_iter().map(one).collect()
+}
+
 #[test]
 fn the_faithful_scheduler_agrees_with_the_rules() {
     let range = seeds(0..2000);
     let usual = range == (0..2000);
-    let runs: Vec<(End, Seen)> = range
-        .into_par_iter()
-        .map(|seed| {
-            let world = World::draw(seed);
-            let run = Pair::new(&world, seed).and_then(|mut pair| Ok((pair.run()?, pair.seen)));
-            run.unwrap_or_else(|wrong| {
-                panic!(
-                    "seed {seed}: {wrong}\n{world:#?}\nreplay with: KVTIDE_SIM_SEEDS={seed}..{} cargo test -p \
-                     kvtide-envs --test all reference_v1_random::",
-                    seed + 1
-                )
-            })
-        })
-        .collect();
+    let runs = run_all(range, World::draw, |pair, _| Ok(pair));
     if usual {
         check_variety(&runs);
     }
+}
+
+/// A world whose prompts can be limited.
+fn chunking(seed: u64) -> World {
+    let mut world = World::draw(seed);
+    world.engine.enable_chunked_prefill = true;
+    world
+}
+
+fn at_least(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("a limit is 1 at least")
+}
+
+#[test]
+fn prompts_are_limited_as_the_rule_says() {
+    let range = seeds(0..2000);
+    let usual = range == (0..2000);
+    let runs = run_all(range, chunking, |pair, seed| {
+        let mut stream = seed::stream(seed, "reference_v1.pressure", 0);
+        let budget = pair.world.engine.max_num_batched_tokens;
+        // A token at a time as well, and fewer than a block has.
+        let tokens = match stream.random_range(0..4) {
+            0 => 1,
+            1 => stream.random_range(1..=pair.world.engine.block_size),
+            _ => stream.random_range(1..=budget.div_ceil(2)),
+        };
+        let prompts = stream.random_range(1..=4);
+        pair.limit_prompts(PromptPressure { prompts: at_least(prompts), tokens: at_least(tokens) })
+    });
+    if usual {
+        let pressed = |runs: &[(End, Seen)]| runs.iter().filter(|(_, seen)| seen.pressed >= 5).count();
+        let preempting: Vec<_> = runs.iter().copied().filter(|(_, seen)| seen.preemptions > 0).collect();
+        let hitting: Vec<_> = runs.iter().copied().filter(|(_, seen)| seen.hits > 0).collect();
+        let counts = [&runs, &preempting, &hitting].map(|runs| pressed(runs));
+        assert!(counts[0] >= 500 && counts[1] >= 100 && counts[2] >= 100, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_never_reached_changes_nothing() {
+    let range = seeds(0..1000);
+    // The reference is told of no limit.
+    run_all(range, chunking, |mut pair, seed| {
+        let budget = pair.world.engine.max_num_batched_tokens;
+        let everybody = pair.world.requests.len() as u32;
+        let pressure = if seed % 2 == 0 {
+            PromptPressure { prompts: at_least(1), tokens: at_least(budget) }
+        } else {
+            PromptPressure { prompts: at_least(everybody + 1), tokens: at_least(1) }
+        };
+        pair.ours.limit_prompts(PromptLimit::Pressure(pressure)).map_err(|error| error.to_string())?;
+        Ok(pair)
+    });
 }
 
 /// Everything that can happen did happen, often enough.

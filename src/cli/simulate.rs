@@ -9,7 +9,7 @@ use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, fo
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, judged, stop};
-use crate::evaluate::{Matrix, RunRow, doubts, rps, run_matrix};
+use crate::evaluate::{Matrix, RunRow, dash, doubts, rps, run_matrix};
 use crate::policy::PolicySpec;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{World, WorldSpec};
@@ -148,7 +148,7 @@ fn render(row: &RunRow, width: usize) -> String {
     wrapped(&lines.join("\n"), width, 2) + &times_text(summary, width) + &hash
 }
 
-/// Percentiles of times, each in the unit that its targets are thought of in.
+/// Mean and percentiles of times, each in the unit that its targets are thought of in.
 fn times_text(summary: &Summary, width: usize) -> String {
     let times = [
         ("TTFT s", 1e-3, summary.ttft_ms),
@@ -157,14 +157,15 @@ fn times_text(summary: &Summary, width: usize) -> String {
         ("E2E s", 1e-3, summary.e2e_ms),
     ];
     let mut columns = vec![Column::new("", "")];
-    let mut rows: [Vec<String>; 4] = ["p50", "p90", "p95", "p99"].map(|name| vec![format!("  {name}")]);
-    for (name, unit, Percentiles { p50, p90, p95, p99 }) in
+    let mut rows: [Vec<String>; 5] = ["mean", "p50", "p90", "p95", "p99"].map(|name| vec![format!("  {name}")]);
+    for (name, unit, Percentiles { mean, p50, p90, p95, p99 }) in
         times.into_iter().filter_map(|(name, unit, time)| Some((name, unit, time?)))
     {
         columns.push(Column::new("", name));
         let decimals = if unit < 1.0 { 2 } else { 1 };
-        for (row, value) in rows.iter_mut().zip([p50, p90, p95, p99]) {
-            row.push(format!("{:>8.decimals$}", value * unit));
+        for (row, value) in rows.iter_mut().zip([mean, Some(p50), Some(p90), Some(p95), Some(p99)]) {
+            // A row of before means were counted has none.
+            row.push(value.map_or_else(dash, |value| format!("{:>8.decimals$}", value * unit)));
         }
     }
     if columns.len() == 1 {

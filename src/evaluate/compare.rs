@@ -1,6 +1,6 @@
 //! Every policy against the first one.
 
-use kvtide_envs::metrics::GuardReport;
+use kvtide_envs::metrics::{GuardReport, Percentiles};
 use serde::Serialize;
 
 use super::against::{Against, gain, pairs};
@@ -48,10 +48,18 @@ pub struct Comparison {
     pub goodput_rps: f64,
     /// Mean output tokens per second.
     pub output_tok_s: f64,
+    /// Mean over draws of the mean time to first token; `None` where a draw has none, as in results from before it was counted.
+    pub ttft_mean_ms: Option<f64>,
     /// Mean over draws of the 99th percentile of time to first token.
     pub ttft_p99_ms: Option<f64>,
+    /// Mean over draws of the mean time per output token after the first, by request; `None` as above.
+    pub tpot_mean_ms: Option<f64>,
+    /// Mean over draws of the mean gap between tokens; `None` as above.
+    pub itl_mean_ms: Option<f64>,
     /// Mean over draws of the 99th percentile of gaps between tokens.
     pub itl_p99_ms: Option<f64>,
+    /// Mean over draws of the mean time from arrival to last token; `None` as above.
+    pub e2e_mean_ms: Option<f64>,
     /// Mean over draws of the longest time to a first token.
     pub longest_wait_ms: Option<f64>,
     /// Mean preemptions.
@@ -77,8 +85,12 @@ pub struct AtLoad {
     pub runs: usize,
     /// Mean share of requests that met every target.
     pub slo_attainment: Option<Interval>,
+    /// Mean over draws of the mean time to first token; `None` where a draw has none, as in results from before it was counted.
+    pub ttft_mean_ms: Option<f64>,
     /// Mean over draws of the 99th percentile of time to first token.
     pub ttft_p99_ms: Option<f64>,
+    /// Mean over draws of the mean time from arrival to last token; `None` as above.
+    pub e2e_mean_ms: Option<f64>,
     /// Mean over draws of the longest time to a first token.
     pub longest_wait_ms: Option<f64>,
     /// The same as a multiple of the reference's.
@@ -165,8 +177,12 @@ fn one(
         loads: Vec::new(),
         goodput_rps: mean(&|row| row.summary.goodput_rps),
         output_tok_s: mean(&|row| row.summary.output_tok_s),
+        ttft_mean_ms: mean_of_means(&rows, |row| row.summary.ttft_ms),
         ttft_p99_ms: ttft_p99_ms(&rows),
+        tpot_mean_ms: mean_of_means(&rows, |row| row.summary.tpot_ms),
+        itl_mean_ms: mean_of_means(&rows, |row| row.summary.itl_ms),
         itl_p99_ms: mean_of(&rows, |row| Some(row.summary.itl_ms?.p99)),
+        e2e_mean_ms: mean_of_means(&rows, |row| row.summary.e2e_ms),
         longest_wait_ms: longest_wait_ms(&rows),
         preemptions: mean(&|row| row.summary.preemptions as f64),
         swapped_blocks: mean(&|row| (row.summary.swap_in_blocks + row.summary.swap_out_blocks) as f64),
@@ -198,7 +214,9 @@ impl<'a> Loaded<'a> {
             offered_rps: mean_of(&rows, |row| row.offered_rps),
             runs: rows.len(),
             slo_attainment: self.resampling.interval(&pairs(&served, &served), attainment),
+            ttft_mean_ms: mean_of_means(&rows, |row| row.summary.ttft_ms),
             ttft_p99_ms: ttft_p99_ms(&rows),
+            e2e_mean_ms: mean_of_means(&rows, |row| row.summary.e2e_ms),
             longest_wait_ms: wait,
             longest_wait_times: times.map(|(mine, theirs)| mine / theirs),
         }
@@ -261,6 +279,15 @@ fn share_better(pairs: &[PairedDraw]) -> Option<f64> {
         if pair.mine > pair.theirs { 1.0 } else { 0.5 * f64::from(u8::from(pair.mine == pair.theirs)) }
     };
     (!pairs.is_empty()).then(|| pairs.iter().map(better).sum::<f64>() / pairs.len() as f64)
+}
+
+/// The mean over rows whose requests have such times; `None` if none has, or one that was written before there were means.
+fn mean_of_means(rows: &[&RunRow], times: impl Fn(&RunRow) -> Option<Percentiles>) -> Option<f64> {
+    let is_old = |row: &&RunRow| times(row).is_some_and(|times| times.mean.is_none());
+    if rows.iter().any(is_old) {
+        return None;
+    }
+    mean_of(rows, |row| times(row)?.mean)
 }
 
 fn ttft_p99_ms(rows: &[&RunRow]) -> Option<f64> {
@@ -414,6 +441,24 @@ mod tests {
     }
 
     #[test]
+    fn a_mean_is_of_all_draws_or_none() {
+        let mut rows = runs("a", 1.0, &[0.5, 0.6, 0.7]);
+        assert_eq!(compare(&rows, "a", &[])[0].ttft_mean_ms, None, "written before there were means");
+        for (row, mean) in rows.iter_mut().zip([10.0, 20.0, 60.0]) {
+            let times = row.summary.ttft_ms.unwrap();
+            row.summary.ttft_ms = Some(Percentiles { mean: Some(mean), ..times });
+        }
+        let line = &compare(&rows, "a", &[])[0];
+        assert_eq!((line.ttft_mean_ms, line.loads[0].ttft_mean_ms), (Some(30.0), Some(30.0)));
+        assert_eq!((line.ttft_p99_ms, line.e2e_mean_ms), (Some(1.0), None));
+        // A draw nobody finished in has no time, one that was written before has none that is known.
+        rows[2].summary.ttft_ms = None;
+        assert_eq!(compare(&rows, "a", &[])[0].ttft_mean_ms, Some(15.0));
+        rows[2].summary.ttft_ms = rows[0].summary.ttft_ms.map(|times| Percentiles { mean: None, ..times });
+        assert_eq!(compare(&rows, "a", &[])[0].ttft_mean_ms, None);
+    }
+
+    #[test]
     fn where_nobody_finished_there_is_no_time() {
         let mut rows = [runs("a", 1.0, &[0.0, 0.5]), runs("b", 1.0, &[0.0, 0.0])].concat();
         for row in rows.iter_mut().filter(|row| row.summary.slo_attainment == 0.0) {
@@ -425,9 +470,11 @@ mod tests {
         assert_eq!((lines[1].itl_p99_ms, lines[1].longest_wait_ms), (None, None));
         assert_eq!((lines[1].loads[0].ttft_p99_ms, lines[1].loads[0].longest_wait_times), (None, None));
         let json = serde_json::to_value(&lines[1]).unwrap();
-        assert!(json["ttft_p99_ms"].is_null() && json["longest_wait_ms"].is_null());
+        for time in ["ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms", "e2e_mean_ms", "longest_wait_ms"] {
+            assert!(json.get(time).is_some_and(serde_json::Value::is_null), "{time}: {json}");
+        }
         let text = super::super::table::render(&lines, &[], 100);
         let line = text.lines().find(|line| line.starts_with("b ")).unwrap();
-        assert_eq!(line.matches('–').count(), 3, "{line}");
+        assert_eq!(line.matches('–').count(), 6, "{line}");
     }
 }

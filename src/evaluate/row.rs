@@ -146,6 +146,8 @@ mod tests {
         let row = RunRow::sample("default", 0.5, 1, 0.9);
         let bare = serde_json::to_string(&row).unwrap();
         let line = serde_json::to_string(&Envelope { r#type: "run", data: &row }).unwrap();
+        // Before there were means it was written without.
+        assert!(row.summary.ttft_ms.is_some_and(|times| times.mean.is_none()) && !bare.contains("\"mean\""), "{bare}");
         assert_eq!(RunRow::of_line(&bare).unwrap().as_ref(), Some(&row));
         assert_eq!(RunRow::of_line(&line).unwrap(), Some(row));
         assert_eq!(RunRow::of_line("{\"type\":\"load\",\"data\":{\"load\":1}}").unwrap(), None);

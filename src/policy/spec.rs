@@ -344,12 +344,23 @@ mod tests {
         assert!(error("past-future,mode=swap,mode=swap").contains("names mode twice"));
         assert_eq!(error("ppas:0,2048"), "policy \"ppas:0,2048\": \"0\" is not a number of prompts from 1");
         assert_eq!(error("ppas:2,0"), "policy \"ppas:2,0\": \"0\" is not a number of tokens from 1");
-        assert!(error("ppas:2").contains("\"2\" is not N,CAP, a number of prompts and one of tokens, as in ppas:2,2048"));
+        assert!(
+            error("ppas:2").contains("\"2\" is not N,CAP, a number of prompts and one of tokens, as in ppas:2,2048")
+        );
         assert!(error("ppas:").contains("\"\" is not N,CAP") && error("ppas:2,2048,1").contains("\"2048,1\" is not"));
         assert!(error("ppas:two,1").contains("\"two\"") && error("ppas:2,4294967296").contains("\"4294967296\""));
         assert!(error("ppas:2,-1").contains("\"-1\"") && error("ppas:2,1.5").contains("\"1.5\""));
-        for unknown in ["ppas,2", "ppas2", "oracle:1", "default,mode=swap", "fixed,0.1", "past-future2", ",", ":", "best-fixed,mode=swap"]
-        {
+        for unknown in [
+            "ppas,2",
+            "ppas2",
+            "oracle:1",
+            "default,mode=swap",
+            "fixed,0.1",
+            "past-future2",
+            ",",
+            ":",
+            "best-fixed,mode=swap",
+        ] {
             assert!(error(unknown).starts_with("unknown policy"), "{unknown}");
         }
         assert!(error("past-future,").contains("KEY=VALUE") && error("oracle,").contains("KEY=VALUE"));

@@ -106,9 +106,7 @@ impl Subject {
         }
         if let Subject::PromptPressure(rule) = self {
             let limit = PromptLimit::Pressure(*rule);
-            limit
-                .check(&node.engine)
-                .map_err(|source| SpecError::PromptLimit { policy: name.clone(), source })?;
+            limit.check(&node.engine).map_err(|source| SpecError::PromptLimit { policy: name.clone(), source })?;
             if !node.host.limits_prompts {
                 return Err(unfit(HostMismatch::PromptLimit { host: node.host.name }));
             }

@@ -10,7 +10,9 @@ use super::ReportInput;
 use super::cells::{Cell, table};
 use super::insight::Insight;
 use super::names::{ShortNames, breakable};
-use super::wording::{fewer_or_more, gain, milliseconds, minus, percent, seconds, spread};
+use super::wording::{
+    fewer_or_more, gain, milliseconds, milliseconds_of_mean, minus, percent, seconds, seconds_of_mean, spread,
+};
 use crate::evaluate::{
     Against, Comparison, Interval, RunRow, capacity_text, dash, distinct, evidence, signed, times, yardsticks,
 };
@@ -53,7 +55,23 @@ pub(super) fn results(comparisons: &[Comparison], names: &ShortNames) -> Markup 
     html! {
         (table("What was attained", &head, comparisons.iter().map(row)))
         (shared_note(shared.as_ref()))
+        @if let Some(means) = mean_times(comparisons, names) { (means) }
     }
+}
+
+/// Mean times of each policy; `None` where nobody has one, as in results from before they were counted.
+fn mean_times(comparisons: &[Comparison], names: &ShortNames) -> Option<Markup> {
+    let means = |line: &Comparison| [line.ttft_mean_ms, line.tpot_mean_ms, line.itl_mean_ms, line.e2e_mean_ms];
+    comparisons.iter().flat_map(means).flatten().next()?;
+    let row = |line: &Comparison| {
+        let [ttft, tpot, itl, e2e] = means(line);
+        let cells =
+            [seconds_of_mean(ttft), milliseconds_of_mean(tpot), milliseconds_of_mean(itl), seconds_of_mean(e2e)];
+        let times = cells.into_iter().zip(means(line)).map(|(text, time)| Cell::number(text, time));
+        std::iter::once(Cell::text(names.bold(&line.policy))).chain(times).collect()
+    };
+    let head = ["policy", "mean TTFT", "mean TPOT", "mean ITL", "mean E2E"];
+    Some(table("Mean times", &head, comparisons.iter().map(row)))
 }
 
 /// Heads the column that says what intervals rest on.
@@ -160,7 +178,7 @@ pub(super) fn gains(comparisons: &[Comparison], than: &PolicyName, names: &Short
     html! { (table(&format!("Gains over {}", names.short(than)), &head, rows)) (shared_note(shared.as_ref())) }
 }
 
-/// Attainment, TTFT p99 and longest wait of each policy at each load.
+/// Attainment, TTFT, mean E2E and longest wait of each policy at each load.
 pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup {
     let titles: Vec<String> = comparisons[0].loads.iter().map(|at| format!("load {}", at.load)).collect();
     let mut head = vec!["policy"];
@@ -173,7 +191,9 @@ pub(super) fn by_load(comparisons: &[Comparison], names: &ShortNames) -> Markup 
                     None => (dash()),
                 }
                 br;
-                small { "TTFT p99 " (seconds(at.ttft_p99_ms)) }
+                small { "TTFT mean " (seconds_of_mean(at.ttft_mean_ms)) ", p99 " (seconds(at.ttft_p99_ms)) }
+                br;
+                small { "E2E mean " (seconds_of_mean(at.e2e_mean_ms)) }
                 br;
                 small { "longest wait " (seconds(at.longest_wait_ms)) ", " (times(at.longest_wait_times)) }
             };

@@ -63,6 +63,16 @@ pub(super) fn seconds(ms: Option<f64>) -> String {
     time(ms, |ms| format!("{:.1}{TIGHT}s", ms / 1e3))
 }
 
+/// `0.62 s`: a mean is a small number of them.
+pub(super) fn seconds_of_mean(ms: Option<f64>) -> String {
+    time(ms, |ms| format!("{:.2}{TIGHT}s", ms / 1e3))
+}
+
+/// `28.4 ms`.
+pub(super) fn milliseconds_of_mean(ms: Option<f64>) -> String {
+    time(ms, |ms| format!("{ms:.1}{TIGHT}ms"))
+}
+
 /// `230 ms`.
 pub(super) fn milliseconds(ms: Option<f64>) -> String {
     time(ms, |ms| format!("{ms:.0}{TIGHT}ms"))

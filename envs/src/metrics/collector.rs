@@ -30,6 +30,8 @@ pub struct Collector {
     expiring: BinaryHeap<Reverse<(Micros, RequestId)>>,
     /// Gaps between tokens, microseconds, to three digits; `None` where nobody will ask.
     gaps: Option<Histogram<u64>>,
+    /// Their sum, microseconds.
+    gaps_us: u128,
     /// Scheduler steps.
     pub steps: u64,
     /// Steps in which an admission was refused.
@@ -162,6 +164,7 @@ impl Collector {
         self.on_time_tokens += on_time;
         if let Some(gaps) = &mut self.gaps {
             gaps.saturating_record_n(gap.0, members);
+            self.gaps_us += u128::from(gap.0) * u128::from(members);
         }
         self.look_for_stalls(gap);
     }
@@ -198,6 +201,7 @@ impl Collector {
             record.longest_stall = record.longest_stall.max(gap);
             if let Some(gaps) = &mut self.gaps {
                 gaps.saturating_record(gap.0);
+                self.gaps_us += u128::from(gap.0);
             }
             gap > record.slo.stall
         };
@@ -314,6 +318,11 @@ impl Collector {
     /// Gaps between tokens, microseconds; `None` if there are none or they were not kept.
     pub fn gaps(&self) -> Option<&Histogram<u64>> {
         self.gaps.as_ref().filter(|gaps| !gaps.is_empty())
+    }
+
+    /// All gaps between tokens together, microseconds; 0 if they were not kept.
+    pub fn sum_of_gaps_us(&self) -> u128 {
+        self.gaps_us
     }
 
     /// Blocks in use, averaged over the time until `now`.

@@ -126,8 +126,9 @@ impl GroupSummary {
     pub(super) fn of(records: &[&Record], seconds: f64) -> GroupSummary {
         let count = |phase| records.iter().filter(|record| record.phase == phase).count() as u64;
         let finished = || records.iter().filter(|record| record.phase == Phase::Finished);
-        let times = |time: &dyn Fn(&Record) -> Option<f64>| finished().filter_map(|record| time(record)).collect();
-        let ttft: Vec<f64> = times(&|record| Some(record.ttft()?.as_millis_f64()));
+        let times = |time: &dyn Fn(&Record) -> Option<Micros>| finished().filter_map(|record| time(record)).collect();
+        let ttft: Vec<Micros> = times(&|record| record.ttft());
+        let e2e: Vec<Micros> = times(&|record| Some(record.e2e()));
         let attained = records.iter().filter(|record| record.attained()).count() as f64;
         let tokens = records.iter().map(|record| u64::from(record.tokens)).sum::<u64>();
         let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
@@ -138,10 +139,10 @@ impl GroupSummary {
             slo_attainment: if records.is_empty() { 0.0 } else { attained / records.len() as f64 },
             goodput_rps: per_second(attained),
             output_tok_s: per_second(tokens as f64),
-            longest_wait_ms: ttft.iter().copied().max_by(f64::total_cmp),
-            ttft_ms: Percentiles::of(ttft),
-            tpot_ms: Percentiles::of(times(&|record| Some(record.tpot()? * 1e3))),
-            e2e_ms: Percentiles::of(times(&|record| Some(record.e2e().as_millis_f64()))),
+            longest_wait_ms: ttft.iter().max().copied().map(Micros::as_millis_f64),
+            ttft_ms: Percentiles::of_times(&ttft),
+            tpot_ms: Percentiles::of(finished().filter_map(|record| Some(record.tpot()? * 1e3)).collect()),
+            e2e_ms: Percentiles::of_times(&e2e),
             longest_stall_ms: finished().map(|record| record.longest_stall).max().map(Micros::as_millis_f64),
         }
     }

@@ -10,9 +10,12 @@ use crate::percentile::percentile;
 use crate::tier::Route;
 use crate::time::Micros;
 
-/// Percentiles of a time, milliseconds.
+/// Mean and percentiles of a time, milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
+    /// Mean; absent in results from before it was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
     /// Median.
     pub p50: f64,
     /// 90th.
@@ -24,15 +27,33 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of any values; `None` of none.
+    /// Of any values; `None` of none. The same for the same values in whatever order.
     pub fn of(mut values: Vec<f64>) -> Option<Percentiles> {
-        if values.is_empty() {
-            return None;
-        }
         values.sort_by(f64::total_cmp);
+        let least = values.first()?;
+        // From the least on, so that the mean of equal values is that value.
+        let above: f64 = values.iter().map(|value| value - least).sum();
         let at = |p| percentile(&values, p);
-        Some(Percentiles { p50: at(50.0), p90: at(90.0), p95: at(95.0), p99: at(99.0) })
+        Some(Percentiles {
+            mean: Some(least + above / values.len() as f64),
+            p50: at(50.0),
+            p90: at(90.0),
+            p95: at(95.0),
+            p99: at(99.0),
+        })
     }
+
+    /// Of times, whose mean is exact to the last bit of its one division; `None` of none.
+    pub fn of_times(times: &[Micros]) -> Option<Percentiles> {
+        let sum = times.iter().map(|time| u128::from(time.0)).sum();
+        let all = Percentiles::of(times.iter().copied().map(Micros::as_millis_f64).collect())?;
+        Some(Percentiles { mean: mean_millis(sum, times.len() as u64), ..all })
+    }
+}
+
+/// The mean of so many times that come to `sum` microseconds, in milliseconds; `None` of none.
+fn mean_millis(sum: u128, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum as f64 / count as f64 / 1e3)
 }
 
 /// The numbers of a run, under the field's names, unit last.
@@ -59,7 +80,7 @@ pub struct Summary {
     pub ttft_ms: Option<Percentiles>,
     /// Mean time per output token after the first, by request.
     pub tpot_ms: Option<Percentiles>,
-    /// Gaps between tokens, over all of them: nearest rank, to three digits, from a histogram.
+    /// Gaps between tokens, over all of them: percentiles are nearest rank, to three digits, from a histogram.
     pub itl_ms: Option<Percentiles>,
     /// Arrival to last token.
     pub e2e_ms: Option<Percentiles>,
@@ -128,7 +149,8 @@ impl Summary {
             tpot_ms: all.tpot_ms,
             itl_ms: collector.gaps().map(|gaps| {
                 let gap = |p| gaps.value_at_percentile(p) as f64 * 1e-3;
-                Percentiles { p50: gap(50.0), p90: gap(90.0), p95: gap(95.0), p99: gap(99.0) }
+                let mean = mean_millis(collector.sum_of_gaps_us(), gaps.len());
+                Percentiles { mean, p50: gap(50.0), p90: gap(90.0), p95: gap(95.0), p99: gap(99.0) }
             }),
             e2e_ms: all.e2e_ms,
             longest_wait_ms: all.longest_wait_ms,

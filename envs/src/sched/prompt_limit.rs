@@ -24,6 +24,9 @@ pub enum PromptLimit {
 ///
 /// Who decodes is a running request whose prompt was computed or is being, its last token's step included; who has prompt
 /// left is any other that runs, and whoever waits. What the prefix cache holds of a waiting prompt is not asked.
+///
+/// This is the paper's, on vLLM 0.22.1. Its author's later versions limit the whole step instead, decodes included, and look at how long
+/// a prompt is as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptPressure {
     /// Requests, running or waiting, with prompt left to compute, from which on it applies.

@@ -90,6 +90,10 @@ pub struct Reference {
     /// The batch not yet processed, if asynchronous.
     batch: Vec<Scheduled>,
     preemptions: u64,
+    /// Prompts from which on they are limited, and to how many tokens.
+    pressure: Option<(usize, i64)>,
+    /// Steps in which they were.
+    pressed: u64,
 }
 
 /// The step being scheduled.
@@ -98,6 +102,8 @@ struct Draft {
     batch: Vec<Scheduled>,
     /// Tokens left to schedule.
     budget: i64,
+    /// Tokens left to schedule of prompts.
+    prompts: i64,
     /// `long_prefill_token_threshold` as it applies; 0 is off.
     threshold: i64,
     watermark_blocks: i64,
@@ -118,6 +124,8 @@ impl Reference {
             contents: Contents::default(),
             batch: Vec::new(),
             preemptions: 0,
+            pressure: None,
+            pressed: 0,
         }
     }
 
@@ -158,6 +166,7 @@ impl Reference {
             record: Record::default(),
             batch: Vec::new(),
             budget: self.params.max_num_batched_tokens.into(),
+            prompts: self.prompt_budget(),
             threshold: if alone { 0 } else { self.params.long_prefill_token_threshold.into() },
             watermark_blocks: (watermark * f64::from(self.params.num_blocks)).trunc() as i64,
         };
@@ -178,6 +187,35 @@ impl Reference {
         record
     }
 
+    /// From now on prompts are limited to `tokens` in a step before which somebody decodes and `prompts` have prompt left.
+    pub fn limit_prompts(&mut self, prompts: u32, tokens: u32) {
+        self.pressure = Some((prompts as usize, tokens.into()));
+    }
+
+    /// Steps in which prompts were limited.
+    pub fn pressed(&self) -> u64 {
+        self.pressed
+    }
+
+    /// Rule 0: before anybody is looked at.
+    fn prompt_budget(&mut self) -> i64 {
+        let has_prompt_left = |id: &&u32| self.is_prompt(**id);
+        let prompts = self.running.iter().chain(&self.waiting).filter(has_prompt_left).count();
+        let decodes = self.running.iter().filter(|id| !self.is_prompt(**id)).count();
+        match self.pressure {
+            Some((from, tokens)) if prompts >= from && decodes > 0 => {
+                self.pressed += 1;
+                tokens
+            }
+            _ => i64::MAX,
+        }
+    }
+
+    fn is_prompt(&self, id: u32) -> bool {
+        let request = &self.requests[&id];
+        request.computed < i64::from(request.ask.prompt)
+    }
+
     /// Rule 1: the running loop.
     fn run(&mut self, draft: &mut Draft) {
         let mut index = 0;
@@ -190,6 +228,7 @@ impl Reference {
                     break;
                 }
                 self.take(id, need);
+                draft.prompts -= if self.is_prompt(id) { tokens } else { 0 };
                 self.schedule(id, tokens, draft);
                 draft.record.running.push((id, tokens as u32));
             }
@@ -209,7 +248,8 @@ impl Reference {
         if 0 < draft.threshold && draft.threshold < tokens {
             tokens = draft.threshold;
         }
-        tokens.min(draft.budget).min(i64::from(self.params.max_model_len) - request.computed - 1)
+        let prompts = if self.is_prompt(id) { draft.prompts } else { i64::MAX };
+        tokens.min(draft.budget).min(i64::from(self.params.max_model_len) - request.computed - 1).min(prompts)
     }
 
     /// Blocks missing for the first `tokens` tokens.
@@ -271,7 +311,10 @@ impl Reference {
         if !chunked_prefill && tokens > draft.budget {
             return false;
         }
-        tokens = tokens.min(draft.budget);
+        if draft.prompts == 0 {
+            return false;
+        }
+        tokens = tokens.min(draft.budget).min(draft.prompts);
         let idle = hits.iter().filter(|&&block| self.pool.is_idle(block)).count() as i64;
         let reserve = if self.running.is_empty() { 0 } else { draft.watermark_blocks };
         let need = |tokens: i64| ceil(tokens.min(max_model_len.into()), block_size) - hits.len() as i64 + idle;
@@ -294,6 +337,7 @@ impl Reference {
         self.waiting.pop_front();
         self.running.push(id);
         self.take(id, self.need(id, hit + tokens));
+        draft.prompts -= tokens;
         self.schedule(id, tokens, draft);
         true
     }

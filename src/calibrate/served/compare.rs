@@ -24,15 +24,19 @@ impl Pair {
     }
 }
 
-/// Percentiles of a latency over requests.
+/// Mean and percentiles of a latency over requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PairedPercentiles {
     /// Requests it is of.
     pub requests: usize,
+    /// Mean.
+    pub mean: Pair,
     /// Median.
     pub p50: Pair,
     /// 90th.
     pub p90: Pair,
+    /// 95th.
+    pub p95: Pair,
     /// 99th.
     pub p99: Pair,
     /// Mean over requests of the absolute relative error of each.
@@ -199,9 +203,18 @@ fn percentiles(requests: &[&Twice], latency: fn(RequestTimes) -> f64) -> Option<
     };
     let (measured, simulated) = (sorted(|twice| twice.measured), sorted(|twice| twice.simulated));
     let at = |p| Pair::new(percentile(&measured, p), percentile(&simulated, p));
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let off = |twice: &&Twice| Pair::new(latency(twice.measured), latency(twice.simulated)).error.abs();
     let mean_abs_error = requests.iter().map(off).sum::<f64>() / requests.len() as f64;
-    Some(PairedPercentiles { requests: requests.len(), p50: at(50.0), p90: at(90.0), p99: at(99.0), mean_abs_error })
+    Some(PairedPercentiles {
+        requests: requests.len(),
+        mean: Pair::new(mean(&measured), mean(&simulated)),
+        p50: at(50.0),
+        p90: at(90.0),
+        p95: at(95.0),
+        p99: at(99.0),
+        mean_abs_error,
+    })
 }
 
 /// Tokens over time, from the start to the last tick of the first part, and from there to each one's own end.

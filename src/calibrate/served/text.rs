@@ -83,8 +83,10 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
     let latencies: [(&str, LatencyErrors); 3] =
         [("TTFT", |errors| errors.ttft_ms), ("TPOT", |errors| errors.tpot_ms), ("E2E", |errors| errors.e2e_ms)];
     for (name, of) in latencies {
+        row(&format!("{name} mean ms"), &|errors| Some(of(errors)?.mean));
         row(&format!("{name} p50 ms"), &|errors| Some(of(errors)?.p50));
         row(&format!("{name} p90 ms"), &|errors| Some(of(errors)?.p90));
+        row(&format!("{name} p95 ms"), &|errors| Some(of(errors)?.p95));
         row(&format!("{name} p99 ms"), &|errors| Some(of(errors)?.p99));
     }
     if let Some(curves) = main.curves {
