@@ -36,7 +36,7 @@ demo:
 
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
-	$(CARGO) test --workspace --locked $(CARGO_TEST_FLAGS)
+	$(CARGO) test --workspace --features kvtide/perf-db --locked $(CARGO_TEST_FLAGS)
 	PYTHON="$(PYTHON)" scripts/python-test.sh
 
 # Needs neither libtorch nor network, but for pip.
@@ -77,6 +77,7 @@ device-check: device-binaries
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p kvtide --all-targets --features perf-db --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked
 
 bench: setup

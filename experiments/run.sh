@@ -17,21 +17,21 @@ shift
 # Traffic none of the checkpoints has seen: later windows of the traces, other seeds of the generators.
 world() {
     traces=${TRACES:-../shared/traces}
-    reasoning="--env llama-3-8b@h100 --slo ttft:20000,tpot:50,stall:2000"
+    reasoning="--env llama-3-8b@h100-datasheet --slo ttft:20000,tpot:50,stall:2000"
     case $1 in *-sglang*) reasoning="$reasoning --host sglang-0.5" ;; esac
     case $1 in *-tier*) reasoning="$reasoning --host kvtide --set num_cpu_blocks=16384" ;; esac
     case $1 in
     chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090 --slo ttft:2000,tpot:100,stall:3000" ;;
     chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090 --window 1640s..2340s \
         --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100 \
+    chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100-datasheet \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
     reasoning*-open) echo "--workload uniform:rate=1,duration=900,in=1000,out=3000,spread=0.66 $reasoning" ;;
     reasoning*-heavy) echo "--workload lognormal:n=1200,in=1000,in_p95=2500,out=3000,out_p95=9000 --clients 128 $reasoning" ;;
     reasoning*) echo "--workload uniform:n=1200,in=1000,out=3000,spread=0.66 --clients 128 $reasoning" ;;
-    agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100 \
+    agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100-datasheet \
         --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000" ;;
-    agentic*) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100 --slo ttft:2000,tpot:50,stall:2000" ;;
+    agentic*) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100-datasheet --slo ttft:2000,tpot:50,stall:2000" ;;
     *) echo "no scenario $1" >&2; exit 2 ;;
     esac
 }

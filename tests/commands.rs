@@ -148,6 +148,10 @@ fn mistakes_are_one_line_and_exit_2() {
         ),
         (vec!["simulate", "--workload", "talk:n=9"], "--workload: `talk:n=9`: unknown profile `talk`"),
         (vec!["replay", "--golden", "nowhere"], "nowhere"),
+        (
+            vec!["calibrate", "--perf-db", "nowhere.whl", "--system", "l4", "--model", "phi-4"],
+            if cfg!(feature = "perf-db") { "nowhere.whl: cannot open" } else { "--features perf-db" },
+        ),
         (vec!["train", "--experiment", "nowhere.toml", "--out", "x"], "nowhere.toml"),
         (vec!["export", "--checkpoint", "nowhere", "--out", "x.kvt"], "nowhere"),
     ] {

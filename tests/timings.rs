@@ -53,7 +53,7 @@ impl TimedDevice for Sheet {
 
 /// The timings of such a device.
 pub fn measured() -> Measured {
-    let deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
+    let deployment: Deployment = "llama-3-8b@h100-datasheet".parse().unwrap();
     let engine = EngineConfig { num_cpu_blocks: 1024, ..deployment.engine(EngineKind::V1) };
     let mut sheet = Sheet(CostModel::new(&deployment, engine.block_size));
     measure(&MeasurementPlan::new(&engine, 200, 1), &mut sheet, &mut |_| {}).unwrap()
@@ -66,7 +66,7 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
 
     // Fitted to a card of other numbers, the timings' own come out.
     let arguments =
-        ["calibrate", "--timings", "timings.json", "--env", "llama-3-8b@h200", "--profile", "mine.toml", "--json"];
+        ["calibrate", "--timings", "timings.json", "--env", "llama-3-8b@h200-datasheet", "--profile", "mine.toml", "--json"];
     let run = done(folder.path(), &arguments);
     let fitted = lines(&run.stdout, "device_calibration").remove(0);
     assert!(
@@ -74,7 +74,7 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
         "{fitted}"
     );
     let bandwidth = fitted["hardware"]["pcie_bandwidth"].as_f64().unwrap();
-    let deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
+    let deployment: Deployment = "llama-3-8b@h100-datasheet".parse().unwrap();
     assert!((bandwidth / deployment.hardware.pcie_bandwidth - 1.0).abs() < 0.02, "{bandwidth}");
     assert!(run.stderr.contains("profile written to mine.toml: use it with --env llama-3-8b@mine.toml"));
     let profile = fs::read_to_string(folder.path().join("mine.toml")).unwrap();
@@ -96,10 +96,10 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
         ];
         lines(&done(folder.path(), &arguments).stdout, "run").remove(0)["e2e_ms"]["p50"].as_f64().unwrap()
     };
-    let ratio = simulate("llama-3-8b@mine.toml") / simulate("llama-3-8b@h100");
+    let ratio = simulate("llama-3-8b@mine.toml") / simulate("llama-3-8b@h100-datasheet");
     assert!((ratio - 1.0).abs() < 0.02, "{ratio}");
 
     // Of another model they are refused.
-    let other = ["calibrate", "--timings", "timings.json", "--env", "qwen2.5-7b@h200"];
+    let other = ["calibrate", "--timings", "timings.json", "--env", "qwen2.5-7b@h200-datasheet"];
     assert!(refused(folder.path(), &other).contains("the timings are of llama-3-8b, not of qwen2.5-7b"));
 }

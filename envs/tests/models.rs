@@ -211,7 +211,7 @@ fn near(value: f64, expected: f64) {
 
 #[test]
 fn a_step_reads_the_experts_its_tokens_are_routed_to() {
-    let cost = cost("qwen3-30b-a3b@h100", &[]);
+    let cost = cost("qwen3-30b-a3b@h100-datasheet", &[]);
     let model = Model::named("qwen3-30b-a3b").unwrap();
     let shared = (model.layer_params + model.head_params) * 2e-9;
     let experts = model.structure.experts.unwrap();
@@ -226,14 +226,14 @@ fn a_step_reads_the_experts_its_tokens_are_routed_to() {
 
 #[test]
 fn a_window_caps_what_is_read_and_multiplied() {
-    let windowed = cost("gemma-3-27b@h100", &[]);
+    let windowed = cost("gemma-3-27b@h100-datasheet", &[]);
     let per_token = Model::named("gemma-3-27b").unwrap().kv_bytes_per_token() * 1e-9;
     let grown = |from: u64, to: u64| gb(decodes(&windowed, 8, to) - decodes(&windowed, 8, from));
     near(grown(500, 1000), 8.0 * 500.0 * per_token);
     near(grown(2000, 4000), 8.0 * 2000.0 * per_token * 10.0 / 62.0);
     // Token by token a prompt is as many pairs as at once.
     let pairs = |context: u32, tokens: u32| prompt(&windowed, context, tokens) - prompt(&windowed, 0, tokens);
-    assert!(pairs(8000, 2000) < 0.3 * (prompt(&cost("mistral-small-24b@h100", &[]), 8000, 2000)));
+    assert!(pairs(8000, 2000) < 0.3 * (prompt(&cost("mistral-small-24b@h100-datasheet", &[]), 8000, 2000)));
     assert!(pairs(1024, 4096) > 0.0 && pairs(2048, 4096) > pairs(1024, 4096));
 }
 
@@ -241,11 +241,11 @@ fn a_window_caps_what_is_read_and_multiplied() {
 fn latents_are_read_once_a_device_and_multiplied_by_all_heads() {
     let per_token = Model::named("deepseek-v2-lite").unwrap().kv_bytes_per_token() * 1e-9;
     for devices in ["", "4x"] {
-        let cost = cost(&format!("deepseek-v2-lite@{devices}h100"), &[]);
+        let cost = cost(&format!("deepseek-v2-lite@{devices}h100-datasheet"), &[]);
         near(gb(decodes(&cost, 8, 9000) - decodes(&cost, 8, 1000)), 8.0 * 8000.0 * per_token);
     }
     // 128 heads on one latent are more arithmetic than a card does while it reads.
-    let deepseek = cost("deepseek-v3@16xh100", &[]);
+    let deepseek = cost("deepseek-v3@16xh100-datasheet", &[]);
     let slope = (decodes(&deepseek, 8, 9000) - decodes(&deepseek, 8, 1000)) / (8.0 * 8000.0);
     near(
         slope * 16.0 * 989.4e12 * 0.7,
@@ -261,13 +261,13 @@ fn fewer_bits_are_read_and_fp8_is_multiplied_faster() {
     };
     let (layers, head) = (6.979e9, 0.525e9);
     for (setting, bytes) in [("weight_dtype=bf16", 2.0), ("weight_dtype=fp8", 1.0), ("quantization=awq", 0.5195)] {
-        near(gb(seconds("h100", &[setting], 1)), (layers * bytes + head * 2.0) * 1e-9);
+        near(gb(seconds("h100-datasheet", &[setting], 1)), (layers * bytes + head * 2.0) * 1e-9);
     }
-    let plain = seconds("h100", &[], 4000);
-    assert!(seconds("h100", &["weight_dtype=fp8"], 4000) < 0.6 * plain);
-    near(seconds("h100", &["weight_dtype=int4"], 4000), plain);
+    let plain = seconds("h100-datasheet", &[], 4000);
+    assert!(seconds("h100-datasheet", &["weight_dtype=fp8"], 4000) < 0.6 * plain);
+    near(seconds("h100-datasheet", &["weight_dtype=int4"], 4000), plain);
     // An A100 has no fp8.
-    near(seconds("a100-80g", &["weight_dtype=fp8"], 4000), seconds("a100-80g", &[], 4000));
+    near(seconds("a100-80g-datasheet", &["weight_dtype=fp8"], 4000), seconds("a100-80g-datasheet", &[], 4000));
 }
 
 /// Any value.
@@ -333,7 +333,7 @@ proptest! {
         name in prop::sample::select(vec!["qwen3-30b-a3b", "deepseek-v2-lite", "gemma-3-27b", "gpt-oss-20b"]),
         tokens in 1..4000_u32, context in 0..50_000_u32, more in 1..500_u32,
     ) {
-        let cost = cost(&format!("{name}@h200"), &[]);
+        let cost = cost(&format!("{name}@h200-datasheet"), &[]);
         let least = prompt(&cost, context, tokens);
         prop_assert!(prompt(&cost, context, tokens + more) >= least && prompt(&cost, context + more, tokens) >= least);
         let least = decodes(&cost, tokens, u64::from(context));

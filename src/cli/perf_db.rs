@@ -25,7 +25,7 @@ pub(super) struct PerfDbArgs {
     #[arg(long, value_name = "NAME[@VERSION]", default_value = "vllm", requires = "perf_db")]
     pub(super) framework: Framework,
     /// With --perf-db: the model whose kernels are kept, as in --env: a name, a config.json or its folder.
-    #[arg(long, value_name = "MODEL", requires = "perf_db", required_unless_present_any = ["all_shapes", "measured", "device", "timings"])]
+    #[arg(long, value_name = "MODEL", requires = "perf_db")]
     pub(super) model: Option<String>,
     /// With --perf-db: degrees of tensor parallelism the profile is for.
     #[arg(
@@ -45,13 +45,16 @@ pub(super) struct PerfDbArgs {
 #[cfg(not(feature = "perf-db"))]
 mod account {
     use anyhow::bail;
+    use kvtide_envs::deploy::Setting;
 
     use super::PerfDbArgs;
     use crate::calibrate::served::RunAccount;
 
     impl PerfDbArgs {
         /// What this program cannot do.
-        pub(in crate::cli) fn account(&self, _: &[kvtide_envs::deploy::Setting]) -> anyhow::Result<RunAccount> {
+        pub(in crate::cli) fn account(&self, _: &[Setting]) -> anyhow::Result<RunAccount> {
+            // Read all the same, so that a mistake in them is told.
+            let PerfDbArgs { perf_db: _, system: _, framework: _, model: _, devices: _, all_shapes: _ } = self;
             bail!(
                 "--perf-db: this kvtide was built without what reads Parquet; build one that can with: cargo build --release -p kvtide \
                  --features perf-db"
@@ -64,7 +67,7 @@ mod account {
 mod account {
     use std::fmt::Write;
 
-    use anyhow::Context;
+    use anyhow::{Context, ensure};
     use kvtide_envs::deploy::{Deployment, Model, Setting};
 
     use super::PerfDbArgs;
@@ -75,6 +78,10 @@ mod account {
         pub(in crate::cli) fn account(&self, settings: &[Setting]) -> anyhow::Result<PerfDbAccount> {
             let path = self.perf_db.as_deref().context("--perf-db says where the database is")?;
             let system = self.system.as_deref().context("--system says which of its systems")?;
+            ensure!(
+                self.model.is_some() || self.all_shapes,
+                "--perf-db: --model MODEL says whose kernels are kept (--all-shapes: a grid for any model)"
+            );
             let model = self.model.as_deref().map(Model::load).transpose().context("--model")?;
             // Models in fp8 with experts are published with scales of blocks; of dense ones both kinds are.
             let by_blocks = model.as_ref().map_or([false, true], |model| [model.widths.by_blocks; 2]);

@@ -326,7 +326,10 @@ fn clock(spec: &WorldSpec, world: &World) -> Clock {
     let hardware = world.deployment.hardware.name.clone();
     let env = spec.env.to_string();
     let is_file = Path::new(&env).extension().is_some_and(|extension| extension == "toml");
-    let is_measured = is_file || hardware.ends_with("-measured") || world.deployment.hardware.kernels.is_some();
+    let of = &world.deployment.hardware;
+    // What was measured is another card, where it is estimated.
+    let has_kernels = of.kernels.is_some() || (of.tables.is_some() && !hardware.ends_with("-estimated"));
+    let is_measured = is_file || hardware.ends_with("-measured") || has_kernels;
     if is_measured { Clock::Calibrated { hardware } } else { Clock::DataSheet { hardware } }
 }
 

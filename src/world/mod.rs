@@ -187,10 +187,11 @@ impl World {
             if engine.async_scheduling { "on" } else { "off" },
         );
         let hardware = &self.deployment.hardware;
-        let from = match (&hardware.kernels, Hardware::named(&hardware.name)) {
-            (Some(_), _) => "measured kernels",
-            (None, Some(_)) => "the data sheet and engineering defaults",
-            (None, None) => "the profile given",
+        let has_kernels = hardware.kernels.is_some() || hardware.tables.is_some();
+        let from = match (has_kernels, Hardware::named(&hardware.name)) {
+            (true, _) => "measured kernels",
+            (false, Some(_)) => "the data sheet and engineering defaults",
+            (false, None) => "the profile given",
         };
         detail!(
             "{}: {:.1} TFLOP/s at {:.0} %, {:.0} GB/s at {:.0} %, {:.2} ms a step beside; from {from}",

@@ -259,6 +259,7 @@ fn fit_points(
     hardware.compute_efficiency = (flops / hardware.peak_flops).clamp(0.01, 1.5);
     hardware.bandwidth_efficiency = (bandwidth / hardware.peak_bandwidth).clamp(0.01, 1.5);
     hardware.kernels = Some(kernels);
+    hardware.tables = None;
     fit_copies(copies, measured.block_size, deployment, &mut hardware)?;
     Ok(hardware)
 }

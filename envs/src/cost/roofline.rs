@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn tensor_parallelism_shares_the_work_and_pays_for_it() {
-        let (one, two) = (cost("llama-3-8b@h100"), cost("llama-3-8b@2xh100"));
+        let (one, two) = (cost("llama-3-8b@h100-datasheet"), cost("llama-3-8b@2xh100-datasheet"));
         let plan = decodes(64, 2000);
         let ratio = one.step_time(&plan).0 as f64 / two.step_time(&plan).0 as f64;
         assert!((1.3..2.0).contains(&ratio), "{ratio}");

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cards::{CARDS, Card};
 use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
+use super::measured;
 use super::{
     ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
 };
@@ -65,9 +66,9 @@ const ROOFS: [&str; 5] =
     ["peak_flops", "peak_fp8_flops", "peak_bandwidth", "compute_efficiency", "bandwidth_efficiency"];
 
 impl Hardware {
-    /// Names of the built-in profiles.
-    pub const NAMES: [&'static str; CARDS.len() + 1] = {
-        let mut names = [MEASURED; CARDS.len() + 1];
+    /// Names of the built-in profiles: cards, then what else there is of some of them.
+    pub const NAMES: [&'static str; CARDS.len() + 1 + measured::NAMES.len()] = {
+        let mut names = [MEASURED; CARDS.len() + 1 + measured::NAMES.len()];
         names[0] = CARDS[0].name;
         let mut index = 1;
         // The measured one beside the one it is.
@@ -75,15 +76,21 @@ impl Hardware {
             names[index + 1] = CARDS[index].name;
             index += 1;
         }
+        let mut other = 0;
+        while other < measured::NAMES.len() {
+            names[CARDS.len() + 1 + other] = measured::NAMES[other];
+            other += 1;
+        }
         names
     };
 
-    /// The built-in profile of that name.
+    /// The built-in profile of that name: with measured kernels where the card was measured, or named `-estimated` and a relative of it
+    /// was; else, and named `-datasheet`, with one share of each peak for all kernels.
     pub fn named(name: &str) -> Option<Hardware> {
         if name.eq_ignore_ascii_case(MEASURED) {
             return Some(HardwareProfile::parse(RTX_4090_MEASURED).expect("the built-in profile is tested").hardware);
         }
-        Hardware::data_sheet(name)
+        measured::named(name).or_else(|| Hardware::data_sheet(name))
     }
 
     /// The accelerator of that name as its data sheet has it, with one share of each peak for all kernels.
@@ -222,6 +229,11 @@ mod tests {
             assert_eq!((hardware.name.as_str(), hardware.validate()), (name, Ok(())));
         }
         assert_eq!(Hardware::named("abacus"), None);
+        let [measured, sheet] = ["h100", "H100-DataSheet"].map(|name| Hardware::named(name).unwrap());
+        assert!(measured.tables.is_some() && measured.host.is_some() && sheet.tables.is_none() && sheet.host.is_none());
+        let estimated = Hardware::named("rtx-5090-estimated").unwrap();
+        assert_eq!(estimated.memory_bytes, Hardware::named("rtx-5090").unwrap().memory_bytes);
+        assert!(estimated.tables.unwrap().source.as_ref().unwrap().modelled[0].contains("rtx-pro-6000"));
         assert_eq!(Hardware::NAMES[..4], ["rtx-4090", "rtx-4090-measured", "a10", "a100-80g"]);
     }
 

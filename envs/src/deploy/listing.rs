@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::cards::CARDS;
 use super::catalog::CATALOG;
-use super::{Hardware, Model};
+use super::{Hardware, Model, measured};
 
 /// A model known by name.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +43,7 @@ pub fn model_rows() -> impl Iterator<Item = ModelRow> {
 /// Every accelerator known by name whose figures are those of a data sheet.
 pub fn card_rows() -> impl Iterator<Item = CardRow> {
     let row = |card: &super::cards::Card| {
-        let hardware = Hardware::named(card.name)?;
+        let hardware = Hardware::data_sheet(card.name)?;
         Some(CardRow { hardware, sparse_flops: card.sparse_tflops * 1e12, source: card.source })
     };
     CARDS.iter().filter_map(row)
@@ -91,5 +91,19 @@ pub fn describe() -> String {
     }
     let _ =
         writeln!(text, "  rtx-4090-measured is an rtx-4090 with efficiencies fitted to a served run. Rates are dense.");
+    let measured: Vec<&str> = measured::cards().collect();
+    let _ = writeln!(
+        text,
+        "  Kernels of {} were measured (docs/CLOCK.md); with -datasheet behind\n  the name they are one share of each peak for \
+         all kernels, as all other cards are.",
+        measured.join(", ")
+    );
+    let estimated: Vec<&str> = measured::ESTIMATED.iter().map(|estimated| estimated.card).collect();
+    let _ = writeln!(
+        text,
+        "  With -estimated behind the name of {}\n  kernels are those of the nearest card that was measured, at the same share \
+         of the roofline.",
+        estimated.join(", ")
+    );
     text
 }

@@ -21,6 +21,7 @@ mod host;
 mod kernels;
 mod keys;
 mod listing;
+mod measured;
 
 mod model;
 mod name;

@@ -70,7 +70,7 @@ fn without_noise_a_roofline_is_found_as_it_is() {
 #[test]
 fn what_a_card_reaches_holds_for_another_model() {
     let fitted = fitted(&mut tiles(1));
-    let qwen: Deployment = "qwen2.5-7b@h200".parse().unwrap();
+    let qwen: Deployment = "qwen2.5-7b@h200-datasheet".parse().unwrap();
     let other = Synthetic { deployment: qwen.clone(), ..tiles(2) };
     let cost = CostModel::new(&Deployment { hardware: fitted.hardware, ..qwen.clone() }, 16);
     let schedule = MeasurementPlan::new(&qwen.engine(EngineKind::V1), 1000, 1);
@@ -121,7 +121,7 @@ fn the_report_tells_each_kind_and_what_was_missed() {
     let fitted = fitted(&mut tiles(1));
     let text = render(&fitted);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], format!("llama-3-8b@h200 on tiles: {} points fitted", fitted.points_fitted));
+    assert_eq!(lines[0], format!("llama-3-8b@h200-datasheet on tiles: {} points fitted", fitted.points_fitted));
     let heads: Vec<&str> = lines[1..].iter().filter(|line| !line.starts_with(' ')).map(|line| &line[..9]).collect();
     let kinds = ["decode", "prefill", "mixed", "copy in", "copy out", "overlap", "all"];
     assert_eq!(heads, kinds.map(|kind| format!("{kind:<9}")));
@@ -252,7 +252,7 @@ fn points_that_cannot_be_are_refused() {
     });
     assert_eq!(judges, "0 points of any kind held out, and at least 1 are needed");
     assert!(error(&|measured| measured.launch.seconds = 1e3).contains("above the launch floor"));
-    let several: Deployment = "llama-3-8b@2xh200".parse().unwrap();
+    let several: Deployment = "llama-3-8b@2xh200-datasheet".parse().unwrap();
     assert_eq!(fit(&honest, &several), Err(FitError::Devices(2)));
 }
 

@@ -38,7 +38,7 @@ fn shapes() -> impl Strategy<Value = StepShape> {
 }
 
 fn cost(kernels: KernelTimes, devices: u32) -> CostModel {
-    let mut deployment: Deployment = "llama-3-8b@h100".parse().unwrap();
+    let mut deployment: Deployment = "llama-3-8b@h100-datasheet".parse().unwrap();
     deployment.hardware.kernels = Some(kernels);
     assert_eq!(deployment.hardware.validate(), Ok(()));
     CostModel::new(&Deployment { devices, ..deployment }, 16)

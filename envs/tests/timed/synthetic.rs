@@ -83,7 +83,7 @@ pub fn all(seed: u64) -> Vec<Synthetic> {
         }
     };
     vec![
-        base("roofline", "llama-3-8b@h200"),
+        base("roofline", "llama-3-8b@h200-datasheet"),
         Synthetic {
             products: Products::Tiles,
             decoding: Decoding::Split { workers: 264.0, merge_s: 0.2e-6, fixed_s: 6e-6 },
@@ -92,7 +92,7 @@ pub fn all(seed: u64) -> Vec<Synthetic> {
             kernel_s: 1.5e-6,
             launch_s: 1.2e-3,
             overlap: 0.9,
-            ..base("tiles", "llama-3-8b@h200")
+            ..base("tiles", "llama-3-8b@h200-datasheet")
         },
         Synthetic {
             products: Products::Waves { multiprocessors: 132 },
@@ -103,7 +103,7 @@ pub fn all(seed: u64) -> Vec<Synthetic> {
             launch_s: 2.5e-3,
             link: [53e9, 51e9],
             overlap: 0.6,
-            ..base("waves", "llama-3-8b@h100")
+            ..base("waves", "llama-3-8b@h100-datasheet")
         },
         Synthetic {
             products: Products::Rising { half: 48.0 },

@@ -24,6 +24,8 @@ mod samples;
 mod source;
 #[cfg(feature = "perf-db")]
 mod system;
+#[cfg(all(test, feature = "perf-db"))]
+mod tests;
 
 use std::str::FromStr;
 
@@ -60,7 +62,7 @@ impl FromStr for Framework {
 }
 
 #[cfg(test)]
-mod tests {
+mod named {
     use super::*;
 
     #[test]

@@ -182,7 +182,7 @@ mod tests {
             all_reduce: vec![ReduceTable { devices: 2, bytes: vec![1, 1 << 20], us: vec![4.0, 24.0] }],
             ..KernelTables::default()
         };
-        let from = Hardware::named("h100").unwrap();
+        let from = Hardware::data_sheet("h100").unwrap();
         let to = Hardware {
             peak_flops: 2.0 * from.peak_flops,
             peak_bandwidth: 2.0 * from.peak_bandwidth,

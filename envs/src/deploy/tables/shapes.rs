@@ -90,8 +90,12 @@ impl Shape<'_> {
         let Model { num_layers, hidden_size, head_dim, .. } = *self.model;
         let kv_heads = self.model.num_kv_heads.div_ceil(self.devices);
         [
-            self.product((self.heads + 2 * kv_heads) * head_dim, hidden_size, num_layers),
-            self.product(hidden_size, self.heads * head_dim, num_layers),
+            self.product(
+                kv_heads.saturating_mul(2).saturating_add(self.heads).saturating_mul(head_dim),
+                hidden_size,
+                num_layers,
+            ),
+            self.product(hidden_size, self.heads.saturating_mul(head_dim), num_layers),
         ]
     }
 
@@ -99,14 +103,15 @@ impl Shape<'_> {
     fn projections(&self) -> Vec<Product> {
         let Some(latent) = self.model.structure.latent else { return Vec::new() };
         let Model { num_layers, hidden_size, head_dim, .. } = *self.model;
-        let compressed = latent.rank + latent.rotary;
-        let queries = self.heads * head_dim;
+        let compressed = latent.rank.saturating_add(latent.rotary);
+        let queries = self.heads.saturating_mul(head_dim);
+        let expanded = head_dim.saturating_sub(latent.rotary).saturating_add(latent.value);
         let rank = self.widths.query_rank;
-        let mut products = vec![self.product(rank + compressed, hidden_size, num_layers)];
+        let mut products = vec![self.product(rank.saturating_add(compressed), hidden_size, num_layers)];
         // Queries that are not compressed are of the residual stream itself.
         products.push(self.product(queries, if rank == 0 { hidden_size } else { rank }, num_layers));
-        products.push(self.product(self.heads * (head_dim - latent.rotary + latent.value), latent.rank, num_layers));
-        products.push(self.product(hidden_size, self.heads * latent.value, num_layers));
+        products.push(self.product(self.heads.saturating_mul(expanded), latent.rank, num_layers));
+        products.push(self.product(hidden_size, self.heads.saturating_mul(latent.value), num_layers));
         products
     }
 
@@ -117,12 +122,12 @@ impl Shape<'_> {
         let mut products = Vec::new();
         let mut gated = |width: u32, layers: u32| {
             let width = width.div_ceil(self.devices);
-            let up = width * self.widths.matrices.saturating_sub(1);
+            let up = width.saturating_mul(self.widths.matrices.saturating_sub(1));
             if width > 0 && layers > 0 {
                 products.extend([self.product(up, hidden, layers), self.product(hidden, width, layers)]);
             }
         };
-        gated(self.widths.intermediate, self.model.num_layers - sparse);
+        gated(self.widths.intermediate, self.model.num_layers.saturating_sub(sparse));
         gated(self.widths.shared, sparse);
         if let Some(experts) = &self.model.structure.experts {
             // The router is whole on every device, and in 16 bits.
@@ -141,7 +146,7 @@ impl Shape<'_> {
             kv: self.kv(),
         };
         let (window, windowed) = self.model.structure.window.map_or((0, 0), |window| (window.tokens, window.layers));
-        [(shape(0), self.model.num_layers - windowed), (shape(window), windowed)]
+        [(shape(0), self.model.num_layers.saturating_sub(windowed)), (shape(window), windowed)]
             .into_iter()
             .filter(|(_, layers)| *layers > 0)
             .collect()

@@ -157,7 +157,7 @@ mod tests {
                 files: vec!["one.parquet".to_owned(), "two.parquet".to_owned()],
                 ..TableSource::default()
             }),
-            scales: KernelScales { decode: 1.25, ..KernelScales::ONE },
+            scales: KernelScales { prefill: 1.25, ..KernelScales::ONE },
             products: [Precision::Bf16, Precision::Fp8]
                 .map(|precision| ProductTable {
                     precision,
