@@ -36,6 +36,7 @@ mod stories;
 mod stories_choices;
 mod stories_repairs;
 mod synthetic;
+mod tabled;
 mod timed;
 mod trace_forms;
 mod trace_readers;

@@ -23,16 +23,17 @@ impl TabledTimes<'_> {
         precisions.sort_unstable();
         precisions.dedup();
         for (precision, measured) in precisions {
-            let how = measured.map_or("the roofline".to_owned(), |measured| {
-                format!("those in {}, by their rooflines", measured.name())
+            let how = measured.map_or("by the roofline".to_owned(), |measured| {
+                format!("from those in {}, by both rooflines", measured.name())
             });
-            said.push(format!("matrix products in {}: by {how}", precision.name()));
+            said.push(format!("matrix products in {}: {how}", precision.name()));
         }
         if let Some((shape, _)) = &self.shapes.experts {
             let has = |precision| self.tables.experts_us(&ExpertShape { precision, ..*shape }, 1.0).is_some();
             if !has(shape.precision) {
-                let how = if has(Precision::Bf16) { "those in bf16, by their rooflines" } else { "the roofline" };
-                said.push(format!("routed experts in {}: by {how}", shape.precision.name()));
+                let how =
+                    if has(Precision::Bf16) { "from those in bf16, by both rooflines" } else { "by the roofline" };
+                said.push(format!("routed experts in {}: {how}", shape.precision.name()));
             }
         }
         for (shape, _) in &self.shapes.attention {

@@ -146,7 +146,7 @@ mod tests {
 
     use super::super::{DecodeTable, ExpertTable, LatentTable, PrefillTable, ProductRow, ProductTable, ReduceTable};
     use super::*;
-    use crate::deploy::{Hardware, HardwareProfile, Precision};
+    use crate::deploy::{Hardware, HardwareProfile, HostTimes, Precision};
 
     fn every_family() -> KernelTables {
         let shape = AttentionShape { heads: 4, kv_heads: 1, head_dim: 128, window: 512, kv: KvPrecision::Fp8 };
@@ -157,7 +157,7 @@ mod tests {
                 files: vec!["one.parquet".to_owned(), "two.parquet".to_owned()],
                 ..TableSource::default()
             }),
-            scales: KernelScales { prefill: 1.25, ..KernelScales::ONE },
+            scales: KernelScales { sustained: 1.1, ..KernelScales::ONE },
             products: [Precision::Bf16, Precision::Fp8]
                 .map(|precision| ProductTable {
                     precision,
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn a_file_has_every_family_and_reads_back() {
-        let tables = Some(Arc::new(every_family()));
-        let profile =
-            HardwareProfile { hardware: Hardware { tables, ..Hardware::named("l4").unwrap() }, provenance: None };
+        let (tables, host) = (Some(Arc::new(every_family())), Some(HostTimes::default()));
+        let hardware = Hardware { tables, host, ..Hardware::named("l4").unwrap() };
+        let profile = HardwareProfile { hardware, provenance: None };
         let text = profile.to_toml();
         assert!(text.contains("\n  { n = 8, k = 4, us = [1.5, 1234] },\n"), "{text}");
         assert_eq!(HardwareProfile::parse(&text), Ok(profile));
