@@ -155,6 +155,40 @@ fn draws_are_kept_and_gone_on_with() {
     assert!(other(&[]).contains("clock draws 3, and asked for is none"));
 }
 
+/// A small search; what episodes are drawn by stands last.
+const SEARCH: &str = "name = \"small\"\nprofile = \"watermark\"\nmethod = \"cross-entropy\"\nfallback = 0.02\n[world]\n\
+    workload = \"chat:rate=3,duration=120,seed=2\"\n[cross_entropy]\ngenerations = 3\npopulation = 6\nepisodes = 3\n[episodes]\n\
+    fit = 0.7\nlength_s = 30.0\nload = [0.8, 1.2]\n";
+
+#[test]
+fn training_by_drawn_clocks_is_the_same_at_any_thread_count_and_says_so() {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("plain.toml"), SEARCH).unwrap();
+    fs::write(folder.path().join("drawn.toml"), format!("{SEARCH}clock_spread = 4\n")).unwrap();
+    let train = |experiment: &str, out: &str, threads: &str| {
+        let mut run = Command::new(PROGRAM);
+        run.args(["train", "--experiment", experiment, "--out", out]).env("RAYON_NUM_THREADS", threads);
+        let run = run.current_dir(folder.path()).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        fs::read(folder.path().join(out).join("policy/search.json"))
+            .ok()
+            .or_else(|| fs::read(folder.path().join(out).join("policy/weights.safetensors")).ok())
+            .unwrap()
+    };
+    let drawn = train("drawn.toml", "one", "1");
+    assert!(drawn == train("drawn.toml", "three", "3"));
+    assert!(drawn != train("plain.toml", "plain", "3"), "the clock is no matter");
+    let metadata = |out: &str| {
+        let policy = format!("{out}/policy");
+        let mut manifest = lines(&done(folder.path(), &["inspect", &policy, "--json"]).stdout, "checkpoint").remove(0);
+        manifest["metadata"].take()
+    };
+    let clocks = metadata("one")["clocks"].clone();
+    let said = clocks.as_str().unwrap();
+    assert!(said.starts_with("4 clocks of rtx-4090, drawn with standard deviations of products 15 %, "), "{said}");
+    assert!(metadata("plain")["clocks"].is_null());
+}
+
 #[test]
 fn how_many_draws_there_can_be() {
     let folder = tempdir().unwrap();

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use crate::common::node_config;
-use kvtide_envs::deploy::{EngineConfig, EngineKind};
+use kvtide_envs::cost::CostModel;
+use kvtide_envs::deploy::{ClockFactors, Deployment, EngineConfig, EngineKind};
 use kvtide_envs::env::{
-    EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, WorldDraw, check_env,
+    Batch, EnvConfig, EnvError, EpisodeSource, ResetOptions, RewardWeights, ServingEnv, VecEnv, VectorEnv, WorldDraw,
+    check_env,
 };
 use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::{ActionMask, ActionProfile};
+use kvtide_runtime::action::NUM_CHOICES;
+use kvtide_runtime::{ActionMask, ActionProfile, NUM_FEATURES};
 
 const LENGTH: Micros = Micros::from_millis(20_000);
 
@@ -96,6 +99,64 @@ fn pool_and_targets_are_drawn_and_the_longest_sequence_fits() {
     }
     assert!((75..85).contains(&least) && (280..=300).contains(&most), "{least} to {most} blocks");
     assert!((70..=130).contains(&first), "{first} of 200");
+}
+
+/// Clocks of one deployment, each slower than the one before.
+fn clocks(block_size: u32) -> Arc<[CostModel]> {
+    let deployment: Deployment = "llama-3-8b@rtx-4090".parse().unwrap();
+    let slower = |products: f64| {
+        let hardware = deployment.hardware.with_clock(&ClockFactors { products, ..ClockFactors::ONE });
+        CostModel::new(&Deployment { hardware, ..deployment.clone() }, block_size)
+    };
+    [1.25, 1.5, 2.0].map(slower).into()
+}
+
+#[test]
+fn a_clock_is_drawn_for_each_episode_and_nothing_else_with_it() {
+    let base = WorldDraw { pool: (0.5, 1.0), ..world(EngineKind::V1, "chat:rate=4,duration=20") };
+    let drawn = WorldDraw { clocks: clocks(base.node.engine.block_size), ..base.clone() };
+    let mut counts = [0; 3];
+    for seed in 0..300 {
+        let options = ResetOptions::default();
+        let ((node, plain), (drawn_node, requests)) =
+            (base.draw(seed, &options).unwrap(), drawn.draw(seed, &options).unwrap());
+        assert_eq!((&node.engine, node.slo, plain.load), (&drawn_node.engine, drawn_node.slo, requests.load));
+        assert_eq!(plain.requests, requests.requests);
+        counts[drawn.clocks.iter().position(|clock| *clock == drawn_node.cost).unwrap()] += 1;
+    }
+    assert!(counts.iter().all(|count| (70..=130).contains(count)), "{counts:?} of 300");
+
+    // What was saved goes on by the clock it was begun with.
+    check_env(&mut env(vec![drawn.clone()]), 6, 3).unwrap();
+    let config = |worlds| {
+        Arc::new(EnvConfig {
+            worlds,
+            profile: ActionProfile::Full,
+            reward: RewardWeights::default(),
+            decision_interval: 8,
+            allowed: ActionMask::ALL,
+            memory: MemorySource::default(),
+        })
+    };
+    let (mut first, mut second) =
+        (VecEnv::new(&config(vec![drawn.clone()]), 3).unwrap(), VecEnv::new(&config(vec![drawn]), 3).unwrap());
+    let batch = || Batch::new(3, NUM_FEATURES, NUM_CHOICES);
+    let (mut one, mut other) = (batch(), batch());
+    first.reset(7, &mut one);
+    let actions = [0, 0, 1, 0].repeat(3);
+    for _ in 0..40 {
+        first.step(&actions, &mut one);
+    }
+    second.restore(&first.save(), &mut other).unwrap();
+    for _ in 0..40 {
+        first.step(&actions, &mut one);
+        second.step(&actions, &mut other);
+        assert_eq!((&one.observations, &one.rewards), (&other.observations, &other.rewards));
+    }
+    assert!(
+        VecEnv::new(&config(vec![base]), 3).unwrap().restore(&first.save(), &mut other).is_err(),
+        "by another clock it is another course"
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod config;
 mod config_json;
 mod config_refused;
 mod deployment;
+mod drawn;
 mod hardware;
 mod hardware_file;
 mod host;
