@@ -155,8 +155,9 @@ pub struct Parameter {
     pub part: Part,
     /// Where it is searched for.
     pub(super) bounds: (f64, f64),
-    /// Whether it stays near the profile's value unless what was measured says otherwise.
-    pub(super) has_prior: bool,
+    /// The factor, as a logarithm, by which it must be off the profile's value to feel all of its prior; `None` without one. What
+    /// was measured kernel by kernel is believed more than what was not measured at all.
+    pub(super) prior: Option<f64>,
     pub(super) of: fn(&mut FittedConstants) -> &mut f64,
 }
 
@@ -168,7 +169,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "share of peak FLOP/s reached in prefill",
         part: Part::Roofs,
         bounds: (0.2, 1.2),
-        has_prior: false,
+        prior: None,
         of: |constants| &mut constants.compute_efficiency,
     },
     Parameter {
@@ -177,7 +178,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "share of peak bytes/s reached in reading weights and KV blocks",
         part: Part::Roofs,
         bounds: (0.3, 1.0),
-        has_prior: false,
+        prior: None,
         of: |constants| &mut constants.bandwidth_efficiency,
     },
     Parameter {
@@ -186,7 +187,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "what measured times of matrix products are multiplied by",
         part: Part::Scales,
         bounds: (0.3, 3.0),
-        has_prior: false,
+        prior: Some(0.1),
         of: |constants| &mut constants.products,
     },
     Parameter {
@@ -195,7 +196,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "what measured times of attention of chunks are multiplied by",
         part: Part::Scales,
         bounds: (0.3, 3.0),
-        has_prior: true,
+        prior: Some(0.1),
         of: |constants| &mut constants.prefill,
     },
     Parameter {
@@ -204,7 +205,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "what measured times of attention of decodes are multiplied by",
         part: Part::Scales,
         bounds: (0.5, 2.0),
-        has_prior: true,
+        prior: Some(0.1),
         of: |constants| &mut constants.decode,
     },
     Parameter {
@@ -213,7 +214,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "fixed time of a step",
         part: Part::Loop,
         bounds: (1e-5, 0.02),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.step_overhead,
     },
     Parameter {
@@ -222,7 +223,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "time a step takes for each sequence in it",
         part: Part::Loop,
         bounds: (1e-7, 5e-4),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.sequence_overhead,
     },
     Parameter {
@@ -231,7 +232,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "time of a step that asynchronous scheduling does not hide",
         part: Part::Exposed,
         bounds: (1e-6, 0.02),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.exposed,
     },
     Parameter {
@@ -240,7 +241,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "the same for each sequence of the step",
         part: Part::Exposed,
         bounds: (1e-7, 5e-4),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.exposed_sequence,
     },
     Parameter {
@@ -249,7 +250,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "further time of a step that computes prompts",
         part: Part::Host,
         bounds: (1e-5, 0.05),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.chunk_overhead,
     },
     Parameter {
@@ -258,7 +259,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "time launching a step's kernels takes: none is shorter",
         part: Part::Host,
         bounds: (1e-5, 0.1),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.launch,
     },
     Parameter {
@@ -267,7 +268,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "what a client's time beside the engine is multiplied by",
         part: Part::Client,
         bounds: (0.05, 20.0),
-        has_prior: true,
+        prior: Some(0.5),
         of: |constants| &mut constants.client,
     },
     Parameter {
@@ -276,7 +277,7 @@ pub const PARAMETERS: [Parameter; 13] = [
         meaning: "further time of the run's first step; no part of the profile",
         part: Part::Run,
         bounds: (1e-3, 10.0),
-        has_prior: false,
+        prior: None,
         of: |constants| &mut constants.cold_start,
     },
 ];
@@ -290,11 +291,11 @@ impl Parameter {
         *(self.of)(&mut constants.clone())
     }
 
-    /// Whether the search would have gone on but for its bounds: it is within a hundredth of one.
+    /// Whether the search would have gone on but for its bounds: it is within a hundredth of one. What is zero was not searched for.
     pub fn is_at_bound(&self, constants: &FittedConstants) -> bool {
         let (low, high) = self.bounds;
         let value = self.get(constants);
-        value < low * 1.01 || value > high * 0.99
+        value > 0.0 && (value < low * 1.01 || value > high * 0.99)
     }
 
     /// Whether it is fitted in `scope` to an engine that plans ahead or not, starting at `constants`: one that is zero has no logarithm
@@ -321,15 +322,15 @@ impl Parameter {
     }
 }
 
-/// Weight of a prior, and the factor (as a logarithm) by which a constant must be off to feel all of it.
-const PRIOR: (f64, f64) = (0.001, 0.5);
+/// Weight of a prior.
+const PRIOR_WEIGHT: f64 = 0.001;
 
 /// How unlikely `constants` are to whoever knows only the profile's, `before`.
 pub(super) fn prior(constants: &FittedConstants, before: &FittedConstants) -> f64 {
-    let (weight, factor) = PRIOR;
     let surprise = |parameter: &Parameter| {
         let ratio = parameter.get(constants) / parameter.get(before);
-        if ratio.is_finite() { (ratio.ln() / factor).powi(2) } else { 0.0 }
+        let factor = parameter.prior.filter(|_| ratio.is_finite())?;
+        Some((ratio.ln() / factor).powi(2))
     };
-    weight * PARAMETERS.iter().filter(|parameter| parameter.has_prior).map(surprise).sum::<f64>()
+    PRIOR_WEIGHT * PARAMETERS.iter().filter_map(surprise).sum::<f64>()
 }

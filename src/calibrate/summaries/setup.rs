@@ -29,8 +29,17 @@ pub struct ModelRuns {
     pub runs: Vec<SummaryRun>,
 }
 
-/// The card a name means where the vendor sold several under it, or wrote it in other ways: that which our list has first.
-fn hardware_of(gpu: &str) -> Option<&'static str> {
+/// The profile of the card that `gpu` names: measured by shape, or else read from a relative that was, or else its data sheet. Where the
+/// vendor sold several cards under a name, that which our list has first.
+fn hardware_of(gpu: &str) -> Option<String> {
+    let card = card_of(gpu)?;
+    let is_measured = Hardware::named(card).is_some_and(|hardware| hardware.tables.is_some());
+    let estimated = format!("{card}-estimated");
+    if !is_measured && Hardware::named(&estimated).is_some() { Some(estimated) } else { Some(card.to_owned()) }
+}
+
+/// The card, however people write its name.
+fn card_of(gpu: &str) -> Option<&'static str> {
     let squeezed = |name: &str| -> String {
         name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
     };
@@ -129,7 +138,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::hardware_of;
+    use super::card_of;
 
     #[test]
     fn cards_are_known_by_how_people_write_them() {
@@ -143,7 +152,7 @@ mod tests {
             ("", None),
             ("abacus", None),
         ] {
-            assert_eq!(hardware_of(gpu), name, "{gpu}");
+            assert_eq!(card_of(gpu), name, "{gpu}");
         }
     }
 }
