@@ -46,7 +46,6 @@ impl KernelScales {
         ]
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub(super) fn is_one(&self) -> bool {
         *self == KernelScales::ONE
     }

@@ -68,9 +68,9 @@ impl KernelTables {
         }
         if !self.scales.is_one() {
             let _ = writeln!(text, "\n[{PLACE}.scales]");
-            self.scales.named().into_iter().for_each(|(key, factor)| {
+            for (key, factor) in self.scales.named() {
                 let _ = writeln!(text, "{key} = {factor}");
-            });
+            }
         }
         self.write_products(&mut text);
         self.write_attention(&mut text);
