@@ -8,7 +8,8 @@ use kvtide_envs::tier::{Route, Routes};
 use kvtide_envs::time::Micros;
 use proptest::prelude::*;
 
-const DEPLOYMENTS: [&str; 4] = ["llama-3-8b@rtx-4090", "qwen2.5-7b@a10", "llama-3-70b@4xh100-datasheet", "llama-3-8b@2xa100-80g-datasheet"];
+const DEPLOYMENTS: [&str; 4] =
+    ["llama-3-8b@rtx-4090", "qwen2.5-7b@a10", "llama-3-70b@4xh100-datasheet", "llama-3-8b@2xa100-80g-datasheet"];
 
 fn cost(index: usize) -> CostModel {
     CostModel::new(&DEPLOYMENTS[index].parse().unwrap(), 16)

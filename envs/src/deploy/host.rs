@@ -15,7 +15,7 @@ use super::SettingError;
 /// What the engine's loop takes on the CPU, in seconds.
 ///
 /// The defaults are those of vLLM 0.19 and 0.22 with asynchronous scheduling: `exposed` and `exposed_sequence` from the seconds of a
-/// served run of Llama 3.1 8B on an RTX PRO 6000 (LLMServingSim bench) in which everybody decoded, over what its kernels take by
+/// served run of Llama 3.1 8B on an RTX PRO 6000 (`LLMServingSim` bench) in which everybody decoded, over what its kernels take by
 /// tables; `chunk_overhead` from runs with several token budgets (P-PAS, arXiv 2608.15171), between 3 and 4 ms on two hosts and 10 on a
 /// slow one. What is hidden, `step` and `sequence`, is told by none of them: it matters without asynchronous scheduling and for models so
 /// small that the loop is what takes time. For orientation: V0's left the accelerator waiting 5 to 13 ms a step (vLLM RFC 6854);
@@ -110,9 +110,9 @@ impl HostTimes {
     /// # Errors
     /// The first key that is wrong, its value, and what would do.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let ClientTimes { request_s, prompt_token_s, output_token_s } = self.client;
         const SECONDS: (f64, &str) = (10.0, "seconds, from 0 to 10");
         const SECOND: (f64, &str) = (1.0, "seconds, from 0 to 1");
+        let ClientTimes { request_s, prompt_token_s, output_token_s } = self.client;
         let times = [
             ("step", self.step, SECONDS),
             ("sequence", self.sequence, SECONDS),

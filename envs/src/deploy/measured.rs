@@ -157,7 +157,10 @@ mod tests {
             let sheet = Hardware::data_sheet(measured.card).unwrap();
             assert_eq!(Hardware { tables: None, ..profile.clone() }, sheet, "made from another data sheet");
             let source = profile.tables.unwrap().source.clone().unwrap();
-            assert_eq!((source.licence.as_str(), source.database.as_str()), ("Apache-2.0", "aiconfigurator-core 0.12.0"));
+            assert_eq!(
+                (source.licence.as_str(), source.database.as_str()),
+                ("Apache-2.0", "aiconfigurator-core 0.12.0")
+            );
             // The files of the A100 name no day.
             assert!(source.date.len() == 10 || measured.card == "a100-80g", "{}", source.date);
             assert!(measured.profile.len() < 150_000, "{}: {} bytes", measured.card, measured.profile.len());

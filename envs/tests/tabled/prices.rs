@@ -210,9 +210,10 @@ fn fp8_is_priced_by_its_own_tables() {
     let fp8 = smooth_deployment(KINDS[4], 1);
     let bf16 = smooth_deployment(KINDS[0], 1);
     let (decode, prompt) = (Step::decodes(8, 100), Step::prompt(4096));
-    assert!(price(&fp8, &decode) < 0.65 * price(&bf16, &decode));
-    // Both were measured with the same arithmetic, so that only weights tell.
-    near(price(&fp8, &prompt), price(&bf16, &prompt), 0.01);
+    assert!(price(&fp8, &decode) < 0.7 * price(&bf16, &decode));
+    // Both were measured with the same arithmetic, so that only weights tell, and what quantises the inputs.
+    let ratio = price(&fp8, &prompt) / price(&bf16, &prompt);
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
     assert!(!fp8.modelled().iter().any(|said| said.contains("fp8")));
     // Without its tables it is the time in 16 bits, by what rooflines say of both: twice the rate, half the bytes.
     let without = with(&fp8, |tables| tables.products.retain(|table| table.precision == Precision::Bf16));
@@ -232,10 +233,10 @@ fn what_no_table_has_is_priced_by_the_roofline_and_said() {
         assert!(said.iter().any(|said| said.starts_with("matrix products in")), "{said:?}");
         assert!(said.iter().any(|said| said == "all-reduces: by the link's bandwidth"), "{said:?}");
         assert_eq!(plain.modelled(), Vec::<String>::new());
-        // The same but for what the plain roofline does not count.
+        // The same but for what the plain roofline does not count: element by element, and quantising in fp8.
         for step in [Step::decodes(64, 1000), Step::prompt(4000)] {
             let ratio = price(&empty, &step) / price(&plain, &step);
-            assert!((0.95..1.35).contains(&ratio), "{kind:?} {step:?}: {ratio}");
+            assert!((0.95..1.5).contains(&ratio), "{kind:?} {step:?}: {ratio}");
         }
     }
     let full = smooth_deployment(KINDS[1], 2);
@@ -268,6 +269,15 @@ fn factors_are_on_what_they_name() {
     assert!(price(&sustained, &prompt) > 1.17 * price(&smooth, &prompt));
     let one = Step::decodes(1, 100);
     assert!(price(&sustained, &one) < 1.01 * price(&smooth, &one));
-    let prefill = scaled(|tables| tables.scales.prefill = 2.0);
-    near(price(&prefill, &decode), price(&smooth, &decode), 1e-9);
+    let others = scaled(|tables| {
+        (tables.scales.prefill, tables.scales.experts, tables.scales.all_reduce) = (2.0, 2.0, 2.0);
+    });
+    near(price(&others, &decode), price(&smooth, &decode), 1e-9);
+    let routed = smooth_deployment(KINDS[1], 2);
+    let [experts, all_reduce] = [1.0, 3.0].map(|factor| {
+        with(&routed, |tables| (tables.scales.experts, tables.scales.all_reduce) = (4.0 - factor, factor))
+    });
+    assert!(
+        price(&experts, &decode) > price(&routed, &decode) && price(&all_reduce, &decode) > price(&routed, &decode)
+    );
 }

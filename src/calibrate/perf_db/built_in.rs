@@ -178,12 +178,17 @@ mod tests {
                     }
                 }
             }
-            for PrefillTable { shape, tokens, us } in all.prefill.iter().filter(|table| table.shape.head_dim == 128) {
+            // What the grid is for: all tokens, keys and values in 16 bits, several queries to a key.
+            let is_meant = |shape: &AttentionShape| {
+                (shape.head_dim, shape.window, shape.kv) == (128, 0, KvPrecision::Bf16)
+                    && shape.heads >= 2 * shape.kv_heads
+            };
+            for PrefillTable { shape, tokens, us } in all.prefill.iter().filter(|table| is_meant(&table.shape)) {
                 for (us, tokens) in us.iter().zip(tokens) {
                     prompts.add(kept.prefill_us(shape, f64::from(*tokens)), *us);
                 }
             }
-            for table in all.decode.iter().filter(|table| table.shape.head_dim == 128) {
+            for table in all.decode.iter().filter(|table| is_meant(&table.shape)) {
                 for (row, sequences) in table.us.iter().zip(&table.sequences) {
                     for (us, context) in row.iter().zip(&table.context) {
                         decodes.add(kept.decode_us(&table.shape, f64::from(*sequences), f64::from(*context)), *us);
@@ -196,7 +201,7 @@ mod tests {
                 }
             }
             let [median, p95] = shapes.told(&format!("{system}, products of shapes that are not kept"));
-            assert!(median < 0.1 && p95 < 0.4, "{median} {p95}");
+            assert!(median < 0.08 && p95 < 0.5, "{median} {p95}");
             let [median, p95] = prompts.told(&format!("{system}, prompts"));
             assert!(median < 0.1 && p95 < 0.6, "{median} {p95}");
             let [median, p95] = decodes.told(&format!("{system}, decodes"));

@@ -9,6 +9,7 @@
 //!   values), each `max(3 µs, bytes / (0.47 · bandwidth))`, and 0.69 of bandwidths up to 1.9 TB/s, which leave less to wait for.
 //!   Fitted to Vidur's published medians of Llama 2 and 3 (MIT, github.com/microsoft/vidur): 0.46 on A100, 0.49 on H100, 0.69 on A40,
 //!   with median errors of 9, 8 and 5 % of that part, which is 9 % of the products
+//! - what quantises the inputs of products in fp8: a kernel of the same kind for each
 //! - sampling: logits read in 16 bits and written and read in 32, in four such kernels
 //!
 //! **Decodes.** Tables were measured with keys and values in the accelerator's cache, wherever they fit into it; on a server the
@@ -94,8 +95,7 @@ impl<'a> TabledTimes<'a> {
         bytes: impl Fn(Precision) -> f64,
     ) -> f64 {
         let (arithmetic, traffic) = self.peaks.roofs(precision, flops, bytes(precision));
-        let scales = &self.tables.scales;
-        let time = time * scales.products * scales.sustained_at(arithmetic / traffic);
+        let time = time * self.tables.scales.sustained_at(arithmetic / traffic);
         if precision == measured {
             return time;
         }
@@ -112,9 +112,9 @@ impl<'a> TabledTimes<'a> {
             Some((curve, measured)) => {
                 self.as_measured(seconds(curve.at(tokens)), (precision, *measured), flops, bytes)
             }
-            None => self.peaks.roofline(precision, flops, bytes(precision)) * self.tables.scales.products,
+            None => self.peaks.roofline(precision, flops, bytes(precision)),
         };
-        f64::from(layers) * time
+        f64::from(layers) * time * self.tables.scales.products
     }
 
     /// Everything that goes by the token but attention: products, routed experts, what is done element by element, all-reduces.
@@ -133,10 +133,9 @@ impl<'a> TabledTimes<'a> {
             let us = self.tables.experts_us(&ExpertShape { precision, ..*shape }, tokens)?;
             Some(self.as_measured(seconds(us), (shape.precision, precision), flops, bytes))
         };
-        let modelled =
-            || self.peaks.roofline(shape.precision, flops, bytes(shape.precision)) * self.tables.scales.products;
+        let modelled = || self.peaks.roofline(shape.precision, flops, bytes(shape.precision));
         let time = measured(shape.precision).or_else(|| measured(Precision::Bf16)).unwrap_or_else(modelled);
-        f64::from(*layers) * time
+        f64::from(*layers) * time * self.tables.scales.experts
     }
 
     /// A kernel that moves so many bytes.
@@ -157,7 +156,14 @@ impl<'a> TabledTimes<'a> {
             + self.moves(2.0 * (heads + kv_heads) * head * elements)
             + self.moves(3.0 * gated * elements)
             + self.moves(4.0 * kv_heads * head * elements);
-        f64::from(model.num_layers) * layer + self.moves(2.0 * hidden * elements)
+        f64::from(model.num_layers) * layer + self.moves(2.0 * hidden * elements) + self.quantising(tokens)
+    }
+
+    /// What goes into products in fp8 is read in 16 bits and written in 8, which is no part of what was measured.
+    fn quantising(&self, tokens: f64) -> f64 {
+        let fp8 = self.products.iter().map(|times| times.product).filter(|product| product.precision == Precision::Fp8);
+        let each = |product: Product| f64::from(product.layers) * self.moves(3.0 * f64::from(product.k) * tokens);
+        fp8.map(each).sum()
     }
 
     fn all_reduces(&self, tokens: f64) -> f64 {
@@ -169,7 +175,7 @@ impl<'a> TabledTimes<'a> {
         let count = f64::from(*devices);
         let modelled = || 2.0 * (count - 1.0) / count * bytes / hardware.link_bandwidth;
         let each = self.tables.all_reduce_us(*devices, bytes).map_or_else(modelled, seconds);
-        2.0 * f64::from(model.num_layers) * each
+        2.0 * f64::from(model.num_layers) * each * self.tables.scales.all_reduce
     }
 
     /// The output head and sampling from it.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use super::{AttentionShape, KernelScales, KernelTables, KvPrecision, TableSource};
+use super::{AttentionShape, KernelTables, KvPrecision, TableSource};
 
 /// Where a file's tables stand.
 const PLACE: &str = "hardware.kernels";
@@ -51,9 +51,9 @@ impl TableSource {
         }
         for (key, values) in [("files", &self.files), ("modelled", &self.modelled)] {
             let _ = writeln!(text, "{key} = [");
-            values.iter().for_each(|value| {
+            for value in values {
                 let _ = writeln!(text, "  {},", quoted(value));
-            });
+            }
             text.push_str("]\n");
         }
     }
@@ -67,9 +67,10 @@ impl KernelTables {
             source.write(&mut text);
         }
         if !self.scales.is_one() {
-            let KernelScales { products, prefill, decode, sustained } = self.scales;
-            let _ = writeln!(text, "\n[{PLACE}.scales]\nproducts = {products}\nprefill = {prefill}\ndecode = {decode}");
-            let _ = writeln!(text, "sustained = {sustained}");
+            let _ = writeln!(text, "\n[{PLACE}.scales]");
+            for (key, factor) in self.scales.named() {
+                let _ = writeln!(text, "{key} = {factor}");
+            }
         }
         self.write_products(&mut text);
         self.write_attention(&mut text);
@@ -144,6 +145,7 @@ impl KernelTables {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::KernelScales;
     use super::super::{DecodeTable, ExpertTable, LatentTable, PrefillTable, ProductRow, ProductTable, ReduceTable};
     use super::*;
     use crate::deploy::{Hardware, HardwareProfile, HostTimes, Precision};
