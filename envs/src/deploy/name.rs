@@ -25,7 +25,7 @@ enum ModelName {
 
 #[derive(Debug, Clone, PartialEq)]
 enum HardwareName {
-    BuiltIn(Hardware),
+    BuiltIn(Box<Hardware>),
     /// A [`HardwareProfile`]'s file.
     File(PathBuf),
 }
@@ -45,7 +45,7 @@ impl DeploymentName {
     /// No such file, or the model does not fit.
     pub fn load_with(&self, overrides: &[Setting]) -> Result<Deployment, DeploymentError> {
         let hardware = match &self.hardware {
-            HardwareName::BuiltIn(hardware) => hardware.clone(),
+            HardwareName::BuiltIn(hardware) => Hardware::clone(hardware),
             HardwareName::File(path) => HardwareProfile::read(path)?.hardware,
         };
         Deployment::new(self.model.load()?, hardware, self.devices).with(overrides)
@@ -128,7 +128,7 @@ impl FromStr for DeploymentName {
         }
         let is_toml = Path::new(hardware).extension().is_some_and(|extension| extension == "toml");
         let hardware = match Hardware::named(hardware) {
-            Some(known) => HardwareName::BuiltIn(known),
+            Some(known) => HardwareName::BuiltIn(Box::new(known)),
             None if is_toml || is_with_folders(hardware) => HardwareName::File(hardware.into()),
             // A profile may have been written under any name.
             None if Path::new(hardware).is_file() => HardwareName::File(Path::new(".").join(hardware)),

@@ -51,9 +51,9 @@ impl TableSource {
         }
         for (key, values) in [("files", &self.files), ("modelled", &self.modelled)] {
             let _ = writeln!(text, "{key} = [");
-            values.iter().for_each(|value| {
+            for value in values {
                 let _ = writeln!(text, "  {},", quoted(value));
-            });
+            }
             text.push_str("]\n");
         }
     }

@@ -1,5 +1,7 @@
 //! What a table must be before it prices anything.
 
+use std::fmt::Display;
+
 use super::{DecodeTable, ExpertTable, KernelTables, LatentTable, PrefillTable, ProductTable, ReduceTable};
 use crate::deploy::SettingError;
 
@@ -11,7 +13,7 @@ const LARGEST: u32 = 1 << 30;
 
 type Checked = Result<(), SettingError>;
 
-fn wrong(key: &str, value: impl ToString, expected: &'static str) -> Checked {
+fn wrong(key: &str, value: &dyn Display, expected: &'static str) -> Checked {
     Err(SettingError::value(key, &value.to_string(), expected))
 }
 
@@ -30,7 +32,7 @@ impl KernelTables {
             ("latent", self.latent.len()),
         ];
         if let Some((key, count)) = counts.into_iter().find(|(_, count)| *count > TABLES) {
-            return wrong(key, format!("{count} tables"), "at most 16384 tables");
+            return wrong(key, &format!("{count} tables"), "at most 16384 tables");
         }
         each_of("products", &self.products, ProductTable::validate)?;
         each_of("prefill", &self.prefill, PrefillTable::validate)?;
@@ -54,7 +56,7 @@ impl ProductTable {
     fn validate(&self) -> Checked {
         ascending("tokens", &self.tokens)?;
         if self.rows.is_empty() || self.rows.len() > TABLES {
-            return wrong("rows", format!("{} rows", self.rows.len()), "1 to 16384 rows");
+            return wrong("rows", &format!("{} rows", self.rows.len()), "1 to 16384 rows");
         }
         for (index, row) in self.rows.iter().enumerate() {
             let checked = sizes(&[("n", row.n), ("k", row.k)]).and_then(|()| times("us", &row.us, self.tokens.len()));
@@ -82,7 +84,7 @@ impl DecodeTable {
 impl ReduceTable {
     fn validate(&self) -> Checked {
         if !(2..=1024).contains(&self.devices) {
-            return wrong("devices", self.devices, "devices, from 2 to 1024");
+            return wrong("devices", &self.devices, "devices, from 2 to 1024");
         }
         ascending("bytes", &self.bytes)?;
         times("us", &self.us, self.bytes.len())
@@ -93,7 +95,7 @@ impl ExpertTable {
     fn validate(&self) -> Checked {
         sizes(&[("hidden", self.hidden), ("inter", self.inter), ("experts", self.experts)])?;
         if !(1..=self.experts).contains(&self.top_k) {
-            return wrong("top_k", self.top_k, "from 1 to the number of experts");
+            return wrong("top_k", &self.top_k, "from 1 to the number of experts");
         }
         ascending("tokens", &self.tokens)?;
         times("us", &self.us, self.tokens.len())
@@ -113,10 +115,10 @@ impl super::AttentionShape {
     fn validate(&self) -> Checked {
         sizes(&[("heads", self.heads), ("kv_heads", self.kv_heads), ("head_dim", self.head_dim)])?;
         if self.kv_heads > self.heads {
-            return wrong("kv_heads", self.kv_heads, "no more than heads");
+            return wrong("kv_heads", &self.kv_heads, "no more than heads");
         }
         if self.window > LARGEST {
-            return wrong("window", self.window, "tokens, from 0 to 1073741824");
+            return wrong("window", &self.window, "tokens, from 0 to 1073741824");
         }
         Ok(())
     }
@@ -124,34 +126,34 @@ impl super::AttentionShape {
 
 fn sizes(sizes: &[(&str, u32)]) -> Checked {
     match sizes.iter().find(|(_, size)| !(1..=LARGEST).contains(size)) {
-        Some((key, size)) => wrong(key, size, "a size from 1 to 1073741824"),
+        Some((key, size)) => wrong(key, &size, "a size from 1 to 1073741824"),
         None => Ok(()),
     }
 }
 
 fn ascending(key: &str, knots: &[u32]) -> Checked {
     if knots.is_empty() || knots.len() > KNOTS {
-        return wrong(key, format!("{} knots", knots.len()), "1 to 256 knots");
+        return wrong(key, &format!("{} knots", knots.len()), "1 to 256 knots");
     }
     if let Some(knot) = knots.iter().find(|knot| !(1..=LARGEST).contains(*knot)) {
-        return wrong(key, knot, "numbers from 1 to 1073741824");
+        return wrong(key, &knot, "numbers from 1 to 1073741824");
     }
     match knots.array_windows().find(|[left, right]| left >= right) {
-        Some([left, right]) => wrong(key, format!("{left}, {right}"), "ascending numbers"),
+        Some([left, right]) => wrong(key, &format!("{left}, {right}"), "ascending numbers"),
         None => Ok(()),
     }
 }
 
 fn times(key: &str, us: &[f64], knots: usize) -> Checked {
     if us.len() != knots {
-        return wrong(key, format!("{} values", us.len()), "as many values as there are knots");
+        return wrong(key, &format!("{} values", us.len()), "as many values as there are knots");
     }
     each(key, us)
 }
 
 fn each(key: &str, us: &[f64]) -> Checked {
     match us.iter().find(|time| !(1e-3..=1e9).contains(*time)) {
-        Some(time) => wrong(key, time, "microseconds, from 0.001 to 1e9"),
+        Some(time) => wrong(key, &time, "microseconds, from 0.001 to 1e9"),
         None => Ok(()),
     }
 }
@@ -161,10 +163,10 @@ fn grid(key: &str, sequences: &[u32], context: &[u32], us: &[Vec<f64>]) -> Check
     ascending("sequences", sequences)?;
     ascending("context", context)?;
     if us.len() != sequences.len() {
-        return wrong(key, format!("{} rows", us.len()), "as many rows as sequences has numbers");
+        return wrong(key, &format!("{} rows", us.len()), "as many rows as sequences has numbers");
     }
     if let Some(row) = us.iter().find(|row| row.is_empty() || row.len() > context.len()) {
-        return wrong(key, format!("{} values", row.len()), "a value at least and no more than context has");
+        return wrong(key, &format!("{} values", row.len()), "a value at least and no more than context has");
     }
     us.iter().try_for_each(|row| each(key, row))
 }
