@@ -124,9 +124,9 @@ impl Account for PerfDbAccount {
              {experts} of experts, {latent} of latent attention"
         );
         let _ = writeln!(text, "not measured:");
-        modelled.iter().for_each(|sentence| {
+        for sentence in modelled {
             let _ = writeln!(text, "  {sentence}");
-        });
+        }
         text
     }
 

@@ -165,7 +165,7 @@ fn hardware(database: &Database, system: &str, device: &str, path: &Path) -> Res
         })
     };
     // As of the cards known by name: about four fifths of a link's one way are reached.
-    let known = Hardware::data_sheet("h100").unwrap_or_else(|| unreachable!("a built-in card"));
+    let known = Hardware::data_sheet("h100").ok_or_else(|| PerfDbError::new(path, "no card is built in"))?;
     Ok(Hardware {
         name: system.to_owned(),
         peak_flops: number("bfloat16_tc_flops")?,

@@ -1,5 +1,7 @@
 //! What a table must be before it prices anything.
 
+use std::fmt::Display;
+
 use super::{DecodeTable, ExpertTable, KernelTables, LatentTable, PrefillTable, ProductTable, ReduceTable};
 use crate::deploy::SettingError;
 
@@ -11,7 +13,7 @@ const LARGEST: u32 = 1 << 30;
 
 type Checked = Result<(), SettingError>;
 
-fn wrong(key: &str, value: &dyn ToString, expected: &'static str) -> Checked {
+fn wrong(key: &str, value: &dyn Display, expected: &'static str) -> Checked {
     Err(SettingError::value(key, &value.to_string(), expected))
 }
 
