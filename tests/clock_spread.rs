@@ -141,7 +141,7 @@ fn draws_are_kept_and_gone_on_with() {
     let count = whole.lines().count();
     let draws = whole.lines().position(|line| line.contains("\"clock_draw\":1")).unwrap();
     // Before the draws, between two runs of one, after the last.
-    for kept in [draws, draws + 3, (draws + count) / 2, count - 2, count] {
+    for kept in [draws, draws + 3, usize::midpoint(draws, count), count - 2, count] {
         let text: String = whole.split_inclusive('\n').take(kept).collect();
         fs::write(&file, &text).unwrap();
         let again = done(folder.path(), &[&arguments[..], &["--resume"]].concat());

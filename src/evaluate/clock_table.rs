@@ -1,5 +1,7 @@
 //! Gains by drawn clocks as text for people.
 
+use std::fmt::Write;
+
 use super::clock::ClockGain;
 use super::table::signed;
 use crate::policy::{PolicyName, short_names};
@@ -38,7 +40,7 @@ pub fn render_clocks(world: &World, names: &[&PolicyName], gains: &[ClockGain], 
         }
         let drawn = first.draws.len();
         let clocks = if drawn == 1 { "clock" } else { "clocks" };
-        text.push_str(&format!("\ngain over {} by {drawn} drawn {clocks}\n{}", short(than), table.render(width)));
+        let _ = write!(text, "\ngain over {} by {drawn} drawn {clocks}\n{}", short(than), table.render(width));
     }
     if !text.is_empty() {
         text.push('\n');

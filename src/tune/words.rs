@@ -162,13 +162,13 @@ fn rests_on(verdict: &Verdict) -> String {
             text += ", because what is judged is unlike what was trained on";
         }
     }
-    text += &match &verdict.clock {
+    let clock = match &verdict.clock {
         Clock::DataSheet { hardware } => {
             format!("; simulated time from a data sheet ({hardware}), not measured: see kvtide calibrate")
         }
         Clock::Calibrated { hardware } => format!("; simulated time of a profile that was measured ({hardware})"),
     };
-    text + &verdict.clock_gain.as_ref().map_or_else(String::new, by_clocks)
+    text + &clock + &verdict.clock_gain.as_ref().map_or_else(String::new, by_clocks)
 }
 
 /// What becomes of the gain where the clock is wrong.
