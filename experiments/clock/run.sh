@@ -1,6 +1,6 @@
 #!/bin/sh
 # Judges clocks on served runs, as the results here were made; see README.md.
-#   experiments/clock/run.sh [judge]   every run: results/*.jsonl and results/*.svg, in a minute or two
+#   experiments/clock/run.sh [judge]   every run: results/*.jsonl and four pictures, in a minute or two
 #   experiments/clock/run.sh table     README.md out of results/
 # KVTIDE names the program, SHARED the folder of measured data.
 set -eu
@@ -9,16 +9,23 @@ kvtide=${KVTIDE:-target/release/kvtide}
 shared=${SHARED:-../shared}
 out=experiments/clock/results
 
+# plot NAME: the option that draws it, of what README.md shows.
+plot() {
+    case $1 in
+    rtx-pro-6000-none | rtx-4090-datasheet-all | a100-host | rtx-5090-all-half) echo "--plot $out/$1.svg" ;;
+    esac
+}
+
 # served NAME RUN ENV FIT: a run that a server recorded.
 served() {
-    "$kvtide" calibrate --measured "$shared/traces/$2" --env "$3" --fit "$4" --plot "$out/$1.svg" --json > "$out/$1.jsonl"
+    "$kvtide" calibrate --measured "$shared/traces/$2" --env "$3" --fit "$4" $(plot "$1") --json > "$out/$1.jsonl"
 }
 
 # summaries NAME ARGUMENTS…: what clients saw of many.
 summaries() {
     name=$1
     shift
-    "$kvtide" calibrate --measured "$shared/measured/token-budget" "$@" --plot "$out/$name.svg" --json > "$out/$name.jsonl"
+    "$kvtide" calibrate --measured "$shared/measured/token-budget" "$@" $(plot "$name") --json > "$out/$name.jsonl"
 }
 
 judge() {

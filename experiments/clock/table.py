@@ -4,7 +4,6 @@ What stands between `<!-- NAME -->` and `<!-- / -->` is replaced by what the fun
 """
 import json
 import pathlib
-import re
 
 HERE = pathlib.Path(__file__).parent
 # Targets of throughput, medians and tails: the profile as it stands, and with the host's constants fitted.
@@ -213,9 +212,9 @@ def main():
     path = HERE / "README.md"
     text = path.read_text()
     for table in (recorded, a100, rtx_5090, loads, adaptive, constants):
-        marks = re.compile(rf"(<!-- {table.__name__} -->\n).*?(\n<!-- / -->)", re.S)
-        assert marks.search(text), f"README.md has no place for {table.__name__}"
-        text = marks.sub(lambda found: found[1] + table() + found[2], text)
+        before, rest = text.split(f"<!-- {table.__name__} -->\n")
+        _, after = rest.split("<!-- / -->", 1)
+        text = f"{before}<!-- {table.__name__} -->\n{table()}\n<!-- / -->{after}"
     path.write_text(text)
 
 
