@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure, Widths};
 use kvtide_envs::kv::{BlockId, blocks_for};
 use kvtide_envs::memory::{Contents, KvShape, MemoryBackend, MemoryError, MemorySource, Span, Work};
 use kvtide_envs::sched::RequestId;
@@ -34,6 +34,7 @@ pub(super) fn model(head_dim: u32) -> Model {
         kv_bytes: 2.0,
         max_model_len: 4096,
         structure: Structure::default(),
+        widths: Widths { intermediate, matrices: 3, vocabulary, ..Widths::default() },
     }
 }
 
