@@ -91,12 +91,7 @@ fn card() -> Hardware {
 
 fn truth() -> FittedConstants {
     let before = FittedConstants::of(&card()).seen_by_clients();
-    FittedConstants {
-        compute_efficiency: 0.5,
-        bandwidth_efficiency: 0.9,
-        client: 3.0,
-        ..before
-    }
+    FittedConstants { compute_efficiency: 0.5, bandwidth_efficiency: 0.9, client: 3.0, ..before }
 }
 
 /// The made-up runs as the simulator serves them with `constants`.
@@ -135,7 +130,8 @@ fn constants_that_are_known_are_found() {
     near("client", 3.0, 0.3);
     // On loads it has not seen as well.
     crate::json::documented("clock_report", &account.report);
-    let [judged, fitted] = [&account.report.models[0].judged, &account.report.models[0].fitted].map(|part| part.clone().unwrap());
+    let [judged, fitted] =
+        [&account.report.models[0].judged, &account.report.models[0].fitted].map(|part| part.clone().unwrap());
     assert_eq!((judged.cells, fitted.cells, judged.runs, account.report.fitted_runs), (2, 2, 12, 12));
     assert!(judged.e2e_mean.median < 0.01 && judged.ttft_mean.median < 0.01, "{judged:?}");
     let best = judged.best.unwrap();
@@ -251,7 +247,10 @@ fn mistakes_are_told_with_file_line_and_value() {
     assert_eq!(with("seed", json!(7)), "runs.jsonl:2: arrivals.jsonl has no arrivals of seed 7 at 20:0.5");
     assert!(with("requests", json!(1)).starts_with("runs.jsonl:2: requests is 1, and arrivals.jsonl has "));
     assert!(with("gpu", json!(3)).starts_with("runs.jsonl:2: invalid type: integer `3`, expected a string"));
-    assert!(error(|rows| drop(rows[2].as_object_mut().unwrap().remove("model"))).contains("runs.jsonl:3: missing field `model`"));
+    assert!(
+        error(|rows| drop(rows[2].as_object_mut().unwrap().remove("model")))
+            .contains("runs.jsonl:3: missing field `model`")
+    );
     assert_eq!(error(Vec::clear), "runs.jsonl: no runs");
     let folder = tempdir().unwrap();
     write(folder.path(), &rows());
@@ -291,14 +290,18 @@ fn the_command_tells_what_it_cannot_do() {
     let runs = folder.path().join("made-up");
     fs::create_dir(&runs).unwrap();
     write(&runs, &rows());
-    let with = |arguments: &[&str]| refused(folder.path(), &[&["calibrate", "--measured", "made-up"], arguments].concat());
+    let with =
+        |arguments: &[&str]| refused(folder.path(), &[&["calibrate", "--measured", "made-up"], arguments].concat());
     assert!(with(&["--fit", "none", "--profile", "a.toml"]).contains("nothing is fitted"));
     assert!(with(&["--fit", "none", "--fit-loads", "half"]).contains("nothing is fitted"));
     assert!(with(&["--fit-fraction", "0.5"]).contains("--fit-loads"));
     assert!(with(&["--load", "none"]).contains("--load"));
     assert!(with(&["--only", "card=A100"]).contains("\"card=A100\": expected KEY=VALUE"));
     assert!(with(&["--only", "gpu=H100"]).contains("--only gpu=H100 leaves no run"));
-    assert!(with(&["--set", "max_model_len=6000"]).contains("runs.jsonl:1: 6040 tokens of prompt and answer, and the engine takes at most 6000"));
+    assert!(
+        with(&["--set", "max_model_len=6000"])
+            .contains("runs.jsonl:1: 6040 tokens of prompt and answer, and the engine takes at most 6000")
+    );
     assert!(with(&["--set", "dead_ends=faithful"]).contains("only engine=v1"));
     let mut other = rows();
     other[0]["model"] = json!("nobody/knows");
@@ -323,8 +326,20 @@ fn a_profile_a_picture_and_json_are_written() {
     fs::create_dir(&runs).unwrap();
     write(&runs, &rows());
     let arguments = [
-        "calibrate", "--measured", "made-up", "--only", "peak=0.5,peak=1", "--fit", "host", "--fit-loads", "half", "--json",
-        "--profile", "mine.toml", "--plot", "plot.svg",
+        "calibrate",
+        "--measured",
+        "made-up",
+        "--only",
+        "peak=0.5,peak=1",
+        "--fit",
+        "host",
+        "--fit-loads",
+        "half",
+        "--json",
+        "--profile",
+        "mine.toml",
+        "--plot",
+        "plot.svg",
     ];
     let run = done(folder.path(), &arguments);
     let [report] = lines(&run.stdout, "clock_report").try_into().unwrap();
@@ -339,7 +354,8 @@ fn a_profile_a_picture_and_json_are_written() {
         assert!(plot.contains(text), "{text}");
     }
     // It is judged as it was written.
-    let again = ["calibrate", "--measured", "made-up", "--only", "peak=0.5,peak=1", "--fit", "none", "--env", "@mine.toml"];
+    let again =
+        ["calibrate", "--measured", "made-up", "--only", "peak=0.5,peak=1", "--fit", "none", "--env", "@mine.toml"];
     let text = done(folder.path(), &again).stdout;
     assert!(text.contains("simulated as qwen2.5-3b@mine") && text.contains("nothing fitted"), "{text}");
 }

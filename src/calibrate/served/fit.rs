@@ -168,8 +168,7 @@ impl FitSearch<'_> {
             constants
         };
         let at: Vec<f64> = free.iter().map(|one| one.get(start).ln()).collect();
-        let outside =
-            |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| one.parameter().outside(*log)).sum() };
+        let outside = |at: &[f64]| -> f64 { free.iter().zip(at).map(|(one, log)| one.parameter().outside(*log)).sum() };
         let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
         Ok(place(&found))
     }

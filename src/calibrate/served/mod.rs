@@ -27,8 +27,8 @@ pub use engine::MeasuredEngine;
 pub use error::{CalibrateError, MeasuredError, MeasuredFault};
 pub(in crate::calibrate) use files::TextFile;
 pub use fit::{Fit, fit, fit_jointly};
-pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 pub(in crate::calibrate) use measured::without_position;
+pub use measured::{MeasuredRequest, MeasuredRun, MeasuredTick};
 pub use picture::picture;
 pub use report::{CalibrationReport, FitRange, FittedConstant, Verdict};
 pub use seen::{ClockOffsets, ObservedRun, Stamps, Tick};
@@ -141,7 +141,11 @@ pub fn calibrate_jointly(
         check(run, setup, runs[0].1)?;
     }
     let cut = |run: &MeasuredRun| {
-        let until = if fraction < 1.0 && scope != FitScope::None { run.start() + fraction * (run.end() - run.start()) } else { run.end() };
+        let until = if fraction < 1.0 && scope != FitScope::None {
+            run.start() + fraction * (run.end() - run.start())
+        } else {
+            run.end()
+        };
         ObservedRun::until(run, until)
     };
     let fraction = if scope == FitScope::None { 0.0 } else { fraction };
@@ -149,19 +153,20 @@ pub fn calibrate_jointly(
     let setups: Vec<Setup> = runs.iter().map(|(_, setup)| setup.to_fit(scope)).collect();
     let parts: Vec<(&Setup, &ObservedRun)> = setups.iter().zip(&seen).collect();
     let fits = fit_jointly(&parts, scope, watch)?;
-    let calibration = |(((run, before), setup), (seen, fit)): (((&MeasuredRun, &Setup), Setup), (&ObservedRun, Fit))| {
-        let whole = ObservedRun::whole(run, seen.clock);
-        Ok(Calibration {
-            scope,
-            fraction,
-            until_s: if scope == FitScope::None { 0.0 } else { seen.until_s },
-            fitted: setup.serve(&fit.constants, &whole)?,
-            unfitted: before.serve(&FittedConstants::of(&before.deployment.hardware), &whole)?,
-            setup,
-            fit,
-            whole,
-        })
-    };
+    let calibration =
+        |(((run, before), setup), (seen, fit)): (((&MeasuredRun, &Setup), Setup), (&ObservedRun, Fit))| {
+            let whole = ObservedRun::whole(run, seen.clock);
+            Ok(Calibration {
+                scope,
+                fraction,
+                until_s: if scope == FitScope::None { 0.0 } else { seen.until_s },
+                fitted: setup.serve(&fit.constants, &whole)?,
+                unfitted: before.serve(&FittedConstants::of(&before.deployment.hardware), &whole)?,
+                setup,
+                fit,
+                whole,
+            })
+        };
     runs.iter().copied().zip(setups).zip(seen.iter().zip(fits)).map(calibration).collect()
 }
 

@@ -185,7 +185,8 @@ impl Calibration {
         let before = FittedConstants::of(&self.setup.deployment.hardware);
         // The cold start has no value before.
         let is_fitted = |parameter: &&Parameter| {
-            parameter.part == Part::Run && self.scope != FitScope::None || parameter.is_free(self.scope, self.setup.engine.async_scheduling, &before)
+            parameter.part == Part::Run && self.scope != FitScope::None
+                || parameter.is_free(self.scope, self.setup.engine.async_scheduling, &before)
         };
         let constant = |parameter: &Parameter| FittedConstant {
             name: parameter.name,

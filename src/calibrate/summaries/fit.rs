@@ -117,12 +117,12 @@ pub fn fit_card(
     watch: WatchFit<'_>,
 ) -> Result<CardFit, CalibrateError> {
     let start = FittedConstants::of(&card.hardware).seen_by_clients();
-    let is_fitted = |(model, run): &(&ModelRuns, &SummaryRun)| {
-        run.policy == SummaryPolicy::Fixed && loads.takes(model, run)
-    };
+    let is_fitted =
+        |(model, run): &(&ModelRuns, &SummaryRun)| run.policy == SummaryPolicy::Fixed && loads.takes(model, run);
     let runs: Vec<(&ModelRuns, &SummaryRun)> = card.runs().filter(is_fitted).collect();
     let free = |is_it: &dyn Fn(&Parameter) -> bool| -> Vec<&'static Parameter> {
-        let is_free = |parameter: &&Parameter| parameter.is_free(scope, card.is_async(), &start) && parameter.part != Part::Run;
+        let is_free =
+            |parameter: &&Parameter| parameter.is_free(scope, card.is_async(), &start) && parameter.part != Part::Run;
         PARAMETERS.iter().filter(is_free).filter(|parameter| is_it(parameter)).collect()
     };
     let all = free(&|_| true);
@@ -191,8 +191,7 @@ impl CardSearch<'_> {
             constants
         };
         let at: Vec<f64> = free.iter().map(|parameter| parameter.get(&start).ln()).collect();
-        let outside =
-            |at: &[f64]| -> f64 { free.iter().zip(at).map(|(parameter, log)| parameter.outside(*log)).sum() };
+        let outside = |at: &[f64]| -> f64 { free.iter().zip(at).map(|(parameter, log)| parameter.outside(*log)).sum() };
         let found = minimise(&at, limits, |at| self.objective(&place(at)).map(|objective| objective + outside(at)))?;
         Ok(place(&found))
     }
@@ -228,8 +227,7 @@ fn serve_all(
     runs: &[(&ModelRuns, &SummaryRun)],
     watch: WatchFit<'_>,
 ) -> Result<Vec<Latencies>, CalibrateError> {
-    let clocks: Vec<Clock<'_>> =
-        card.models.iter().map(|model| Clock::new(model, &card.hardware, constants)).collect();
+    let clocks: Vec<Clock<'_>> = card.models.iter().map(|model| Clock::new(model, &card.hardware, constants)).collect();
     let serve = |(model, run): &(&ModelRuns, &SummaryRun)| {
         if watch().is_break() {
             return Err(CalibrateError::Interrupted);
@@ -244,8 +242,7 @@ fn serve_all(
 fn distance(measured: &Latencies, served: &Latencies) -> f64 {
     let off = |measured: f64, served: f64| if measured > 0.0 { (served / measured).ln().abs() } else { 0.0 };
     let pairs = [(measured.e2e, served.e2e), (measured.ttft, served.ttft), (measured.tpot, served.tpot)];
-    let both = pairs.map(|(measured, served)| {
-        off(measured.mean, served.mean) + P95_WEIGHT * off(measured.p95, served.p95)
-    });
+    let both =
+        pairs.map(|(measured, served)| off(measured.mean, served.mean) + P95_WEIGHT * off(measured.p95, served.p95));
     both.iter().sum()
 }

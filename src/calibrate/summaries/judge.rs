@@ -162,7 +162,8 @@ pub(super) fn judge(
     let of_cell = |load: &Load| -> Vec<Twice<'_>> {
         twice.iter().filter(|twice| Load::of(twice.run) == *load).copied().collect()
     };
-    let all: Vec<(Load, Vec<Twice<'_>>)> = model.loads().into_iter().map(|load| (load.clone(), of_cell(&load))).collect();
+    let all: Vec<(Load, Vec<Twice<'_>>)> =
+        model.loads().into_iter().map(|load| (load.clone(), of_cell(&load))).collect();
     let better_of = common_budgets(&all);
     let cell = |(load, runs): &(Load, Vec<Twice<'_>>)| {
         let is_fitted = is_fitted && loads.takes(model, runs[0].run);
@@ -207,9 +208,8 @@ fn cell(load: &Load, runs: &[Twice<'_>], is_fitted: bool, better_of: Option<[u32
     let choices: Vec<ChoiceReport> = keys.iter().map(of_choice).collect();
     let is_fixed = |choice: &&ChoiceReport| choice.policy == SummaryPolicy::Fixed;
     let fixed: Vec<&ChoiceReport> = choices.iter().filter(is_fixed).collect();
-    let is_common = |choice: &&&ChoiceReport| {
-        better_of.is_some_and(|both| both.contains(&choice.max_num_batched_tokens))
-    };
+    let is_common =
+        |choice: &&&ChoiceReport| better_of.is_some_and(|both| both.contains(&choice.max_num_batched_tokens));
     let both: Vec<&ChoiceReport> = fixed.iter().filter(is_common).copied().collect();
     let adaptive = choices.iter().find(|choice| choice.policy == SummaryPolicy::Ppas);
     CellReport {

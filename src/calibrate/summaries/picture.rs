@@ -17,8 +17,7 @@ pub(super) fn picture(report: &ClockReport) -> Figure {
         for lengths in lengths(model) {
             let cells: Vec<&CellReport> =
                 model.cells.iter().filter(|cell| (cell.prompt_tokens, cell.output_tokens) == lengths).collect();
-            let panels: Vec<Panel> =
-                choices(&cells).into_iter().map(|choice| e2e(model, &cells, choice)).collect();
+            let panels: Vec<Panel> = choices(&cells).into_iter().map(|choice| e2e(model, &cells, choice)).collect();
             rows.extend(panels.chunks(PANELS).map(<[Panel]>::to_vec));
         }
     }
@@ -35,8 +34,7 @@ pub(super) fn picture(report: &ClockReport) -> Figure {
 
 /// Prompt and answer lengths, each pair once.
 fn lengths(model: &ModelReport) -> Vec<(u32, u32)> {
-    let mut all: Vec<(u32, u32)> =
-        model.cells.iter().map(|cell| (cell.prompt_tokens, cell.output_tokens)).collect();
+    let mut all: Vec<(u32, u32)> = model.cells.iter().map(|cell| (cell.prompt_tokens, cell.output_tokens)).collect();
     all.dedup();
     all
 }

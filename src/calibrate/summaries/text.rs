@@ -57,7 +57,11 @@ fn render_model(model: &ModelReport) -> String {
         }
         let notes = [cell.best.map(|best| (best, "best")), cell.better.map(|better| (better, "better of two"))];
         for (best, name) in notes.into_iter().flatten() {
-            let said = if best.measured == best.simulated { "named".to_owned() } else { format!("not named: {}", best.simulated) };
+            let said = if best.measured == best.simulated {
+                "named".to_owned()
+            } else {
+                format!("not named: {}", best.simulated)
+            };
             table.note(format!("  {name}: {}, {said} (+{:.1} %)", best.measured, best.excess * 100.0));
         }
         if let Some(AdaptiveGain { measured, simulated }) = cell.adaptive {

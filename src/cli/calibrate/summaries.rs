@@ -88,7 +88,10 @@ impl CalibrateArgs {
             anyhow::bail!("{} --measured, one of them measured summaries: they are judged alone", self.measured.len());
         };
         ensure!(self.load.is_empty(), "--load: no prompt of measured summaries shares anything with another");
-        ensure!(self.fit_fraction.is_none(), "--fit-fraction is for a recorded run; of summaries --fit-loads picks loads");
+        ensure!(
+            self.fit_fraction.is_none(),
+            "--fit-fraction is for a recorded run; of summaries --fit-loads picks loads"
+        );
         let scope = self.fit.scope();
         let loads = self.summaries.loads();
         ensure!(scope != FitScope::None || loads == FitLoads::All, "--fit-loads with --fit none: nothing is fitted");
@@ -127,7 +130,12 @@ impl CalibrateArgs {
         let parts: Vec<Selection> = parts.collect::<Result<_, SelectionError>>().context("--only")?;
         let selection = Selection::of_all(&parts);
         summaries.runs.retain(|run| selection.takes(run));
-        ensure!(!summaries.runs.is_empty(), "{}: --only {} leaves no run", summaries.file, self.summaries.only.join(","));
+        ensure!(
+            !summaries.runs.is_empty(),
+            "{}: --only {} leaves no run",
+            summaries.file,
+            self.summaries.only.join(",")
+        );
         let mut warnings = Vec::new();
         if !summaries.failed.is_empty() {
             let lines: Vec<String> = summaries.failed.iter().map(ToString::to_string).collect();
