@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvtide_cuda::{devices, lend};
 use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::EngineConfig;
-use kvtide_envs::deploy::{Deployment, Hardware, Model, Structure};
+use kvtide_envs::deploy::{Deployment, Hardware, Model, Structure, Widths};
 use kvtide_envs::env::{Node, NodeConfig, NodeStatus};
 use kvtide_envs::metrics::Collector;
 use kvtide_envs::sched::Slo;
@@ -35,6 +35,7 @@ fn tiny() -> Result<Deployment, Box<dyn Error>> {
         kv_bytes: 2.0,
         max_model_len: 512,
         structure: Structure::default(),
+        widths: Widths { intermediate, matrices: 3, vocabulary, ..Widths::default() },
     };
     Ok(Deployment::new(model, Hardware::named("h200").ok_or("a built-in profile")?, 1))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvtide_cuda::{check_kernels, check_schedules, devices, lend, lend_drawn, open_drawn};
 use kvtide_envs::cost::CostModel;
-use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure};
+use kvtide_envs::deploy::{Deployment, EngineConfig, EngineKind, Hardware, Model, Structure, Widths};
 use kvtide_envs::env::{Node, NodeConfig, run};
 use kvtide_envs::memory::{KvShape, MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -49,6 +49,7 @@ fn small() -> Deployment {
         kv_bytes: 2.0,
         max_model_len: 4096,
         structure: Structure::default(),
+        widths: Widths { intermediate, matrices: 3, vocabulary, ..Widths::default() },
     };
     Deployment::new(model, Hardware::named("h200").unwrap(), 1)
 }
