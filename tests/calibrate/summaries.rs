@@ -86,7 +86,7 @@ fn read(rows: &[Value]) -> MeasuredSummaries {
 
 /// A card whose host's share is told apart, and constants unlike those of its profile.
 fn card() -> Hardware {
-    Hardware { host: Some(HostTimes::default()), ..Hardware::named("a100-80g").unwrap() }
+    Hardware { host: Some(HostTimes::default()), ..Hardware::named("a100-80g-datasheet").unwrap() }
 }
 
 fn truth() -> FittedConstants {
@@ -96,11 +96,15 @@ fn truth() -> FittedConstants {
 
 /// The made-up runs as the simulator serves them with `constants`.
 fn simulated(constants: &FittedConstants) -> CardRuns {
+    simulated_on(&card(), constants)
+}
+
+fn simulated_on(card: &Hardware, constants: &FittedConstants) -> CardRuns {
     let mut cards = CardRuns::of(&read(&rows()), None, &[]).unwrap();
     assert_eq!(cards.len(), 1);
     let mut runs = cards.remove(0);
-    runs.hardware = card();
-    runs.models[0].deployment.hardware = card();
+    runs.hardware = card.clone();
+    runs.models[0].deployment.hardware = card.clone();
     let served = serve_card(&runs, constants, &go_on).unwrap();
     for (run, latencies) in runs.models[0].runs.iter_mut().zip(served) {
         run.measured = latencies;
@@ -136,6 +140,21 @@ fn constants_that_are_known_are_found() {
     assert!(judged.e2e_mean.median < 0.01 && judged.ttft_mean.median < 0.01, "{judged:?}");
     let best = judged.best.unwrap();
     assert_eq!((best.cells, best.named), (2, 2), "{best:?}");
+}
+
+/// Where kernels were measured by shape, what multiplies them is found, and the shares of the peaks stay.
+#[test]
+fn measured_kernels_are_scaled() {
+    let card = Hardware::named("a100-80g").unwrap();
+    let before = FittedConstants::of(&card).seen_by_clients();
+    let runs = simulated_on(&card, &FittedConstants { products: 1.3, client: 2.0, ..before });
+    let account = judged(&runs, FitScope::All, FitLoads::Half);
+    let names: Vec<&str> = account.report.constants.iter().map(|constant| constant.name).collect();
+    assert_eq!(names, ["products", "prefill", "decode", "exposed", "exposed_sequence", "chunk_overhead", "client"]);
+    assert!((value(&account, "products") / 1.3 - 1.0).abs() < 0.05, "{:?}", account.report.constants);
+    assert!(account.report.models[0].judged.clone().unwrap().e2e_mean.median < 0.01);
+    let products = value(&account, "products");
+    assert_eq!(account.hardware.tables.unwrap().scales.products, products);
 }
 
 #[test]
