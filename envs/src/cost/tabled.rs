@@ -73,21 +73,28 @@ impl TabledCost {
             attention = self.decodes.at(f64::from(load.decodes), load.decode_context as f64);
         }
         if load.chunks.len() > 0 {
-            attention = attention.max(self.chunks_fixed) + self.chunks(load.chunks.clone());
+            let tokens = f64::from(load.tokens() - load.decodes);
+            attention = attention.max(self.chunks_fixed) + self.chunks(load.chunks.clone(), tokens);
         }
         self.layers.at(f64::from(load.tokens())) + self.head.at(sequences) + attention
     }
 
     /// Attention of chunks, beyond what is fixed.
-    fn chunks(&self, chunks: impl Iterator<Item = Chunk> + Clone) -> f64 {
+    fn chunks(&self, chunks: impl Iterator<Item = Chunk> + Clone, tokens: f64) -> f64 {
         let mut sum = 0.0;
         if let Some(full) = &self.full {
-            sum += full.chunks(chunks.clone().map(|chunk| (chunk.pairs(), f64::from(chunk.context))));
+            let stretch = full.before.stretch(tokens);
+            sum += full.chunks(chunks.clone().map(|chunk| {
+                let [context, count] = [chunk.context, chunk.tokens].map(f64::from);
+                (chunk.pairs() + (stretch - 1.0) * context * count, context)
+            }));
         }
         if let Some((width, cost)) = &self.window {
+            let stretch = cost.before.stretch(tokens);
             sum += cost.chunks(chunks.clone().map(|chunk| {
-                let context = f64::from(chunk.context);
-                (pairs_within(*width, context, f64::from(chunk.tokens)), context.min(width - 1.0))
+                let [context, count] = [chunk.context, chunk.tokens].map(f64::from);
+                let (own, all) = (pairs_within(*width, 0.0, count), pairs_within(*width, context, count));
+                (own + stretch * (all - own), context.min(width - 1.0))
             }));
         }
         sum + self.latent.as_ref().map_or(0.0, |latent| latent.chunks(chunks))

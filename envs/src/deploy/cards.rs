@@ -35,6 +35,37 @@ const fn card(
     Card { name, words, tflops, sparse_tflops, fp8_tflops, gb_per_s, memory_gib, pcie_gb, link_gb, source }
 }
 
+/// Streaming multiprocessors (compute units) of each card, by the same sources.
+const MULTIPROCESSORS: &[(&str, u32)] = &[
+    ("rtx-4090", 128),
+    ("a10", 72),
+    ("a100-80g", 108),
+    ("h100", 132),
+    ("h200", 132),
+    ("t4", 40),
+    ("v100", 80),
+    ("rtx-3090", 82),
+    ("a6000", 84),
+    ("a100-40g", 108),
+    ("l4", 58),
+    ("l40s", 142),
+    ("rtx-6000-ada", 142),
+    ("h100-pcie", 114),
+    ("h100-nvl", 132),
+    ("b200", 148),
+    ("rtx-5090", 170),
+    ("rtx-pro-6000", 188),
+    ("mi300x", 304),
+    ("mi325x", 304),
+];
+
+/// Multiprocessors of the card called so, however its clock is known: `h100-datasheet` is an `h100`.
+pub(super) fn multiprocessors(name: &str) -> Option<u32> {
+    let is_it = |card: &str| name.strip_prefix(card).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    let known = MULTIPROCESSORS.iter().filter(|(card, _)| is_it(card));
+    known.max_by_key(|(card, _)| card.len()).map(|(_, count)| *count)
+}
+
 const H200_GIB: f64 = 141.0 * 1e9 / super::hardware::GIB;
 
 pub(super) const CARDS: &[Card] = &[
@@ -174,7 +205,14 @@ pub(super) const CARDS: &[Card] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::CARDS;
+    use super::{CARDS, multiprocessors};
+
+    #[test]
+    fn multiprocessors_are_of_the_card_however_its_clock_is_known() {
+        assert!(CARDS.iter().all(|card| multiprocessors(card.name).is_some()));
+        let counts = ["h100-pcie-estimated", "h100-datasheet", "rtx-5090-estimated", "rtx-40900"].map(multiprocessors);
+        assert_eq!(counts, [Some(114), Some(132), Some(170), None]);
+    }
 
     #[test]
     fn no_rate_is_the_sparse_one() {

@@ -2,10 +2,15 @@
 
 use super::peaks::Peaks;
 use super::{ELEMENT_FLOOR, seconds};
-use crate::deploy::{AttentionShape, Deployment, KernelTables, LatentShape, Precision, UNQUANTISED_BYTES};
+use crate::deploy::cards::multiprocessors;
+use crate::deploy::{AttentionShape, Deployment, Hardware, KernelTables, LatentShape, Precision, UNQUANTISED_BYTES};
 
-/// Rows of queries, over all heads, that an accelerator works on at once: some 130 multiprocessors with tiles of 64.
-const ROWS_AT_ONCE: f64 = 8192.0;
+/// Rows of queries in a tile of `FlashAttention` 2 over paged blocks, and of its successors on Hopper and the large Blackwell.
+const TILE_ROWS: (f64, f64) = (64.0, 128.0);
+/// Cards with those successors.
+const LARGE_TILES: [&str; 5] = ["h100", "h200", "b200", "b300", "gb"];
+/// Multiprocessors of an accelerator that is not known by name.
+const MULTIPROCESSORS: f64 = 128.0;
 /// Prompts by which the price of a pair is told, in tokens.
 const LONG_PROMPT: f64 = 16_384.0;
 /// Sequences and context by which the rate of reading keys and values is told.
@@ -16,10 +21,20 @@ const SHORT_PROMPTS: [f64; 4] = [1.0, 16.0, 32.0, 64.0];
 /// What tokens before chunks cost them beyond their pairs, over all layers of a kind. Seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BeforeChunks {
+    /// Tokens of chunks that are worked on at once; what is left of a last wave idles. Not seconds.
+    pub(crate) wave: f64,
     /// A token before the longest chunk, at least: it is walked through by one row of tiles.
     pub(crate) row: f64,
     /// A token before any chunk, at least: it is read.
     pub(crate) read: f64,
+}
+
+impl BeforeChunks {
+    /// By what rows of `tokens`, rounded up to whole waves, are more than they are.
+    #[inline]
+    pub(crate) fn stretch(&self, tokens: f64) -> f64 {
+        (tokens / self.wave).ceil() * self.wave / tokens.max(1.0)
+    }
 }
 
 /// Grouped-query attention over all tokens or within a window.
@@ -119,7 +134,8 @@ impl<'a> GroupedTimes<'a> {
 
     pub(crate) fn before(&self) -> BeforeChunks {
         let layers = self.layers * self.tables.scales.prefill;
-        BeforeChunks { row: self.pair() * ROWS_AT_ONCE / f64::from(self.shape.heads), read: layers * self.kv_read() }
+        let wave = self.peaks.rows_at_once() / f64::from(self.shape.heads);
+        BeforeChunks { wave, row: self.pair() * wave, read: layers * self.kv_read() }
     }
 }
 
@@ -216,10 +232,22 @@ impl<'a> LatentTimes<'a> {
 
     pub(crate) fn before(&self) -> BeforeChunks {
         let layers = self.layers * self.tables.scales.prefill;
-        BeforeChunks {
-            row: self.pair() * ROWS_AT_ONCE / f64::from(self.shape.heads),
-            read: layers * self.peaks.read(self.bytes()),
-        }
+        let wave = self.peaks.rows_at_once() / f64::from(self.shape.heads);
+        BeforeChunks { wave, row: self.pair() * wave, read: layers * self.peaks.read(self.bytes()) }
+    }
+}
+
+impl Peaks<'_> {
+    /// Rows of queries, over all heads, that are worked on at once: a tile on every multiprocessor.
+    fn rows_at_once(&self) -> f64 {
+        let name = self.hardware.name.as_str();
+        let device = self.hardware.tables.as_ref().and_then(|tables| tables.source.as_ref()).map(|source| &source.device);
+        let card = device.and_then(|device| Hardware::of_device(device)).unwrap_or(name);
+        // A relative's tables name the relative: the name comes first.
+        let card = if multiprocessors(name).is_some() { name } else { card };
+        let (small, large) = TILE_ROWS;
+        let rows = if LARGE_TILES.iter().any(|family| card.starts_with(family)) { large } else { small };
+        rows * multiprocessors(card).map_or(MULTIPROCESSORS, f64::from)
     }
 }
 
