@@ -16,18 +16,23 @@ struct Cell {
 }
 
 impl Cell {
-    /// Beyond the last knot it is the last cell, left with a share above 1.
+    /// Below 1 it is that of 1. Whether there are so many cells is for the caller to see.
     #[inline]
-    fn of<const BITS: u32>(x: f64, cells: usize) -> Cell {
-        let bits = x.max(1.0).to_bits();
+    fn of<const BITS: u32>(x: f64) -> Cell {
+        let bits = if x > 1.0 { x } else { 1.0 }.to_bits();
         let index = ((bits >> (MANTISSA - BITS)) - (1023 << BITS)) as usize;
-        if index >= cells {
-            let last = cells - 1;
-            let (low, high) = (knot::<BITS>(last), knot::<BITS>(cells));
-            return Cell { index: last, share: (x - low) / (high - low) };
+        // What is left of the mantissa is that of a number from 1 to 2, whose distance from 1 is the share.
+        let rest = (bits << BITS) & ((1 << MANTISSA) - 1);
+        Cell { index, share: f64::from_bits((1023 << MANTISSA) | rest) - 1.0 }
+    }
+
+    /// The last of so many cells, with a share above 1, if `x` lies beyond it.
+    fn within<const BITS: u32>(self, x: f64, cells: usize) -> Cell {
+        if self.index < cells {
+            return self;
         }
-        let rest = bits & ((1 << (MANTISSA - BITS)) - 1);
-        Cell { index, share: rest as f64 * (1.0 / (1_u64 << (MANTISSA - BITS)) as f64) }
+        let (low, high) = (knot::<BITS>(cells - 1), knot::<BITS>(cells));
+        Cell { index: cells - 1, share: (x - low) / (high - low) }
     }
 }
 
@@ -68,7 +73,16 @@ impl<const BITS: u32> Ramp<BITS> {
 
     #[inline]
     pub(super) fn at(&self, x: f64) -> f64 {
-        let Cell { index, share } = Cell::of::<BITS>(x, self.values.len() - 1);
+        let cell = Cell::of::<BITS>(x);
+        if let Some(&[low, high]) = self.values.get(cell.index..).and_then(|values| values.first_chunk()) {
+            return low + cell.share * (high - low);
+        }
+        self.beyond(x)
+    }
+
+    #[cold]
+    fn beyond(&self, x: f64) -> f64 {
+        let Cell { index, share } = Cell::of::<BITS>(x).within::<BITS>(x, self.values.len() - 1);
         let low = self.values[index];
         low + share * (self.values[index + 1] - low)
     }
@@ -98,8 +112,22 @@ impl<const BITS: u32> Slope<BITS> {
 
     #[inline]
     pub(super) fn at(&self, x: f64, y: f64) -> f64 {
-        let row = Cell::of::<BITS>(x, self.values.len() / self.columns - 1);
-        let column = Cell::of::<BITS>(y, self.columns - 1);
+        let (row, column) = (Cell::of::<BITS>(x), Cell::of::<BITS>(y));
+        if column.index + 1 < self.columns {
+            let start = row.index * self.columns + column.index;
+            if let Some(&[low, low_next, .., high, high_next]) = self.values.get(start..start + self.columns + 2) {
+                let (low, high) =
+                    (low + column.share * (low_next - low), high + column.share * (high_next - high));
+                return low + row.share * (high - low);
+            }
+        }
+        self.beyond(x, y)
+    }
+
+    #[cold]
+    fn beyond(&self, x: f64, y: f64) -> f64 {
+        let row = Cell::of::<BITS>(x).within::<BITS>(x, self.values.len() / self.columns - 1);
+        let column = Cell::of::<BITS>(y).within::<BITS>(y, self.columns - 1);
         let along = |row: usize| {
             let start = row * self.columns + column.index;
             let low = self.values[start];

@@ -8,7 +8,8 @@
 pub(super) enum Beyond {
     /// In proportion.
     Linear,
-    /// With the square, as pairs of tokens do.
+    /// In proportion and with the square, as much of either as its last octave says: projections go by the token, attention by
+    /// pairs of tokens.
     Square,
 }
 
@@ -37,8 +38,14 @@ pub(super) fn at<K: Copy + Into<f64>>(knots: &[K], us: &[f64], x: f64, beyond: B
         return us[0];
     }
     if above == count {
-        let times = x / knots[last].into();
-        return us[last] * if beyond == Beyond::Linear { times } else { times * times };
+        let high: f64 = knots[last].into();
+        let times = x / high;
+        // What is in proportion doubles over an octave, what goes with the square takes four times as long.
+        let square = match beyond {
+            Beyond::Linear => 0.0,
+            Beyond::Square => (2.0 - 4.0 * at(knots, us, high / 2.0, beyond) / us[last]).clamp(0.0, 1.0),
+        };
+        return us[last] * times * (1.0 + square * (times - 1.0));
     }
     log_between(knots[above - 1].into(), us[above - 1], knots[above].into(), us[above], x)
 }
@@ -91,7 +98,11 @@ mod tests {
         {
             assert!((curve.at(x) / us - 1.0).abs() < 1e-12, "{x}: {}", curve.at(x));
         }
-        assert_eq!(at(&[1_u32, 4], &[1.0, 8.0], 8.0, Beyond::Square), 32.0);
+        // Twice for twice the size, four times, and half of both: 4 = 2 + 2 becomes 4 + 8.
+        let beyond = |us: [f64; 3]| at(&[1_u32, 2, 4], &us, 8.0, Beyond::Square);
+        assert_eq!((beyond([1.0, 2.0, 4.0]), beyond([1.0, 2.0, 8.0]), beyond([1.0, 1.5, 4.0])), (8.0, 32.0, 12.0));
+        // Neither falls below proportion nor rises beyond the square.
+        assert_eq!((beyond([1.0, 3.0, 4.0]), beyond([1.0, 1.0, 8.0])), (8.0, 32.0));
         assert_eq!(Curve { knots: vec![], us: vec![] }.at(3.0), 0.0);
     }
 

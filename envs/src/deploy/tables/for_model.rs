@@ -68,9 +68,10 @@ impl KernelTables {
     }
 
     fn prefill_of(&self, shape: &super::AttentionShape) -> Option<PrefillTable> {
-        let near = self.prefill_near(shape)?;
-        let us = near.tokens.iter().map(|tokens| near.us_of(shape, f64::from(*tokens))).collect();
-        Some(PrefillTable { shape: *shape, tokens: near.tokens.clone(), us })
+        let around = self.prefill_around(shape)?;
+        let tokens = around.tokens();
+        let us = tokens.iter().map(|tokens| around.us_of(shape, f64::from(*tokens))).collect();
+        Some(PrefillTable { shape: *shape, tokens, us })
     }
 
     fn decode_of(&self, shape: &super::AttentionShape) -> Option<DecodeTable> {

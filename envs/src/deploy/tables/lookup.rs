@@ -1,11 +1,18 @@
 //! Times by shape: of the table that has it, else of its nearest relatives, by the work they share.
 
-use super::curve::{Beyond, at, on_grid};
+use std::collections::BTreeSet;
+
+use super::curve::{Beyond, at, log_between, on_grid};
 use super::{
     AttentionShape, Curve, DecodeTable, ExpertShape, ExpertTable, KernelTables, LatentShape, LatentTable, PrefillTable,
     ProductRow, ProductTable, ReduceTable,
 };
 use crate::deploy::Precision;
+
+/// Rows of queries and keys that attention of prompts works on at once: tiles at the edges are half empty.
+const TILE_ROWS: f64 = 64.0;
+/// Tokens of a window that attention over all tokens tells as much of as another precision of keys would, twice over.
+const WIDE_WINDOW: f64 = 512.0;
 
 /// How far apart two sizes are, both sides alike.
 fn apart(one: u32, other: u32) -> f64 {
@@ -33,7 +40,7 @@ impl KernelTables {
 
     /// Attention of one prompt of `tokens`, nothing of it cached. `None` where no prompt was measured. Microseconds.
     pub fn prefill_us(&self, shape: &AttentionShape, tokens: f64) -> Option<f64> {
-        Some(self.prefill_near(shape)?.us_of(shape, tokens))
+        Some(self.prefill_around(shape)?.us_of(shape, tokens))
     }
 
     /// Attention of `sequences` that generate a token each, with `context` tokens to attend to. `None` where no decode was
@@ -71,12 +78,23 @@ impl KernelTables {
 
     /// The measured shapes that attention of `shape` is read from.
     pub fn for_attention(&self, shape: &AttentionShape) -> Vec<AttentionShape> {
-        let prefill = self.prefill_near(shape).map(|table| table.shape);
-        prefill.into_iter().chain(self.decode_near(shape).map(|table| table.shape)).collect()
+        let prefill = self.prefill_around(shape).map(|around| [around.low.shape, around.high.shape]);
+        prefill.into_iter().flatten().chain(self.decode_near(shape).map(|table| table.shape)).collect()
     }
 
-    pub(super) fn prefill_near(&self, shape: &AttentionShape) -> Option<&PrefillTable> {
-        nearest(&self.prefill, |table| shape.far(&table.shape))
+    /// The prompts of the nearest kind with no more heads and with no fewer; how many queries share a key comes before how near
+    /// their number is.
+    pub(super) fn prefill_around(&self, shape: &AttentionShape) -> Option<PromptsAround<'_>> {
+        let kind = self.prefill.iter().map(|table| shape.unlike(&table.shape)).min_by(f64::total_cmp)?;
+        let far =
+            |other: &AttentionShape| shape.far_in_group(other) + 0.5 * apart(shape.heads, other.heads);
+        let of_kind = |is_side: fn(u32, u32) -> bool| {
+            let tables = self.prefill.iter().filter(|table| shape.unlike(&table.shape) <= kind);
+            let on_side = tables.filter(|table| is_side(table.shape.heads, shape.heads));
+            on_side.min_by(|one, other| far(&one.shape).total_cmp(&far(&other.shape)))
+        };
+        let (low, high) = (of_kind(|heads, other| heads <= other), of_kind(|heads, other| heads >= other));
+        Some(PromptsAround { low: low.or(high)?, high: high.or(low)? })
     }
 
     pub(super) fn decode_near(&self, shape: &AttentionShape) -> Option<&DecodeTable> {
@@ -172,22 +190,34 @@ impl ProductRow {
 }
 
 impl AttentionShape {
-    /// How far another shape is from telling what this one takes: width and window first, then how many queries share a key.
-    fn far(&self, other: &AttentionShape) -> f64 {
-        let group = |shape: &AttentionShape| shape.heads / shape.kv_heads.max(1);
+    /// How unlike the kernels of another shape are: by width, window, and what keys are kept in.
+    fn unlike(&self, other: &AttentionShape) -> f64 {
         let window = match (self.window, other.window) {
             (one, another) if one == another => 0.0,
-            // All tokens tell of a window what a window cannot tell of all.
-            (_, 0) => 4.0,
+            // All tokens tell of a window what a window cannot tell of all, and of a wide one the most.
+            (one, 0) => (WIDE_WINDOW / f64::from(one)).min(4.0),
             (0, _) => 64.0,
             (one, another) => 2.0 + apart(one, another),
         };
         let kv = if self.kv == other.kv { 0.0 } else { 1.0 };
-        window
-            + kv
-            + 4.0 * apart(self.head_dim, other.head_dim)
-            + 2.0 * apart(group(self), group(other))
-            + apart(self.kv_heads, other.kv_heads)
+        window + kv + 4.0 * apart(self.head_dim, other.head_dim)
+    }
+
+    /// How far apart the queries that share a key are in number.
+    fn far_in_group(&self, other: &AttentionShape) -> f64 {
+        let group = |shape: &AttentionShape| f64::from(shape.heads) / f64::from(shape.kv_heads.max(1));
+        (group(self) / group(other)).ln().abs()
+    }
+
+    /// How far another shape is from telling what decodes of this one take.
+    fn far(&self, other: &AttentionShape) -> f64 {
+        self.unlike(other) + 2.0 * self.far_in_group(other) + apart(self.kv_heads, other.kv_heads)
+    }
+
+    /// What a prompt of `tokens` has to do: pairs, and those of the tiles at the edges of what it attends to, for each row.
+    fn tiled_work(&self, tokens: f64) -> f64 {
+        let edges = tokens + (tokens - self.seen(tokens));
+        f64::from(self.heads) * f64::from(self.head_dim) * (self.pairs(tokens) + TILE_ROWS * edges)
     }
 
     /// Tokens that attention reads of a sequence of `context`.
@@ -202,18 +232,44 @@ impl AttentionShape {
     }
 }
 
+/// The prompts that those of another shape are read from.
+pub(super) struct PromptsAround<'a> {
+    low: &'a PrefillTable,
+    high: &'a PrefillTable,
+}
+
+impl PromptsAround<'_> {
+    /// The time of `shape`: between both by the logarithms of heads, because a few heads leave an accelerator idle that more of
+    /// them fill; outside of both in proportion.
+    pub(super) fn us_of(&self, shape: &AttentionShape, tokens: f64) -> f64 {
+        let [low, high] = [self.low, self.high].map(|table| table.shape.heads);
+        if low == high {
+            return self.low.us_of(shape, tokens);
+        }
+        let with = |heads| AttentionShape { heads, ..*shape };
+        let (low_us, high_us) = (self.low.us_of(&with(low), tokens), self.high.us_of(&with(high), tokens));
+        log_between(f64::from(low), low_us, f64::from(high), high_us, f64::from(shape.heads))
+    }
+
+    /// Tokens of the knots of both.
+    pub(super) fn tokens(&self) -> Vec<u32> {
+        let knots: BTreeSet<u32> = self.low.tokens.iter().chain(&self.high.tokens).copied().collect();
+        knots.into_iter().collect()
+    }
+}
+
 impl PrefillTable {
     /// The time of `shape`: beyond what any prompt takes, in proportion to pairs, heads and their width.
-    pub(super) fn us_of(&self, shape: &AttentionShape, tokens: f64) -> f64 {
+    fn us_of(&self, shape: &AttentionShape, tokens: f64) -> f64 {
         let beyond = if self.shape.window == 0 { Beyond::Square } else { Beyond::Linear };
         let us = at(&self.tokens, &self.us, tokens, beyond);
-        if *shape == self.shape {
+        let kind = |shape: &AttentionShape| (shape.heads, shape.head_dim, shape.window);
+        if kind(shape) == kind(&self.shape) {
             return us;
         }
         let fixed = self.us.first().map_or(us, |first| first.min(us));
-        let work =
-            |shape: &AttentionShape| f64::from(shape.heads) * f64::from(shape.head_dim) * shape.pairs(tokens.max(1.0));
-        fixed + (us - fixed) * work(shape) / work(&self.shape)
+        let tokens = tokens.max(1.0);
+        fixed + (us - fixed) * shape.tiled_work(tokens) / self.shape.tiled_work(tokens)
     }
 }
 
