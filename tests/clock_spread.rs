@@ -202,3 +202,11 @@ fn how_many_draws_there_can_be() {
     }
     assert!(error("0").contains("1..=1000"), "{}", error("0"));
 }
+
+#[test]
+fn one_policy_is_served_and_told_that_it_gains_over_nobody() {
+    let folder = tempdir().unwrap();
+    let arguments = ["evaluate", "--workload", "chat:rate=1,n=9", "--policy", "default", "--clock-spread", "2"];
+    let said = done(folder.path(), &arguments).stderr;
+    assert!(said.contains("--clock-spread with one policy: there is no gain to state"), "{said}");
+}

@@ -49,8 +49,8 @@ pub(super) struct CalibrateArgs {
     /// prompt shares anything. One for each run, in their order, or one `none` for all.
     #[arg(long, value_name = "FILE")]
     load: Vec<PathBuf>,
-    /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names. Of summaries
-    /// `@HARDWARE` will do: each run's own model.
+    /// Model and hardware to start from, as for `kvtide simulate`. Without it, what the run itself names; `@HARDWARE`: the model
+    /// that the run names, on that.
     #[arg(long, value_name = "MODEL@HARDWARE")]
     env: Option<String>,
     /// Engine setting or number of the hardware, where the run's own is to be replaced. What is fitted starts there.
@@ -63,7 +63,8 @@ pub(super) struct CalibrateArgs {
     /// Draw measured and simulated curves and distributions. Not drawn by default.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// JSON on stdout, a line for each run: {"type":"calibration","data":{…}}.
+    /// JSON on stdout: a `calibration` line for each run, of summaries a `clock_report` line for each accelerator, with --perf-db a
+    /// `perf_db` line.
     #[arg(long)]
     json: bool,
 }

@@ -96,6 +96,9 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     for doubt in doubts(&world, &matrix, &args.policies)? {
         warn!("{doubt}");
     }
+    if args.clock_spread.is_some() && args.policies.len() < 2 {
+        warn!("--clock-spread with one policy: there is no gain to state, only the runs by each clock (--json, --out)");
+    }
     if let Some(file) = &mut file {
         file.begin(&kept, &found)?;
     }

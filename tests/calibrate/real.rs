@@ -88,6 +88,21 @@ fn the_rest_of_a_real_run_is_forecast_from_its_beginning() {
     }
 }
 
+/// Its pool's use was not recorded, and nothing is fitted: neither a curve of zeros nor one "calibrated" is shown.
+#[test]
+fn what_was_not_recorded_and_not_fitted_is_not_shown() {
+    let Some([measured, _]) = shared() else { return };
+    let path = measured.with_file_name("measured_vllm_RTXPRO6000_llama3.1-8b.tar.zst");
+    let folder = tempdir().unwrap();
+    let path = path.to_str().unwrap();
+    let arguments = ["calibrate", "--measured", path, "--env", "@rtx-pro-6000", "--fit", "none", "--plot", "plot.svg"];
+    let text = done(folder.path(), &arguments).stdout;
+    assert!(text.contains("simulated as llama-3-8b@rtx-pro-6000") && text.contains("KV usage not recorded"), "{text}");
+    assert!(!text.contains("without fit"), "{text}");
+    let plot = std::fs::read_to_string(folder.path().join("plot.svg")).unwrap();
+    assert!(plot.contains(">simulated<") && !plot.contains("calibrated"));
+}
+
 #[test]
 fn a_real_run_without_its_prompts_is_forecast_nearly_as_well() {
     let Some([measured, _]) = shared() else { return };

@@ -259,8 +259,12 @@ fn mistakes_are_told_with_file_line_and_value() {
     assert_eq!(with("prompt_tokens", json!(0)), "runs.jsonl:2: prompt_tokens is 0: expected 1 to 16777216");
     assert_eq!(with("max_num_seqs", json!(99_999)), "runs.jsonl:2: max_num_seqs is 99999: expected 1 to 65536");
     assert_eq!(with("policy", json!("random")), "runs.jsonl:2: policy is random: expected fixed or ppas");
-    assert_eq!(with("e2e_mean_s", json!(-1.0)), "runs.jsonl:2: e2e_mean_s is -1: expected seconds, above 0");
-    assert_eq!(with("tpot_p95_s", json!(0.0)), "runs.jsonl:2: tpot_p95_s is 0: expected seconds, above 0");
+    assert_eq!(with("e2e_mean_s", json!(-1.0)), "runs.jsonl:2: e2e_mean_s is -1.0: expected seconds, from 0.000001 to a year");
+    assert_eq!(with("tpot_p95_s", json!(0.0)), "runs.jsonl:2: tpot_p95_s is 0.0: expected seconds, from 0.000001 to a year");
+    assert_eq!(
+        with("tpot_mean_s", json!(1e-300)),
+        "runs.jsonl:2: tpot_mean_s is 1e-300: expected seconds, from 0.000001 to a year"
+    );
     assert_eq!(with("ttft_mean_s", json!(2.5)), "runs.jsonl:2: ttft_mean_s is 2.5: expected at most e2e_mean_s");
     assert_eq!(with("peak_rps", json!(0)), "runs.jsonl:2: peak_rps is 0: expected requests a second, above 0");
     assert_eq!(with("seed", json!(7)), "runs.jsonl:2: arrivals.jsonl has no arrivals of seed 7 at 20:0.5");
@@ -271,6 +275,10 @@ fn mistakes_are_told_with_file_line_and_value() {
             .contains("runs.jsonl:3: missing field `model`")
     );
     assert_eq!(error(Vec::clear), "runs.jsonl: no runs");
+    assert_eq!(
+        error(|rows| rows.iter_mut().for_each(|row| row["failed"] = json!(1))),
+        "runs.jsonl: no runs in which no request failed"
+    );
     let folder = tempdir().unwrap();
     write(folder.path(), &rows());
     let arrivals = |text: &str| {
@@ -284,8 +292,8 @@ fn mistakes_are_told_with_file_line_and_value() {
         "arrivals.jsonl:3: arrivals of seed 0 at 20:0.5 are given twice"
     );
     assert_eq!(
-        arrivals(&line.replace("5, 9", "9000000, 5000000")),
-        "arrivals.jsonl:1: the clock runs backwards: arrival_us 5 is before the one before it 9"
+        arrivals(&line.replace("5, 9", "9000001, 5000003")),
+        "arrivals.jsonl:1: the clock runs backwards: arrival_us 5000003 is before the one before it, 9000001"
     );
     assert_eq!(arrivals(&line.replace("5, 9", "")), "arrivals.jsonl:1: no arrivals");
     fs::remove_file(folder.path().join("arrivals.jsonl")).unwrap();
@@ -322,6 +330,8 @@ fn the_command_tells_what_it_cannot_do() {
             .contains("runs.jsonl:1: 6040 tokens of prompt and answer, and the engine takes at most 6000")
     );
     assert!(with(&["--set", "dead_ends=faithful"]).contains("only engine=v1"));
+    let error = with(&["--set", "max_num_batched_tokens=64"]);
+    assert!(error.contains("--set max_num_batched_tokens=64: each run of measured summaries says its own"), "{error}");
     let mut other = rows();
     other[0]["model"] = json!("nobody/knows");
     write(&runs, &other);

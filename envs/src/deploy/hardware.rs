@@ -164,17 +164,25 @@ impl Hardware {
     /// # Errors
     /// The first value out of its range.
     pub fn validate(&self) -> Result<(), SettingError> {
+        self.validate_by_section().map_err(|(_, error)| error)
+    }
+
+    /// The same, with the table of a profile in which the value stands.
+    pub(super) fn validate_by_section(&self) -> Result<(), (&'static str, SettingError)> {
         let mut hardware = self.clone();
         for (name, range, of) in of_hardware() {
             let value = *of(&mut hardware);
             if !range.takes(value) {
-                return Err(SettingError::value(name, &value.to_string(), range.expected));
+                return Err(("hardware", SettingError::value(name, &value.to_string(), range.expected)));
             }
         }
-        self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)?;
-        self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)?;
-        self.tables.as_deref().map_or(Ok(()), KernelTables::validate)?;
-        self.host.as_ref().map_or(Ok(()), HostTimes::validate)
+        let parts = [
+            ("hardware.spread", self.spread.as_ref().map_or(Ok(()), ClockSpread::validate)),
+            ("hardware.kernels", self.kernels.as_ref().map_or(Ok(()), KernelTimes::validate)),
+            ("hardware.kernels", self.tables.as_deref().map_or(Ok(()), KernelTables::validate)),
+            ("hardware.host", self.host.as_ref().map_or(Ok(()), HostTimes::validate)),
+        ];
+        parts.into_iter().try_for_each(|(section, checked)| checked.map_err(|error| (section, error)))
     }
 }
 

@@ -122,6 +122,12 @@ impl<'de> Deserialize<'de> for Kernels {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kernels, A::Error> {
                 let first: Option<String> = map.next_key()?;
                 let is_tables = first.as_deref().is_some_and(|key| FAMILIES.contains(&key));
+                if let Some(other) = first.as_deref().filter(|key| !is_tables && !KernelTimes::KEYS.contains(key)) {
+                    let [curve, tables] = [KernelTimes::KEYS.join(", "), FAMILIES.join(", ")];
+                    return Err(serde::de::Error::custom(format!(
+                        "unknown field `{other}` in kernels: a curve has {curve}; tables are {tables}"
+                    )));
+                }
                 let whole = MapAccessDeserializer::new(Begun { first, rest: map });
                 if is_tables {
                     KernelTables::deserialize(whole).map(|tables| Kernels::Tables(Arc::new(tables)))
@@ -178,7 +184,9 @@ mod tests {
             HardwareProfile::parse(&text.replace(from, to)).unwrap_err()
         };
         let (line, wrong) = error("4.5", "-4.5");
-        assert!(line.is_none() && wrong.starts_with("products[0].rows[0].us=\"-4.5\": expected micro"), "{wrong}");
+        let place = text.lines().position(|line| line.contains("4.5")).map(|index| index + 1);
+        assert!(line == place && wrong.starts_with("products[0].rows[0].us=\"-4.5\": expected micro"), "{wrong}");
+        assert!(error("kernels.products", "kernels.convolutions").1.ends_with("decode, all_reduce, experts, latent"));
         assert!(error("precision", "chunk_tile").1.starts_with("unknown field `chunk_tile`"));
     }
 }

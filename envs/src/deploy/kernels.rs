@@ -42,6 +42,19 @@ pub struct KernelTimes {
 }
 
 impl KernelTimes {
+    /// Its keys in a file.
+    pub(super) const KEYS: [&str; 9] = [
+        "tokens",
+        "ps_per_weight",
+        "decode_bandwidth",
+        "decode_sequence",
+        "chunk_compute",
+        "chunk_tile",
+        "attention_fixed",
+        "launch",
+        "swap_overlap",
+    ];
+
     /// Checks lengths, order and ranges.
     ///
     /// # Errors

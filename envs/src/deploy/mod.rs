@@ -21,6 +21,7 @@ mod hardware_file;
 mod host;
 mod kernels;
 mod keys;
+mod line;
 mod listing;
 mod measured;
 

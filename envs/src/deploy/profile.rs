@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Hardware;
+use super::line::line_of;
 
 /// Largest file read, bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -198,9 +199,9 @@ impl HardwareProfile {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             (line, error.message().to_owned())
         })?;
-        profile.hardware.validate().map_err(|error| {
-            let is_named = |line: &str| line.split('=').next().is_some_and(|key| error.is_about(key.trim()));
-            (text.lines().position(is_named).map(|index| index + 1), error.to_string())
+        profile.hardware.validate_by_section().map_err(|(section, error)| {
+            let line = error.key().and_then(|key| line_of(text, section, key));
+            (line, error.to_string())
         })?;
         Ok(profile)
     }
@@ -221,10 +222,27 @@ impl HardwareProfile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{HostTimes, KernelTimes};
     use super::*;
 
     fn profile() -> HardwareProfile {
         HardwareProfile { hardware: Hardware::named("a10").unwrap(), provenance: None }
+    }
+
+    /// An accelerator with a curve.
+    fn timed() -> Hardware {
+        let kernels = KernelTimes {
+            tokens: vec![1, 64],
+            ps_per_weight: vec![0.5, 2.0],
+            decode_bandwidth: 0.7,
+            decode_sequence: 1e-6,
+            chunk_compute: 0.5,
+            chunk_tile: 128,
+            attention_fixed: 1e-6,
+            launch: 1e-4,
+            swap_overlap: 0.0,
+        };
+        Hardware { kernels: Some(kernels), ..profile().hardware }
     }
 
     #[test]
@@ -266,6 +284,15 @@ mod tests {
         assert!(error("0.7", "7.0").starts_with(":11: compute_efficiency=\"7\": expected a share from 0.01 to 1.5"));
         assert!(error("0.7", "\"much\"").starts_with(":11: invalid type: string"));
         assert!(error("[hardware]", "[hardware").starts_with(":4: "));
+        // A curve and the host both have a `launch`.
+        let both = HardwareProfile {
+            hardware: Hardware { host: Some(HostTimes { launch: 7.0, ..HostTimes::default() }), ..timed() },
+            provenance: None,
+        };
+        let text = both.to_toml();
+        let (line, wrong) = HardwareProfile::parse(&text).unwrap_err();
+        let place = text.lines().position(|line| line == "launch = 7.0").map(|index| index + 1);
+        assert!(place.is_some() && line == place && wrong.starts_with("launch=\"7\""), "{line:?} {wrong}");
         let missing = HardwareProfile::read(Path::new("nowhere.toml")).unwrap_err().to_string();
         assert!(missing.starts_with("nowhere.toml: cannot open: No such file"), "{missing}");
     }

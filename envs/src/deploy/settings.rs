@@ -67,9 +67,12 @@ impl SettingError {
         }
     }
 
-    /// Whether the value of `key` is what is wrong.
-    pub(super) fn is_about(&self, key: &str) -> bool {
-        matches!(self, SettingError::Value { key: wrong, .. } if wrong == key)
+    /// The key whose value is wrong; `None` where another thing is.
+    pub(super) fn key(&self) -> Option<&str> {
+        match self {
+            SettingError::Value { key, .. } => Some(key),
+            _ => None,
+        }
     }
 }
 

@@ -39,10 +39,27 @@ pub struct PerfDbData {
     pub devices: Vec<u32>,
     /// What was taken.
     pub taken: Vec<FamilyTaken>,
-    /// Rows of products, tables of prefill, decode, all-reduce, experts and latents that were made.
-    pub made: [usize; 6],
+    /// What was made of it.
+    pub made: TablesMade,
     /// What was not measured, and what stands for it.
     pub modelled: Vec<String>,
+}
+
+/// How many tables of each family a profile has; of products how many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TablesMade {
+    /// Shapes of matrix products.
+    pub products: usize,
+    /// Shapes of attention of prompts.
+    pub prefill: usize,
+    /// Shapes of attention of decodes.
+    pub decode: usize,
+    /// Numbers of devices that all-reduces are among.
+    pub all_reduce: usize,
+    /// Shapes of routed experts.
+    pub experts: usize,
+    /// Shapes of latent attention.
+    pub latent: usize,
 }
 
 impl PerfDbAccount {
@@ -61,7 +78,10 @@ impl PerfDbAccount {
         };
         tables.round(DIGITS);
         let made = counts(&tables);
-        let taken: Vec<FamilyTaken> = database.taken().iter().filter(|taken| made[taken.place] > 0).cloned().collect();
+        let TablesMade { products, prefill, decode, all_reduce, experts, latent } = made;
+        let by_place = [products, prefill, decode, all_reduce, experts, latent];
+        let taken: Vec<FamilyTaken> =
+            database.taken().iter().filter(|taken| by_place[taken.place] > 0).cloned().collect();
         let files = taken.iter().map(|taken| taken.file.clone()).collect();
         let source = database.source(command, files, modelled.clone());
         let data = PerfDbData {
@@ -83,15 +103,15 @@ impl PerfDbAccount {
     }
 }
 
-fn counts(tables: &KernelTables) -> [usize; 6] {
-    [
-        tables.products.iter().map(|table| table.rows.len()).sum(),
-        tables.prefill.len(),
-        tables.decode.len(),
-        tables.all_reduce.len(),
-        tables.experts.len(),
-        tables.latent.len(),
-    ]
+fn counts(tables: &KernelTables) -> TablesMade {
+    TablesMade {
+        products: tables.products.iter().map(|table| table.rows.len()).sum(),
+        prefill: tables.prefill.len(),
+        decode: tables.decode.len(),
+        all_reduce: tables.all_reduce.len(),
+        experts: tables.experts.len(),
+        latent: tables.latent.len(),
+    }
 }
 
 impl Account for PerfDbAccount {
@@ -110,7 +130,7 @@ impl Account for PerfDbAccount {
             let _ = writeln!(text, "  {family:<16} {rows:>7} rows of {file}{which}");
             let _ = writeln!(text, "  {:<16} {}", "", kernels.join(", "));
         }
-        let [products, prefill, decode, reduce, experts, latent] = made;
+        let TablesMade { products, prefill, decode, all_reduce, experts, latent } = made;
         let whom = model.as_deref().map_or_else(
             || "all models".to_owned(),
             |model| {
@@ -120,7 +140,7 @@ impl Account for PerfDbAccount {
         );
         let _ = writeln!(
             text,
-            "for {whom}: {products} products, {prefill} tables of prompts, {decode} of decodes, {reduce} of all-reduces, \
+            "for {whom}: {products} products, {prefill} tables of prompts, {decode} of decodes, {all_reduce} of all-reduces, \
              {experts} of experts, {latent} of latent attention"
         );
         let _ = writeln!(text, "not measured:");

@@ -1,7 +1,10 @@
 //! Columns of a Parquet file, whole.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use bytes::Bytes;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -31,6 +34,12 @@ pub(super) struct Columns {
 impl Columns {
     /// Those of `wanted` that the file has.
     pub(super) fn read(path: &Path, bytes: Vec<u8>, wanted: &[&str]) -> Result<Columns, PerfDbError> {
+        caught(|| Columns::parse(path, bytes, wanted)).unwrap_or_else(|| {
+            Err(PerfDbError::new(path, "no Parquet file that can be read: its parts do not fit together"))
+        })
+    }
+
+    fn parse(path: &Path, bytes: Vec<u8>, wanted: &[&str]) -> Result<Columns, PerfDbError> {
         let broken = |error: ParquetError| PerfDbError::new(path, format!("no Parquet file that can be read: {error}"));
         let reader = SerializedFileReader::new(Bytes::from(bytes)).map_err(broken)?;
         let metadata = reader.metadata();
@@ -48,7 +57,7 @@ impl Columns {
             let mut whole = Empty::default();
             for group in 0..reader.num_row_groups() {
                 let group = reader.get_row_group(group).map_err(broken)?;
-                whole.take(group.get_column_reader(index).map_err(broken)?).map_err(broken)?;
+                whole.take(group.get_column_reader(index).map_err(broken)?, rows).map_err(broken)?;
             }
             let column =
                 whole.column(rows).map_err(|reason| PerfDbError::new(path, format!("column {name}: {reason}")))?;
@@ -102,6 +111,28 @@ impl Columns {
     }
 }
 
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `read` comes to; `None` where it panics, of which nothing is shown: the reader of Parquet takes a file whose footer
+/// and pages contradict each other for a mistake of its own.
+fn caught<T>(read: impl FnOnce() -> T) -> Option<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                usual(panic);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let read = panic::catch_unwind(AssertUnwindSafe(read));
+    IS_QUIET.set(false);
+    read.ok()
+}
+
 /// A column as it is put together from its row groups.
 #[derive(Default)]
 struct Empty {
@@ -112,20 +143,20 @@ struct Empty {
 }
 
 impl Empty {
-    fn take(&mut self, reader: ColumnReader) -> Result<(), ParquetError> {
+    fn take(&mut self, reader: ColumnReader, rows: usize) -> Result<(), ParquetError> {
         match reader {
-            ColumnReader::ByteArrayColumnReader(reader) => all(reader, &mut self.texts),
-            ColumnReader::Int64ColumnReader(reader) => all(reader, &mut self.wholes),
+            ColumnReader::ByteArrayColumnReader(reader) => all(reader, &mut self.texts, rows),
+            ColumnReader::Int64ColumnReader(reader) => all(reader, &mut self.wholes, rows),
             ColumnReader::Int32ColumnReader(reader) => {
                 let mut narrow = Vec::new();
-                all(reader, &mut narrow)?;
+                all(reader, &mut narrow, rows)?;
                 self.wholes.extend(narrow.into_iter().map(i64::from));
                 Ok(())
             }
-            ColumnReader::DoubleColumnReader(reader) => all(reader, &mut self.reals),
+            ColumnReader::DoubleColumnReader(reader) => all(reader, &mut self.reals, rows),
             ColumnReader::FloatColumnReader(reader) => {
                 let mut narrow = Vec::new();
-                all(reader, &mut narrow)?;
+                all(reader, &mut narrow, rows)?;
                 self.reals.extend(narrow.into_iter().map(f64::from));
                 Ok(())
             }
@@ -164,14 +195,15 @@ impl Empty {
     }
 }
 
-/// The rest of a column's values; those that are null have none.
-fn all<T: DataType>(mut reader: ColumnReaderImpl<T>, values: &mut Vec<T::T>) -> Result<(), ParquetError> {
+/// The rest of a column's values; those that are null have none. No more than the file has rows and one lot: a page of a few bytes may
+/// claim billions.
+fn all<T: DataType>(mut reader: ColumnReaderImpl<T>, values: &mut Vec<T::T>, rows: usize) -> Result<(), ParquetError> {
     let (mut levels, mut repeats) = (Vec::new(), Vec::new());
     loop {
         let (records, _, _) = reader.read_records(1 << 16, Some(&mut levels), Some(&mut repeats), values)?;
         levels.clear();
         repeats.clear();
-        if records == 0 {
+        if records == 0 || values.len() > rows {
             return Ok(());
         }
     }

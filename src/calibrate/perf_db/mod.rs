@@ -31,7 +31,7 @@ use std::str::FromStr;
 
 #[cfg(feature = "perf-db")]
 pub use self::{
-    account::{PerfDbAccount, PerfDbData},
+    account::{PerfDbAccount, PerfDbData, TablesMade},
     error::PerfDbError,
     system::{FamilyTaken, PerfDb},
 };

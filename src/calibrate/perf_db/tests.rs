@@ -11,6 +11,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
+use super::columns::Columns;
 use super::{PerfDb, PerfDbAccount};
 use crate::calibrate::Account;
 
@@ -206,6 +207,25 @@ fn a_profile_says_what_it_is_made_of() {
     assert!(account.text().contains("for qwen3-30b-a3b on 1, 2 of them"), "{}", account.text());
 }
 
+/// Field by field: `tests/json.rs` has no database.
+#[test]
+fn what_is_written_as_json_is_in_the_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    database(&folder.path().join("systems"));
+    let toy = read(folder.path(), "vllm").unwrap();
+    let model = Model::named("qwen3-30b-a3b").unwrap();
+    let account = PerfDbAccount::new(&toy, toy.hardware().clone(), Some(&model), &[1], "made so".to_owned());
+    let written = serde_json::to_value(&account.data()[0]).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(include_str!("../../../docs/schema.json")).unwrap();
+    let names = |object: &serde_json::Value| -> Vec<String> { object.as_object().unwrap().keys().cloned().collect() };
+    for (name, written) in [("PerfDb", &written), ("FamilyTaken", &written["taken"][0]), ("TablesMade", &written["made"])] {
+        let (mut documented, mut written) = (names(&schema["$defs"][name]["properties"]), names(written));
+        documented.sort_unstable();
+        written.sort_unstable();
+        assert_eq!(documented, written, "{name}");
+    }
+}
+
 #[test]
 fn a_wheel_is_read_as_its_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -283,4 +303,29 @@ fn what_is_wrong_is_named_with_its_file() {
     starts(error(), "has nothing of what is read");
     fs::remove_dir_all(systems.join("data/toy/attention")).unwrap();
     assert!(error().ends_with("no version of vllm has both products and attention on toy"), "{}", error());
+}
+
+/// The reader of Parquet panics at some files whose parts contradict each other; nobody else is to.
+#[test]
+fn no_damage_to_a_file_ends_in_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gemm_perf.parquet");
+    gemm(&path);
+    let whole = fs::read(&path).unwrap();
+    let read = |bytes: &[u8]| Columns::read(&path, bytes.to_vec(), super::families::PRODUCT_COLUMNS).map(|columns| columns.rows);
+    assert_eq!(read(&whole).unwrap(), 13);
+    let refusals = |damaged: &dyn Fn(usize) -> Vec<u8>| {
+        let errors = (0..whole.len()).filter_map(|place| read(&damaged(place)).err());
+        errors.inspect(|error| assert_eq!(error.path, path)).count()
+    };
+    assert_eq!(refusals(&|place| whole[..place].to_vec()), whole.len());
+    for byte in [0x00, 0x15, 0x7f, 0xff] {
+        let with = |place: usize| {
+            let mut bytes = whole.clone();
+            bytes[place] = byte;
+            bytes
+        };
+        assert!(refusals(&with) > 0);
+    }
+    assert!(refusals(&|place| [&whole[..place], &whole[(place + 20).min(whole.len())..]].concat()) > whole.len() / 2);
 }

@@ -98,11 +98,11 @@ pub enum MeasuredFault {
     Backwards {
         /// The later of the two by name.
         field: &'static str,
-        /// Its value, seconds.
+        /// Its value, as the file has it.
         value: f64,
         /// The earlier of the two by name.
         before: &'static str,
-        /// Its value, seconds.
+        /// Its value.
         earlier: f64,
     },
     /// Nothing recorded.

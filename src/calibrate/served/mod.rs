@@ -64,14 +64,20 @@ impl Setup {
     /// The model or hardware is not known, or a setting is out of range.
     pub fn of(run: &MeasuredRun, env: Option<&str>, overrides: &[Setting]) -> Result<Setup, CalibrateError> {
         let named = run.engine.env();
-        let other = env.zip(named.as_deref()).and_then(|(env, named)| another(env, named));
-        let env = match env {
-            Some(env) => env.to_owned(),
-            None => named.ok_or_else(|| CalibrateError::NoEnv {
-                model: run.engine.model.clone(),
-                device: run.engine.device.clone(),
-            })?,
+        let unknown = || {
+            let (model, device) = (run.engine.model.clone(), run.engine.device.clone());
+            CalibrateError::NoEnv { model, device }
         };
+        // `@HARDWARE`: the run's own model on it.
+        let given = match env {
+            Some(hardware) if hardware.starts_with('@') => {
+                let model = Model::published_as(&run.engine.model).ok_or_else(unknown)?;
+                Some(format!("{model}{hardware}"))
+            }
+            env => env.map(str::to_owned),
+        };
+        let other = given.as_deref().zip(named.as_deref()).and_then(|(env, named)| another(env, named));
+        let env = given.or(named).ok_or_else(unknown)?;
         // What is set here wins over what the run says.
         let all = [&run.engine.deployed, overrides].concat();
         let deployment = Deployment::load_with(&env, &all)?;

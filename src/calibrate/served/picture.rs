@@ -6,6 +6,7 @@ use crate::plot::{Axis, Band, Figure, LineStyle, Panel, Series, distribution};
 /// Ticks a throughput is averaged over, to either side.
 const SMOOTHED: usize = 2;
 const THROUGHPUT: &str = "Output throughput (mean of 5 ticks)";
+const KV_USAGE: &str = "KV blocks in use";
 
 /// A curve over time.
 type Curve = fn(&[Tick]) -> Vec<(f64, f64)>;
@@ -17,8 +18,9 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
         (THROUGHPUT, "tokens/s", throughput),
         ("Running requests", "requests", |ticks| points(ticks, |tick| tick.running)),
         ("Waiting requests", "requests", |ticks| points(ticks, |tick| tick.waiting)),
-        ("KV blocks in use", "%", |ticks| points(ticks, |tick| tick.kv_usage * 100.0)),
+        (KV_USAGE, "%", |ticks| points(ticks, |tick| tick.kv_usage * 100.0)),
     ];
+    let is_fitted = report.fit.is_some();
     let end_s = calibration.whole.ticks.last().map_or(1.0, |tick| tick.at_s);
     // Throughput leaves room for words at the bottom.
     let band = |title| Band {
@@ -28,17 +30,22 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
     };
     let mut rows: Vec<Vec<Panel>> = Vec::new();
     for (title, unit, curve) in over_time {
+        let mut series = beside_each_other(|ticks, _| curve(ticks), calibration, is_fitted);
+        if title == KV_USAGE {
+            // Blocks that are never in use were not recorded.
+            series.retain(|one| one.points.iter().any(|(_, share)| *share > 0.0));
+        }
         rows.push(vec![Panel {
             title: title.to_owned(),
             x: Axis::to("time since the first arrival (s)", end_s),
             y: Axis::new(unit),
-            series: thrice(|ticks, _| curve(ticks), calibration),
+            series,
             rules: Vec::new(),
-            band: (report.fit.is_some() && report.held_out.is_some()).then(|| band(title)),
+            band: (is_fitted && report.held_out.is_some()).then(|| band(title)),
         }]);
     }
     let rest = if report.held_out.is_some() { calibration.until_s } else { 0.0 };
-    rows.push(distributions(calibration, rest));
+    rows.push(distributions(calibration, rest, is_fitted));
     Figure {
         title: format!("{} and its simulation", report.run),
         subtitle: format!(
@@ -56,21 +63,23 @@ pub fn picture(calibration: &Calibration, report: &CalibrationReport) -> Figure 
     }
 }
 
-/// The same curve three times.
-fn thrice(curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>, calibration: &Calibration) -> Vec<Series> {
+/// The same curve of what was measured and simulated, with a fit also of what is simulated without it.
+fn beside_each_other(
+    curve: impl Fn(&[Tick], &[Stamps]) -> Vec<(f64, f64)>,
+    calibration: &Calibration,
+    is_fitted: bool,
+) -> Vec<Series> {
     let Calibration { whole, fitted, unfitted, .. } = calibration;
     let of_served = |served: &SimulatedRun| curve(&served.ticks, &served.stamps);
     let of_run = |run: &ObservedRun| curve(&run.ticks, &run.stamps);
-    vec![
-        Series { name: "measured", look: LineStyle::Reference, points: of_run(whole), bars: Vec::new() },
-        Series {
-            name: "simulated, not calibrated",
-            look: LineStyle::Second,
-            points: of_served(unfitted),
-            bars: Vec::new(),
-        },
-        Series { name: "simulated, calibrated", look: LineStyle::First, points: of_served(fitted), bars: Vec::new() },
-    ]
+    let series = |name, look, points| Series { name, look, points, bars: Vec::new() };
+    let mut all = vec![series("measured", LineStyle::Reference, of_run(whole))];
+    if is_fitted {
+        all.push(series("simulated, not calibrated", LineStyle::Second, of_served(unfitted)));
+    }
+    let name = if is_fitted { "simulated, calibrated" } else { "simulated" };
+    all.push(series(name, LineStyle::First, of_served(fitted)));
+    all
 }
 
 fn points(ticks: &[Tick], of: fn(&Tick) -> f64) -> Vec<(f64, f64)> {
@@ -90,7 +99,7 @@ fn throughput(ticks: &[Tick]) -> Vec<(f64, f64)> {
 type Latency = fn(f64, f64, f64, f64) -> f64;
 
 /// Distributions over the requests whose measured token appeared after `rest` seconds.
-fn distributions(calibration: &Calibration, rest: f64) -> Vec<Panel> {
+fn distributions(calibration: &Calibration, rest: f64, is_fitted: bool) -> Vec<Panel> {
     let latencies: [(&str, &str, bool, Latency); 3] = [
         ("Time to first token", "TTFT (s)", true, |arrival, first, _, _| first - arrival),
         ("Time per output token after the first", "TPOT (ms)", false, |_, first, last, tokens| {
@@ -118,7 +127,7 @@ fn distributions(calibration: &Calibration, rest: f64) -> Vec<Panel> {
             title: title.to_owned(),
             x: Axis::new(unit),
             y: Axis::to(share, 1.0),
-            series: thrice(curve, calibration),
+            series: beside_each_other(curve, calibration, is_fitted),
             rules: Vec::new(),
             band: None,
         }

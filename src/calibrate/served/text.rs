@@ -27,11 +27,8 @@ pub(super) fn render(report: &CalibrationReport) -> String {
         Some(fit) if report.held_out.is_some() => format!("after {:.1} s", fit.until_s),
         _ => "all of it".to_owned(),
     };
-    let _ = writeln!(
-        text,
-        "\n{part:16}{:>12}{:>12}{:>10}{:>14}{:>16}",
-        "measured", "simulated", "error", "without fit", "in fitted part"
-    );
+    let _ = write!(text, "\n{part:16}{:>12}{:>12}{:>10}", "measured", "simulated", "error");
+    let _ = if fit.is_some() { writeln!(text, "{:>14}{:>16}", "without fit", "in fitted part") } else { writeln!(text) };
     render_errors(&mut text, report);
     text
 }
@@ -70,13 +67,14 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
         let Some(Pair { measured, simulated, error }) = of(main) else { return };
         let other =
             |errors: &RunErrors| of(errors).map_or_else(String::new, |pair| format!("{:+.2} %", pair.error * 100.0));
-        let _ = writeln!(
-            text,
-            "{name:16}{measured:>12.1}{simulated:>12.1}{:>10}{:>14}{:>16}",
-            format!("{:+.2} %", error * 100.0),
-            other(&report.uncalibrated),
-            other(&report.fitted)
-        );
+        let error = format!("{:+.2} %", error * 100.0);
+        let _ = write!(text, "{name:16}{measured:>12.1}{simulated:>12.1}{error:>10}");
+        // Without a fit there is nothing beside it.
+        let _ = if report.fit.is_some() {
+            writeln!(text, "{:>14}{:>16}", other(&report.uncalibrated), other(&report.fitted))
+        } else {
+            writeln!(text)
+        };
     };
     row("output tokens/s", &|errors| errors.output_tok_s);
     row("makespan s", &|errors| errors.makespan_s);
@@ -121,17 +119,20 @@ fn render_errors(text: &mut String, report: &CalibrationReport) {
 }
 
 fn render_curves(text: &mut String, curves: &Curves) {
+    let kv_usage = if curves.kv_usage_mean > 0.0 {
+        format!("{:.2} points (of {:.1} %)", curves.kv_usage_error * 100.0, curves.kv_usage_mean * 100.0)
+    } else {
+        "not recorded".to_owned()
+    };
     let _ = writeln!(
         text,
-        "\ncurves, mean absolute error over {} ticks: running {:.2} (of {:.1}), waiting {:.2} (of {:.1}), KV usage {:.2} \
-         points (of {:.1} %), tokens so far {:.2} % of all",
+        "\ncurves, mean absolute error over {} ticks: running {:.2} (of {:.1}), waiting {:.2} (of {:.1}), KV usage \
+         {kv_usage}, tokens so far {:.2} % of all",
         curves.ticks,
         curves.running_error,
         curves.running_mean,
         curves.waiting_error,
         curves.waiting_mean,
-        curves.kv_usage_error * 100.0,
-        curves.kv_usage_mean * 100.0,
         curves.output_tokens_error * 100.0
     );
 }

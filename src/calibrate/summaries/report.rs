@@ -99,7 +99,7 @@ pub fn judge_card(
         simulations: fit.simulations,
         objective: fit.objective,
         constants: constants(card, scope, &fit),
-        warnings: warnings(card, scope, &fit, &models),
+        warnings: warnings(card, scope, loads, &fit, &models),
         models,
     };
     let hardware = fit.constants.apply(&card.hardware);
@@ -118,7 +118,13 @@ fn constants(card: &CardRuns, scope: FitScope, fit: &CardFit) -> Vec<FittedConst
     PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)).map(constant).collect()
 }
 
-fn warnings(card: &CardRuns, scope: FitScope, fit: &CardFit, models: &[ModelReport]) -> Vec<String> {
+fn warnings(
+    card: &CardRuns,
+    scope: FitScope,
+    loads: FitLoads,
+    fit: &CardFit,
+    models: &[ModelReport],
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let before = FittedConstants::of(&card.hardware).seen_by_clients();
     for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)) {
@@ -132,8 +138,12 @@ fn warnings(card: &CardRuns, scope: FitScope, fit: &CardFit, models: &[ModelRepo
         }
     }
     if fit.runs > 0 && models.iter().all(|model| model.judged.is_none()) {
+        let way_out = match loads {
+            FitLoads::All => "--fit-loads half leaves some out",
+            FitLoads::Half | FitLoads::OtherHalf => "there is one load of each model",
+        };
         warnings.push(format!(
-            "{}: fitted to every load, so that no error is of what was not fitted (--fit-loads half)",
+            "{}: fitted to every load, so that no error is of what was not fitted; {way_out}",
             card.gpu
         ));
     }

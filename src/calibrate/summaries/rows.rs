@@ -18,7 +18,8 @@ const RUNS: &str = "runs.jsonl";
 const ARRIVALS: &str = "arrivals.jsonl";
 /// Most runs of a file, and most requests of a run.
 const MAX_ROWS: usize = 100_000;
-/// Longest time, seconds: a year.
+/// Shortest and longest time, seconds: what the simulator's clock resolves, and a year.
+const MIN_SECONDS: f64 = 1e-6;
 const MAX_SECONDS: f64 = 3.2e7;
 /// vLLM's `max_num_seqs`, where a row does not say.
 const MAX_NUM_SEQS: u32 = 256;
@@ -171,7 +172,8 @@ impl MeasuredSummaries {
             }
         }
         if runs.is_empty() {
-            return Err(MeasuredError::file(&file.name, MeasuredFault::Empty("runs")));
+            let what = if failed.is_empty() { "runs" } else { "runs in which no request failed" };
+            return Err(MeasuredError::file(&file.name, MeasuredFault::Empty(what)));
         }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(MeasuredSummaries { name, file: file.name, runs, failed })
@@ -196,8 +198,8 @@ fn read_arrivals(file: &TextFile) -> Result<Arrivals, MeasuredError> {
             return Err(wrong(MeasuredFault::TooMany(MAX_ROWS)));
         }
         if let Some([earlier, value]) = arrival_us.array_windows().find(|[earlier, later]| later < earlier) {
-            let [earlier, value] = [*earlier, *value].map(|us| us as f64 * 1e-6);
-            let (field, before) = ("arrival_us", "the one before it");
+            let [earlier, value] = [*earlier, *value].map(|us| us as f64);
+            let (field, before) = ("arrival_us", "the one before it,");
             return Err(wrong(MeasuredFault::Backwards { field, value, before, earlier }));
         }
         let last = arrival_us[arrival_us.len() - 1];
@@ -286,8 +288,9 @@ fn latencies(row: &Row) -> Result<Latencies, MeasuredFault> {
         ("makespan_s", row.makespan_s, true),
     ];
     for (field, seconds, is_some_time) in times {
-        if !(0.0..=MAX_SECONDS).contains(&seconds) || (is_some_time && seconds == 0.0) {
-            return Err(value(field, seconds, "seconds, above 0"));
+        let least = if is_some_time { MIN_SECONDS } else { 0.0 };
+        if !(least..=MAX_SECONDS).contains(&seconds) {
+            return Err(value(field, format!("{seconds:?}"), "seconds, from 0.000001 to a year"));
         }
     }
     if row.ttft_mean_s > row.e2e_mean_s {

@@ -76,6 +76,9 @@ impl SummaryArgs {
     }
 }
 
+/// Settings of the engine that a row has.
+const OF_EACH_RUN: [&str; 2] = ["max_num_batched_tokens", "max_num_seqs"];
+
 impl CalibrateArgs {
     /// Whether what was measured are summaries.
     pub(super) fn has_summaries(&self) -> bool {
@@ -96,7 +99,11 @@ impl CalibrateArgs {
         let loads = self.summaries.loads();
         ensure!(scope != FitScope::None || loads == FitLoads::All, "--fit-loads with --fit none: nothing is fitted");
         let (summaries, warnings) = self.read_summaries(path)?;
-        let cards = CardRuns::of(&summaries, self.env.as_deref(), &self.settings()?)?;
+        let settings = self.settings()?;
+        if let Some(setting) = settings.iter().find(|setting| OF_EACH_RUN.contains(&setting.key())) {
+            anyhow::bail!("--set {setting}: each run of measured summaries says its own (--only picks runs)");
+        }
+        let cards = CardRuns::of(&summaries, self.env.as_deref(), &settings)?;
         ensure!(
             self.profile.is_none() || cards.len() == 1,
             "--profile is of one accelerator, and the runs are of {}: pick one (--only gpu={})",

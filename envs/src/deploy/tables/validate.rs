@@ -153,6 +153,8 @@ fn times(key: &str, us: &[f64], knots: usize) -> Checked {
 
 fn each(key: &str, us: &[f64]) -> Checked {
     match us.iter().find(|time| !(1e-3..=1e9).contains(*time)) {
+        // 1e300 is as good a value to name as its three hundred digits.
+        Some(time) if time.abs() >= 1e9 => wrong(key, &format!("{time:e}"), "microseconds, from 0.001 to 1e9"),
         Some(time) => wrong(key, &time, "microseconds, from 0.001 to 1e9"),
         None => Ok(()),
     }
