@@ -93,9 +93,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     simulate::warn_of_idle_seeds(&world, &matrix);
-    for doubt in doubts(&world, &matrix, &args.policies)? {
-        warn!("{doubt}");
-    }
+    simulate::warn_of_doubts(&doubts(&world, &matrix, &args.policies)?);
     if let Some(file) = &mut file {
         file.begin(&kept, &found)?;
     }
