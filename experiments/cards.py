@@ -81,6 +81,13 @@ def worlds(experiment):
         yield f"`{traffic}` on {world['env']}, {', '.join(more)}"
 
 
+def clock(metadata):
+    """What a card's name meant when this was trained: those with measured kernels are named by what it says of itself."""
+    if "kernels" in metadata:
+        return f"measured kernels of {metadata['kernels']}; the data sheet of others"
+    return "the data sheet of each card (`h100-datasheet` today, where `h100` is measured kernels)"
+
+
 def card(name):
     manifest = json.loads((CHECKPOINTS / name / "manifest.json").read_text())
     table, metadata = inspected(name), manifest["metadata"]
@@ -93,7 +100,8 @@ def card(name):
         f"| host | {table['host']} |", f"| profile | {table['profile']} |",
         f"| falls back to | watermark {table['fallback']}, the best constant one on the traffic it was trained on |",
         f"| targets | {metadata['slo'].replace('; ', '<br>')} |",
-        f"| trained on | {'<br>'.join(worlds(manifest['experiment']))} |", "",
+        f"| trained on | {'<br>'.join(worlds(manifest['experiment']))} |",
+        f"| clock | {clock(metadata)} |", "",
     ]  # fmt: skip
     for scenario in SCENARIOS[name]:
         path = RESULTS / f"{scenario}.txt"

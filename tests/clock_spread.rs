@@ -155,6 +155,51 @@ fn draws_are_kept_and_gone_on_with() {
     assert!(other(&[]).contains("clock draws 3, and asked for is none"));
 }
 
+/// A deployment whose kernels were measured by shape, on several accelerators and with everything that is drawn.
+#[test]
+fn clocks_of_measured_kernels_are_drawn_from_end_to_end() {
+    let (folder, table) = (tempdir().unwrap(), table().replace("chat-24g", "reasoning"));
+    let evaluate = |env: &str, threads: &str| {
+        let mut run = Command::new(PROGRAM);
+        run.args(["evaluate", "--workload", "chat:rate=9,duration=40,seed=2", "--env", env, "--load", "0.8,1"]);
+        run.args(["--set", "num_gpu_blocks=3000", "--seeds", "1..2", "--clock-spread", "3", "--json"]);
+        run.args(["--policy", "default", "--policy", "fixed:0.05", "--policy", &table]);
+        let run = run.env("RAYON_NUM_THREADS", threads).current_dir(folder.path()).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        String::from_utf8(run.stdout).unwrap()
+    };
+    for (env, has_link) in [("llama-3-8b@h100", false), ("llama-3-8b@2xh100", true)] {
+        let output = evaluate(env, "1");
+        assert!(output == evaluate(env, "3"), "{env}: another number of threads, another outcome");
+        let rows = lines(&output, "run");
+        assert_eq!(rows.len(), 4 * 2 * 2 * 3);
+        assert!(rows.iter().all(|row| row["env"] == env && row["completed"] == row["requests"]));
+        // Each draw is another clock, and no row is of the profile's own but those that say so.
+        let hashes = |draw: Option<u64>| {
+            let of = rows.iter().filter(|row| row["clock_draw"].as_u64() == draw && row["policy"] == "default");
+            of.map(|row| row["hash"].to_string()).collect::<Vec<String>>()
+        };
+        let all: Vec<Vec<String>> = [None, Some(1), Some(2), Some(3)].map(hashes).into();
+        for (index, one) in all.iter().enumerate() {
+            assert!(one.len() == 4 && all[..index].iter().all(|other| other[0] != one[0]), "{all:?}");
+        }
+        // The measured clock is not the data sheet's, and neither is its spread.
+        let sheet = evaluate(&format!("{env}-datasheet"), "3");
+        assert_ne!(lines(&sheet, "run")[0]["hash"], rows[0]["hash"]);
+        let factors = |output: &str| lines(output, "clock_gain")[0]["draws"][0]["factors"].clone();
+        let (measured, sheet) = (factors(&output), factors(&sheet));
+        assert_eq!((measured["link"].is_number(), sheet["link"].is_number()), (true, true));
+        let distance = |factors: &Value| number(&factors["products"]).ln().abs();
+        assert!(distance(&measured) > 0.0 && distance(&measured) < distance(&sheet), "{measured} {sheet}");
+        let text = || {
+            let mut line = vec!["evaluate", "--workload", "chat:rate=9,duration=20", "--env", env, "--clock-spread", "2"];
+            line.extend(["--policy", "default", "--policy", "fixed:0.05"]);
+            done(folder.path(), &line).stdout
+        };
+        assert_eq!(text().contains("link ×"), has_link, "{}", text());
+    }
+}
+
 /// A small search; what episodes are drawn by stands last.
 const SEARCH: &str = "name = \"small\"\nprofile = \"watermark\"\nmethod = \"cross-entropy\"\nfallback = 0.02\n[world]\n\
     workload = \"chat:rate=3,duration=120,seed=2\"\n[cross_entropy]\ngenerations = 3\npopulation = 6\nepisodes = 3\n[episodes]\n\

@@ -46,6 +46,35 @@ fn a_table_of_another_engine_is_refused_and_of_another_card_or_targets_told() {
 }
 
 #[test]
+fn a_card_is_no_other_for_being_known_by_another_clock() {
+    let folder = tempdir().unwrap();
+    let reasoning = table("reasoning");
+    let targets = "--slo ttft:20000,tpot:50,stall:2000";
+    for command in ["simulate", "evaluate"] {
+        let run = |more: &str| {
+            let line = format!("{command} {TRAFFIC} {targets} --policy {reasoning} {more}");
+            done(folder.path(), &line.split_whitespace().collect::<Vec<_>>()).stderr
+        };
+        for env in ["h100", "h100-datasheet", "rtx-4090", "rtx-4090-measured", "rtx-4090-estimated", "h200-datasheet"] {
+            assert_eq!(run(&format!("--env llama-3-8b@{env}")), "", "{env}");
+        }
+        for other in ["2xh100-datasheet", "h100-pcie", "a100-80g-datasheet"] {
+            let said = run(&format!("--env llama-3-8b@{other}"));
+            assert!(said.contains(&format!("and is judged with llama-3-8b@{other}")), "{said}");
+        }
+        // It was sealed when the plain name was that of the data sheet.
+        for (env, by) in [("h100", "kernels measured by shape"), ("rtx-4090-estimated", "kernels measured on a relative")] {
+            let said = run(&format!("--env llama-3-8b@{env} --verbose"));
+            let expected =
+                format!("was trained on this card by the data sheet and engineering defaults and is judged by {by}\n");
+            assert!(said.contains(&expected), "{said}");
+        }
+        let own = run("--env llama-3-8b@h100-datasheet --verbose");
+        assert!(!own.contains("was trained") && own.contains("TFLOP/s at 70 %"), "{own}");
+    }
+}
+
+#[test]
 fn a_limit_of_prompts_that_limits_nothing_is_told() {
     let folder = tempdir().unwrap();
     for command in ["simulate", "evaluate"] {

@@ -14,6 +14,8 @@ HOST = "vllm-0.33"
     [
         ("llama-3-8b@rtx-4090; llama-3-8b@a10", ("meta-llama/Meta-Llama-3-8B-Instruct",), False),
         ("llama-3-8b@h100", ("/models/prod", "llama", "LlamaForCausalLM"), False),
+        # How the clock of the card is known is no matter of the engine.
+        ("llama-3-8b@h100-datasheet", ("meta-llama/Meta-Llama-3-8B-Instruct",), False),
         ("llama-3-8b@h100", ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B",), False),
         ("llama-3-8b@h100; qwen2.5-7b@h200", ("Qwen/Qwen2.5-7B-Instruct", "qwen2"), False),
         ("llama-3-8b@h100", ("meta-llama/Llama-3.3-70B-Instruct", "llama"), True),

@@ -93,9 +93,7 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     simulate::warn_of_idle_seeds(&world, &matrix);
-    for doubt in doubts(&world, &matrix, &args.policies)? {
-        warn!("{doubt}");
-    }
+    simulate::warn_of_doubts(&doubts(&world, &matrix, &args.policies)?);
     if args.clock_spread.is_some() && args.policies.len() < 2 {
         warn!("--clock-spread with one policy: there is no gain to state, only the runs by each clock (--json, --out)");
     }

@@ -9,7 +9,7 @@ use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, fo
 use super::output::Output;
 use super::progress::Runs;
 use super::{Exit, judged, stop};
-use crate::evaluate::{Matrix, RunRow, dash, doubts, rps, run_matrix};
+use crate::evaluate::{Doubt, Matrix, RunRow, dash, doubts, rps, run_matrix};
 use crate::policy::PolicySpec;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{World, WorldSpec};
@@ -48,9 +48,7 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     bar.phase("runs");
     let matrix = Matrix { policies, windows, loads, seeds };
     warn_of_idle_seeds(&world, &matrix);
-    for doubt in doubts(&world, &matrix, &args.policies)? {
-        warn!("{doubt}");
-    }
+    warn_of_doubts(&doubts(&world, &matrix, &args.policies)?);
     let mut output = Output::new();
     if args.json {
         found.iter().try_for_each(|found| output.json("load", found))?;
@@ -79,6 +77,17 @@ pub(super) fn warn_of_idle_seeds(world: &World, matrix: &Matrix) {
             "at load {load} the traffic is the same for every seed, so only the first is run; for more draws use \
              another load with --scale thin, --jitter, or more --windows"
         );
+    }
+}
+
+/// Says every reason to doubt, and what is no more than a detail to those who ask for them.
+pub(super) fn warn_of_doubts(doubts: &[Doubt]) {
+    for doubt in doubts {
+        if doubt.is_slight() {
+            detail!("{doubt}");
+        } else {
+            warn!("{doubt}");
+        }
     }
 }
 

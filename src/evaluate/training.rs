@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use kvtide_envs::deploy::without_clock;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Duration, Window, WorkloadError, to_whole_second};
 use thiserror::Error;
 
 use super::matrix::Matrix;
 use crate::checkpoint::{self, CheckpointError};
-use crate::experiment::met_in_training;
+use crate::experiment::{clocks_met_in_training, met_in_training};
 use crate::export::{self, ExportError};
 use crate::policy::PolicySpec;
 use crate::world::World;
@@ -49,6 +50,15 @@ pub enum Doubt {
         /// What differs: its name, there, and here.
         differs: Vec<(&'static str, String, String)>,
     },
+    /// It was trained on the same card, whose steps took what another clock says.
+    Clock {
+        /// The policy.
+        policy: PolicySpec,
+        /// What they rested on there.
+        trained: String,
+        /// What they rest on here.
+        judged: String,
+    },
     /// It has seen a part of what it is judged on.
     Seen {
         /// The policy.
@@ -76,6 +86,9 @@ impl fmt::Display for Doubt {
                 };
                 write!(f, "{policy} was trained {}", differs.iter().map(one).collect::<Vec<String>>().join("; "))
             }
+            Doubt::Clock { policy, trained, judged } => {
+                write!(f, "{policy} was trained on this card by {trained} and is judged by {judged}")
+            }
             Doubt::Seen { policy, seen, end } => write!(
                 f,
                 "{policy} was trained on {seen} of this trace, and a window judged overlaps it; judge what comes after \
@@ -89,6 +102,13 @@ impl fmt::Display for Doubt {
                  max_num_batched_tokens=16384"
             ),
         }
+    }
+}
+
+impl Doubt {
+    /// Whether it is for those who ask for details: the card is the same.
+    pub fn is_slight(&self) -> bool {
+        matches!(self, Doubt::Clock { .. })
     }
 }
 
@@ -108,6 +128,7 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result
         if !differs.is_empty() {
             doubts.push(Doubt::World { policy: policy.clone(), differs });
         }
+        doubts.extend(other_clock(world, policy, &trained));
         let same_trace = world.fingerprint().is_some_and(|fingerprint| trained.get("traffic") == Some(&fingerprint));
         let seen = trained.get("fit_range").filter(|_| same_trace).map(|text| text.parse::<Window>());
         let Some(Ok(seen)) = seen else { continue };
@@ -137,8 +158,20 @@ fn other_than(
     trained: &BTreeMap<String, String>,
     (key, judged): (&'static str, String),
 ) -> Option<(&'static str, String, String)> {
-    let there = trained.get(key).filter(|there| !met_in_training(there, &judged))?;
+    let there = trained.get(key).filter(|there| !met_in_training(key, there, &judged))?;
     Some((key, there.clone(), judged))
+}
+
+/// That the card was met in training by other clocks only, if it was met and it is known by which.
+fn other_clock(world: &World, policy: &PolicySpec, trained: &BTreeMap<String, String>) -> Option<Doubt> {
+    let judged = world.deployment.hardware.clock_kind();
+    let met = clocks_met_in_training(trained, without_clock(&world.deployment.name()))?;
+    let trained: Vec<String> = met.iter().map(ToString::to_string).collect();
+    (!met.is_empty() && !met.contains(&judged)).then(|| Doubt::Clock {
+        policy: policy.clone(),
+        trained: trained.join(" and "),
+        judged: judged.to_string(),
+    })
 }
 
 /// What a policy says it was trained on; `None` of one that was not.

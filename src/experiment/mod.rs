@@ -22,7 +22,7 @@ use crate::agent::{CrossEntropyConfig, PpoConfig};
 use crate::world::WorldSpec;
 
 pub use clocks::ClockDraws;
-pub use conditions::met_in_training;
+pub use conditions::{clocks_met_in_training, met_in_training};
 pub use episodes::Episodes;
 pub use error::ExperimentError;
 

@@ -39,6 +39,7 @@ pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<RunPr
 pub fn experiment_of(folder: &Path) -> Result<Experiment, TrainError> {
     let manifest = checkpoint::inspect(folder)?;
     Experiment::parse(&manifest.experiment)
+        .map(|experiment| experiment.as_sealed(&manifest.metadata))
         .map_err(|reason| TrainError::Unreadable { folder: folder.to_owned(), reason })
 }
 
@@ -58,7 +59,9 @@ pub fn resumed(folder: &Path, given: Option<Experiment>) -> Result<Experiment, T
 /// As [`resumed`].
 pub fn resumed_to(folder: &Path, given: Option<Experiment>, total: Option<u64>) -> Result<Experiment, TrainError> {
     let mut saved = experiment_of(folder)?;
-    if let Some(mut given) = given {
+    if let Some(given) = given {
+        // A file names a card as it did when training started.
+        let mut given = given.as_sealed(&checkpoint::inspect(folder)?.metadata);
         // The prior and the fallback were filled in when training started.
         given.ppo.prior.clone_from(&saved.ppo.prior);
         given.fallback = given.fallback.or(saved.fallback);

@@ -8,7 +8,7 @@ mod written;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kvtide_envs::deploy::{Deployment, DeploymentError, Hardware, SettingError};
+use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -187,20 +187,18 @@ impl World {
             if engine.async_scheduling { "on" } else { "off" },
         );
         let hardware = &self.deployment.hardware;
+        // What was measured stands for the shares of the peaks.
         let has_kernels = hardware.kernels.is_some() || hardware.tables.is_some();
-        let from = match (has_kernels, Hardware::named(&hardware.name)) {
-            (true, _) => "measured kernels",
-            (false, Some(_)) => "the data sheet and engineering defaults",
-            (false, None) => "the profile given",
-        };
+        let share = |share: f64| if has_kernels { String::new() } else { format!(" at {:.0} %", share * 100.0) };
         detail!(
-            "{}: {:.1} TFLOP/s at {:.0} %, {:.0} GB/s at {:.0} %, {:.2} ms a step beside; from {from}",
+            "{}: {:.1} TFLOP/s{}, {:.0} GB/s{}, {:.2} ms a step beside; from {}",
             self.deployment.name(),
             hardware.peak_flops * 1e-12,
-            hardware.compute_efficiency * 100.0,
+            share(hardware.compute_efficiency),
             hardware.peak_bandwidth * 1e-9,
-            hardware.bandwidth_efficiency * 100.0,
-            hardware.step_overhead * 1e3,
+            share(hardware.bandwidth_efficiency),
+            hardware.host.as_ref().map_or(hardware.step_overhead, |host| host.step) * 1e3,
+            hardware.clock_kind(),
         );
         for (name, value) in self.asked.set.iter().chain(&self.asked.options) {
             detail!("asked for: {name} = {value}");

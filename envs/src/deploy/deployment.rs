@@ -242,7 +242,7 @@ impl Deployment {
                 config.enable_chunked_prefill = true;
                 config.async_scheduling = true;
                 config.enable_prefix_caching = true;
-                let is_large = self.hardware.memory_bytes >= LARGE_CARD_BYTES && self.hardware.name != "a100-80g";
+                let is_large = self.hardware.memory_bytes >= LARGE_CARD_BYTES && self.hardware.card() != "a100-80g";
                 if is_large {
                     (config.max_num_batched_tokens, config.max_num_seqs) = LARGE_CARD;
                 }
@@ -343,6 +343,25 @@ mod tests {
         assert!((tokens / 41_408.0 - 1.0).abs() < 0.1, "{tokens}");
         assert_eq!(engine.num_cpu_blocks, 2048);
         assert!(engine.validate().is_ok());
+    }
+
+    #[test]
+    fn an_engine_starts_alike_however_the_clock_of_its_card_is_known() {
+        for name in Hardware::NAMES {
+            let hardware = Hardware::named(name).unwrap();
+            for kind in [EngineKind::V0, EngineKind::V1] {
+                let engine = |hardware: &str| {
+                    let deployment: Deployment = format!("qwen2.5-0.5b@{hardware}").parse().unwrap();
+                    // What preemptions are worth is a matter of the clock.
+                    EngineConfig { pricing: EngineConfig::default().pricing, ..deployment.engine(kind) }
+                };
+                assert_eq!(engine(name), engine(hardware.card()), "{name}");
+            }
+        }
+        let [a100, h100]: [Deployment; 2] =
+            ["llama-3-8b@a100-80g-datasheet", "llama-3-8b@h100-datasheet"].map(|name| name.parse().unwrap());
+        assert_eq!(a100.engine(EngineKind::V1).max_num_batched_tokens, MAX_NUM_BATCHED_TOKENS);
+        assert_eq!(h100.engine(EngineKind::V1).max_num_batched_tokens, LARGE_CARD.0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
 use super::measured;
 use super::{
-    ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
+    ClockKind, ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
 };
 
 /// One accelerator.
@@ -60,6 +60,9 @@ pub(super) const GIB: f64 = (1u64 << 30) as f64;
 const MEASURED: &str = "rtx-4090-measured";
 /// The measured profile, as `kvtide calibrate` wrote it; what it was fitted to and how stands in it.
 const RTX_4090_MEASURED: &str = include_str!("profiles/rtx-4090-measured.toml");
+
+/// What stands behind a card's name where its clock is known otherwise than under the plain name.
+const CLOCKS: [&str; 3] = ["-datasheet", "-estimated", "-measured"];
 
 /// What measured kernels stand for.
 const ROOFS: [&str; 5] =
@@ -125,9 +128,26 @@ impl Hardware {
         CARDS.iter().filter(is_it).max_by_key(|card| card.words.len()).map(|card| card.name)
     }
 
+    /// The card it is, however its clock is known: `h100` of `h100-datasheet`. What is named after no built-in card is its own.
+    pub fn card(&self) -> &str {
+        Hardware::card_of(&self.name)
+    }
+
+    /// [`card`](Self::card) by the name alone.
+    pub(super) fn card_of(name: &str) -> &str {
+        let is_card = |plain: &&str| CARDS.iter().any(|card| card.name.eq_ignore_ascii_case(plain));
+        CLOCKS.iter().find_map(|clock| name.strip_suffix(clock)).filter(is_card).unwrap_or(name)
+    }
+
+    /// Where its times come from.
+    pub fn clock_kind(&self) -> ClockKind {
+        ClockKind::of(self)
+    }
+
     /// Whether it is a built-in data sheet with engineering defaults, by its name.
     pub(super) fn is_data_sheet(&self) -> bool {
-        CARDS.iter().any(|card| card.name.eq_ignore_ascii_case(&self.name))
+        let plain = self.name.strip_suffix("-datasheet").unwrap_or(&self.name);
+        CARDS.iter().any(|card| card.name.eq_ignore_ascii_case(plain))
     }
 
     /// Peak of products with the weights of `model`, FLOP/s: an accelerator without fp8 multiplies those in 16 bits.
@@ -243,6 +263,27 @@ mod tests {
         assert_eq!(estimated.memory_bytes, Hardware::named("rtx-5090").unwrap().memory_bytes);
         assert!(estimated.tables.unwrap().source.as_ref().unwrap().modelled[0].contains("rtx-pro-6000"));
         assert_eq!(Hardware::NAMES[..4], ["rtx-4090", "rtx-4090-measured", "a10", "a100-80g"]);
+    }
+
+    #[test]
+    fn a_card_is_the_same_however_its_clock_is_known() {
+        for name in Hardware::NAMES {
+            let hardware = Hardware::named(name).unwrap();
+            let card = Hardware::data_sheet(hardware.card()).unwrap_or_else(|| panic!("{name} is of no card"));
+            assert!(name.starts_with(&card.name), "{name} {}", card.name);
+            assert_eq!(hardware.memory_bytes, card.memory_bytes, "{name}");
+        }
+        for (name, card) in [
+            ("h100-datasheet", "h100"),
+            ("rtx-4090-measured", "rtx-4090"),
+            ("rtx-5090-estimated", "rtx-5090"),
+            ("h100-pcie", "h100-pcie"),
+            ("h100-pcie-estimated", "h100-pcie"),
+            ("mine-measured", "mine-measured"),
+            ("-datasheet", "-datasheet"),
+        ] {
+            assert_eq!(Hardware::card_of(name), card);
+        }
     }
 
     #[test]

@@ -89,21 +89,19 @@ pub fn describe() -> String {
             hardware.memory_bytes / f64::from(1_u32 << 30),
         );
     }
-    let _ =
-        writeln!(text, "  rtx-4090-measured is an rtx-4090 with efficiencies fitted to a served run. Rates are dense.");
-    let measured: Vec<&str> = measured::cards().collect();
-    let _ = writeln!(
-        text,
-        "  Kernels of {} were measured (docs/CLOCK.md); with -datasheet behind\n  the name they are one share of each peak for \
-         all kernels, as all other cards are.",
-        measured.join(", ")
-    );
-    let estimated: Vec<&str> = measured::ESTIMATED.iter().map(|estimated| estimated.card).collect();
-    let _ = writeln!(
-        text,
-        "  With -estimated behind the name of {}\n  kernels are those of the nearest card that was measured, at the same share \
-         of the roofline.",
-        estimated.join(", ")
-    );
+    let measured = measured::cards().collect::<Vec<&str>>().join(", ");
+    let estimated = measured::ESTIMATED.iter().map(|estimated| estimated.card).collect::<Vec<&str>>().join(", ");
+    let _ = writeln!(text, "  Rates are dense. What a step takes on a card is known in one of these ways, and the name says in which:");
+    let mut clock = |name: &str, meaning: &str| {
+        let _ = writeln!(text, "  {name:<22} {meaning}");
+    };
+    clock("NAME", "measured, kernel times of vLLM by shape (docs/CLOCK.md):");
+    clock("", &measured);
+    clock("", "of every other card the data sheet, at one share of each peak for all kernels; not measured");
+    clock("NAME-datasheet", "the data sheet of one that was measured, as above");
+    clock("NAME-estimated", "not measured: kernels of the nearest card that was, at the same share of the roofline:");
+    clock("", &estimated);
+    clock("rtx-4090-measured", "the data sheet with efficiencies fitted to a served run");
+    clock("FILE.toml", "what kvtide calibrate made of a run, of a device or of a database of kernels");
     text
 }

@@ -47,11 +47,11 @@ pub use keys::describe as describe_settings;
 pub use listing::{CardRow, ModelRow, card_rows, describe as describe_deployments, model_rows};
 pub use model::Model;
 pub(crate) use model::UNQUANTISED_BYTES;
-pub use name::DeploymentName;
+pub use name::{DeploymentName, hardware_of, without_clock};
 pub use profile::{DeviceTimings, FittedTo, HardwareProfile, ProfileError, ServedRun, ServedSummaries};
 pub(crate) use rates::Rates;
 pub use settings::{Setting, SettingError};
-pub use spread::{ClockFactors, ClockSpread};
+pub use spread::{ClockFactors, ClockKind, ClockSpread};
 pub use structure::{Experts, Latent, Precision, Structure, Widths, Window};
 pub(crate) use tabled::{BeforeChunks, GroupedTimes, LatentTimes, TabledTimes};
 pub use tables::{

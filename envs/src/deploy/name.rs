@@ -51,6 +51,15 @@ impl DeploymentName {
         Deployment::new(self.model.load()?, hardware, self.devices).with(overrides)
     }
 
+    /// The same by the data sheet of its card, where the plain name of a card is its measured kernels; `None` if it names no such card.
+    #[must_use]
+    pub fn by_data_sheet(&self) -> Option<DeploymentName> {
+        let HardwareName::BuiltIn(hardware) = &self.hardware else { return None };
+        let is_plain = hardware.tables.is_some() && hardware.card() == hardware.name;
+        let sheet = Hardware::named(&format!("{}-datasheet", hardware.name)).filter(|_| is_plain)?;
+        Some(DeploymentName { hardware: HardwareName::BuiltIn(Box::new(sheet)), ..self.clone() })
+    }
+
     /// The same with files that were relative to `folder`; `None` if it names none.
     #[must_use]
     pub fn relative_to(&self, folder: &Path) -> Option<DeploymentName> {
@@ -138,6 +147,20 @@ impl FromStr for DeploymentName {
     }
 }
 
+/// The name of a deployment by its card alone, however the card's clock is known: `llama-3-70b@4xh100` of
+/// `llama-3-70b@4xh100-datasheet`.
+pub fn without_clock(deployment: &str) -> &str {
+    let Some((_, hardware)) = taken_apart(deployment) else { return deployment };
+    let (_, name) = counted(hardware);
+    &deployment[..deployment.len() - name.len() + Hardware::card_of(name).len()]
+}
+
+/// The built-in hardware in the name of a deployment.
+pub fn hardware_of(deployment: &str) -> Option<Hardware> {
+    let (_, hardware) = taken_apart(deployment)?;
+    Hardware::named(counted(hardware).1)
+}
+
 /// `4xh100`, taken apart; one of it without a number.
 fn counted(hardware: &str) -> (u32, &str) {
     match hardware.split_once(['x', 'X']) {
@@ -223,6 +246,30 @@ mod tests {
             [("llama-3-8b@2x./kept/mine", "llama-3-8b@2x./kept/mine"), ("phi-4@Cargo.toml", "phi-4@Cargo.toml")]
         {
             assert_eq!(name(text).unwrap(), known);
+        }
+    }
+
+    #[test]
+    fn one_card_has_one_name_without_its_clock() {
+        for (name, plain) in [
+            ("llama-3-8b@h100", "llama-3-8b@h100"),
+            ("llama-3-8b@h100-datasheet", "llama-3-8b@h100"),
+            ("llama-3-70b@4xh100-datasheet", "llama-3-70b@4xh100"),
+            ("a@b@2xrtx-4090-measured", "a@b@2xrtx-4090"),
+            ("llama-3-8b@mine-measured", "llama-3-8b@mine-measured"),
+            ("h100-datasheet", "h100-datasheet"),
+        ] {
+            assert_eq!(without_clock(name), plain);
+        }
+    }
+
+    #[test]
+    fn what_was_measured_has_a_data_sheet() {
+        let sheet = |name: &str| name.parse::<DeploymentName>().unwrap().by_data_sheet().map(|name| name.to_string());
+        assert_eq!(sheet("llama-3-8b@2xh100").as_deref(), Some("llama-3-8b@2xh100-datasheet"));
+        assert_eq!(sheet("a/config.json@l40s").as_deref(), Some("a/config.json@l40s-datasheet"));
+        for own in ["h100-datasheet", "rtx-4090", "rtx-4090-measured", "rtx-5090-estimated", "mine.toml"] {
+            assert_eq!(sheet(&format!("llama-3-8b@{own}")), None);
         }
     }
 

@@ -9,6 +9,8 @@
 //! distances of their shares of the peaks from what a data sheet is taken for correlate by .56 within the first and by .88 within the
 //! second, and not between them. Host, links and copies are by themselves.
 
+use std::fmt;
+
 use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +113,7 @@ groups! {
 
 /// Where the constants of a clock come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClockKind {
+pub enum ClockKind {
     /// A data sheet, and engineering defaults.
     DataSheet,
     /// Kernels measured on a relative, as shares of its data sheet.
@@ -127,8 +129,20 @@ enum ClockKind {
 /// How names end of profiles whose kernels were measured on a relative.
 const ESTIMATED: &str = "-estimated";
 
+impl fmt::Display for ClockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClockKind::DataSheet => "the data sheet and engineering defaults",
+            ClockKind::Estimated => "kernels measured on a relative",
+            ClockKind::Tables => "kernels measured by shape",
+            ClockKind::Timed => "kernels timed on the device",
+            ClockKind::Fitted => "constants fitted to a served run, or given",
+        })
+    }
+}
+
 impl ClockKind {
-    fn of(hardware: &Hardware) -> ClockKind {
+    pub(super) fn of(hardware: &Hardware) -> ClockKind {
         match (&hardware.tables, &hardware.kernels) {
             (Some(_), _) if hardware.name.ends_with(ESTIMATED) => ClockKind::Estimated,
             (Some(_), _) => ClockKind::Tables,
@@ -251,6 +265,9 @@ mod tests {
         let spread = |name: &str| Hardware::named(name).unwrap().clock_spread();
         assert_eq!(spread("rtx-4090"), ClockSpread::of_kind(ClockKind::DataSheet));
         assert_eq!(spread("rtx-4090-measured"), ClockSpread::of_kind(ClockKind::Fitted));
+        assert_eq!(spread("h100"), ClockSpread::of_kind(ClockKind::Tables));
+        assert_eq!(spread("h100-datasheet"), ClockSpread::of_kind(ClockKind::DataSheet));
+        assert_eq!(spread("rtx-5090-estimated"), ClockSpread::of_kind(ClockKind::Estimated));
         let own = ClockSpread { host: 0.25, ..ClockSpread::default() };
         let profile = Hardware { spread: Some(own), ..Hardware::named("rtx-4090").unwrap() };
         assert_eq!(profile.clock_spread(), own);
