@@ -28,13 +28,14 @@ fn counted(units: u64, work: &mut dyn FnMut()) -> u64 {
 /// A case: what it is called, what its units are, and the run that says how many there were.
 type Case = (&'static str, &'static str, fn() -> u64);
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     ("step-1", "step", || steps(1)),
     ("step-64", "step", || steps(64)),
     ("step-256", "step", || steps(256)),
     ("serve-lru", "step", || serve("lru")),
     ("serve-radix", "step", || serve("radix")),
-    ("decision", "decision", decisions),
+    ("decision", "decision", || decisions("llama-3-8b@rtx-4090")),
+    ("decision-tables", "decision", || decisions("llama-3-8b@h100")),
     ("price-roofline", "step", || prices("llama-3-8b@rtx-4090")),
     ("price-tables", "step", || prices("llama-3-8b@h100")),
     ("lru-give-back", "block", || Cache::new("lru").give_back()),
@@ -146,8 +147,9 @@ fn prices(env: &str) -> u64 {
     })
 }
 
-fn decisions() -> u64 {
-    let deployment: Deployment = "llama-3-8b@rtx-4090".parse().expect("a known deployment");
+/// Decisions over eight steps each of a served world.
+fn decisions(env: &str) -> u64 {
+    let deployment: Deployment = env.parse().expect("a known deployment");
     let length = Micros::from_millis(600_000);
     let node = NodeConfig {
         engine: engine(&["enable_prefix_caching=true"]),
