@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn each_group_slows_down_what_it_names_and_nothing_else() {
-        let slower = |factors: ClockFactors| Hardware::named("h100").unwrap().with_clock(&factors);
+        let slower = |factors: ClockFactors| Hardware::named("h100-datasheet").unwrap().with_clock(&factors);
         let before = slower(ClockFactors::ONE);
         let one = ClockFactors::ONE;
         let expected = Hardware { compute_efficiency: before.compute_efficiency / 1.25, ..before.clone() };
@@ -107,7 +107,7 @@ mod tests {
     fn measured_kernels_are_slowed_down_where_they_were_measured() {
         let factors =
             ClockFactors { products: 1.5, prefill: 2.0, decode: 0.5, host: 3.0, link: 4.0, ..ClockFactors::ONE };
-        let card = Hardware::named("h100").unwrap();
+        let card = Hardware::named("h100-datasheet").unwrap();
         let shares = |hardware: &Hardware| (hardware.compute_efficiency, hardware.bandwidth_efficiency);
 
         let all_reduce = vec![ReduceTable { devices: 2, bytes: vec![1024], us: vec![8.0] }];
