@@ -63,7 +63,9 @@ fn a_card_is_no_other_for_being_known_by_another_clock() {
             assert!(said.contains(&format!("and is judged with llama-3-8b@{other}")), "{said}");
         }
         // It was sealed when the plain name was that of the data sheet.
-        for (env, by) in [("h100", "kernels measured by shape"), ("rtx-4090-estimated", "kernels measured on a relative")] {
+        for (env, by) in
+            [("h100", "kernels measured by shape"), ("rtx-4090-estimated", "kernels measured on a relative")]
+        {
             let said = run(&format!("--env llama-3-8b@{env} --verbose"));
             let expected =
                 format!("was trained on this card by the data sheet and engineering defaults and is judged by {by}\n");

@@ -133,7 +133,10 @@ mod tests {
         assert_eq!((conditions["engine"].as_str(), conditions["host"].as_str()), ("v1", "vllm-0.33"));
         assert_eq!(conditions["interval"], "8");
         for class in ["chat", "agent"] {
-            assert!(met_in_training("slo", &conditions["slo"], &class.parse::<Slo>().unwrap().to_string()), "{conditions:?}");
+            assert!(
+                met_in_training("slo", &conditions["slo"], &class.parse::<Slo>().unwrap().to_string()),
+                "{conditions:?}"
+            );
         }
         assert!(met_in_training("slo", &conditions["slo"], &experiment.world.slo.to_string()));
         for same in ["rtx-4090", "rtx-4090-measured", "rtx-4090-estimated", "h100-datasheet"] {
@@ -149,7 +152,8 @@ mod tests {
         let older = BTreeMap::from([("env".to_owned(), "llama-3-8b@h100; llama-3-8b@mine".to_owned())]);
         assert_eq!(clocks(&older, "llama-3-8b@h100"), [ClockKind::DataSheet]);
         assert_eq!(clocks_met_in_training(&older, "llama-3-8b@mine"), None);
-        let envs = |experiment: &Experiment| [&experiment.world, &experiment.also[0].world].map(|world| world.env.to_string());
+        let envs =
+            |experiment: &Experiment| [&experiment.world, &experiment.also[0].world].map(|world| world.env.to_string());
         let plain = ["llama-3-8b@h100", "llama-3-8b@rtx-4090"];
         assert_eq!(envs(&experiment.clone().as_sealed(&conditions)), plain);
         let sealed = experiment.as_sealed(&older);

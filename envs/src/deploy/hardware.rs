@@ -9,7 +9,8 @@ use super::hardware_file::HardwareFile;
 use super::keys::of_hardware;
 use super::measured;
 use super::{
-    ClockKind, ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting, SettingError,
+    ClockKind, ClockSpread, HardwareProfile, HostTimes, KernelTables, KernelTimes, Model, Precision, Setting,
+    SettingError,
 };
 
 /// One accelerator.

@@ -91,7 +91,10 @@ pub fn describe() -> String {
     }
     let measured = measured::cards().collect::<Vec<&str>>().join(", ");
     let estimated = measured::ESTIMATED.iter().map(|estimated| estimated.card).collect::<Vec<&str>>().join(", ");
-    let _ = writeln!(text, "  Rates are dense. What a step takes on a card is known in one of these ways, and the name says in which:");
+    let _ = writeln!(
+        text,
+        "  Rates are dense. What a step takes on a card is known in one of these ways, and the name says in which:"
+    );
     let mut clock = |name: &str, meaning: &str| {
         let _ = writeln!(text, "  {name:<22} {meaning}");
     };
