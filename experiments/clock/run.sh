@@ -12,7 +12,7 @@ out=experiments/clock/results
 # plot NAME: the option that draws it, of what README.md shows.
 plot() {
     case $1 in
-    rtx-pro-6000-none | rtx-4090-datasheet-all | a100-host | rtx-5090-all-half) echo "--plot $out/$1.svg" ;;
+    rtx-pro-6000-none | rtx-4090-datasheet-all | a100-host | rtx-5090-all-half-3B) echo "--plot $out/$1.svg" ;;
     esac
 }
 
@@ -47,6 +47,10 @@ judge() {
     for loads in half other-half; do
         summaries "rtx-5090-host-$loads" --only gpu=RTX5090 --env @rtx-5090-estimated --fit host --fit-loads "$loads"
         summaries "rtx-5090-all-$loads" --only gpu=RTX5090 --env @rtx-5090-estimated --fit all --fit-loads "$loads"
+        for model in 0.5B 3B; do
+            summaries "rtx-5090-all-$loads-$model" --only "gpu=RTX5090,model=Qwen/Qwen2.5-$model-Instruct" --env @rtx-5090-estimated \
+                --fit all --fit-loads "$loads"
+        done
     done
 }
 

@@ -115,12 +115,14 @@ def rtx_5090():
             ("rtx-5090-none", "estimated kernels"),
             ("rtx-5090-host-half", "the same"),
             ("rtx-5090-host-other-half", "the same"),
-            ("rtx-5090-all-half", "the same"),
-            ("rtx-5090-all-other-half", "the same"),
+            ("rtx-5090-all-half", "the same, one for both models"),
+            ("rtx-5090-all-other-half", "the same, one for both models"),
+            (f"rtx-5090-all-half-{model}", "the same, of this model"),
+            (f"rtx-5090-all-other-half-{model}", "the same, of this model"),
         ]:
             row, part = part_row(name, f"{clock}, {model}", model)
             table.append(row)
-            if "-all-" in name:
+            if name.endswith(model):
                 checks = [("median error of the mean E2E", part["e2e_mean"]["median"], OTHER_HALF)]
                 checks.append(("the choice's excess over the best", part["best"]["worst_excess"], EXCESS))
                 share = part["better"]["named"] / part["better"]["cells"]
@@ -128,10 +130,12 @@ def rtx_5090():
                 named += ", met" if share >= NAMED else f", missed by {percent(NAMED - share, signed=False)}"
                 said.append(f"- {model}, {row[1]}: {'; '.join(f'{what} {percent(value, signed=False)}' for what, value, _ in checks)} "
                             f"({verdict(checks)}); {named}")
-    both = [part_row(f"rtx-5090-all-{half}", "", model)[1] for half in ("half", "other-half") for model in ("0.5B", "3B")]
-    cells, named = sum(part["better"]["cells"] for part in both), sum(part["better"]["named"] for part in both)
-    met = "met" if named >= NAMED * cells else "missed"
-    said.append(f"- Both models and both directions together: the better of 2,048 and 16,384 named in {named} of {cells} loads ({met})")
+    for what, suffix in (("A clock for each model", "-{model}"), ("One clock for both", "")):
+        halves = [(half, model) for half in ("half", "other-half") for model in ("0.5B", "3B")]
+        both = [part_row(f"rtx-5090-all-{half}" + suffix.format(model=model), "", model)[1] for half, model in halves]
+        cells, named = sum(part["better"]["cells"] for part in both), sum(part["better"]["named"] for part in both)
+        met = "met" if named >= NAMED * cells else "missed"
+        said.append(f"- {what}, all four fits: the better of 2,048 and 16,384 named in {named} of {cells} loads ({met})")
     return rows(HEAD, table) + "\n\nThe targets, of the clock fitted to half of the loads:\n\n" + "\n".join(said)
 
 
@@ -150,8 +154,8 @@ def loads():
     for title, model, zero, fitted in [
         ("A100, Qwen2.5-3B; host constants fitted to the other load", "3B", "a100-none", ["a100-host-half", "a100-host-other-half"]),
         ("RTX 5090, Qwen2.5-0.5B; all constants fitted to the other half of the loads", "0.5B", "rtx-5090-none",
-         ["rtx-5090-all-half", "rtx-5090-all-other-half"]),
-        ("RTX 5090, Qwen2.5-3B; the same clocks", "3B", "rtx-5090-none", ["rtx-5090-all-half", "rtx-5090-all-other-half"]),
+         ["rtx-5090-all-half-0.5B", "rtx-5090-all-other-half-0.5B"]),
+        ("RTX 5090, Qwen2.5-3B; the same", "3B", "rtx-5090-none", ["rtx-5090-all-half-3B", "rtx-5090-all-other-half-3B"]),
     ]:
         lines = []
         for before, cell in zip(cells_of([zero], model), cells_of(fitted, model), strict=True):
@@ -177,8 +181,8 @@ def adaptive():
     lines = []
     for card, model, zero, fitted in [
         ("A100", "3B", "a100-none", ["a100-host-half", "a100-host-other-half"]),
-        ("RTX 5090", "0.5B", "rtx-5090-none", ["rtx-5090-all-half", "rtx-5090-all-other-half"]),
-        ("RTX 5090", "3B", "rtx-5090-none", ["rtx-5090-all-half", "rtx-5090-all-other-half"]),
+        ("RTX 5090", "0.5B", "rtx-5090-none", ["rtx-5090-all-half-0.5B", "rtx-5090-all-other-half-0.5B"]),
+        ("RTX 5090", "3B", "rtx-5090-none", ["rtx-5090-all-half-3B", "rtx-5090-all-other-half-3B"]),
     ]:
         for before, cell in zip(cells_of([zero], model), cells_of(fitted, model), strict=True):
             gain, first = cell["adaptive"], before["adaptive"]
@@ -190,7 +194,8 @@ def adaptive():
 def constants():
     lines = []
     for name in ["rtx-pro-6000-host", "rtx-4090-estimated-host", "a100-host", "rtx-5090-host-half", "rtx-5090-host-other-half",
-                 "rtx-5090-all-half", "rtx-5090-all-other-half"]:
+                 "rtx-5090-all-half", "rtx-5090-all-other-half", "rtx-5090-all-half-0.5B", "rtx-5090-all-other-half-0.5B",
+                 "rtx-5090-all-half-3B", "rtx-5090-all-other-half-3B"]:
         kind = "calibration" if "4090" in name or "6000" in name else "clock_report"
         found = {one["name"]: one for one in read(name, kind)["constants"]}
 
