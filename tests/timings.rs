@@ -65,8 +65,16 @@ fn timings_that_were_kept_give_a_profile_that_is_used() {
     fs::write(folder.path().join("timings.json"), serde_json::to_string(&measured()).unwrap()).unwrap();
 
     // Fitted to a card of other numbers, the timings' own come out.
-    let arguments =
-        ["calibrate", "--timings", "timings.json", "--env", "llama-3-8b@h200-datasheet", "--profile", "mine.toml", "--json"];
+    let arguments = [
+        "calibrate",
+        "--timings",
+        "timings.json",
+        "--env",
+        "llama-3-8b@h200-datasheet",
+        "--profile",
+        "mine.toml",
+        "--json",
+    ];
     let run = done(folder.path(), &arguments);
     let fitted = lines(&run.stdout, "device_calibration").remove(0);
     assert!(

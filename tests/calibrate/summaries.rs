@@ -259,8 +259,14 @@ fn mistakes_are_told_with_file_line_and_value() {
     assert_eq!(with("prompt_tokens", json!(0)), "runs.jsonl:2: prompt_tokens is 0: expected 1 to 16777216");
     assert_eq!(with("max_num_seqs", json!(99_999)), "runs.jsonl:2: max_num_seqs is 99999: expected 1 to 65536");
     assert_eq!(with("policy", json!("random")), "runs.jsonl:2: policy is random: expected fixed or ppas");
-    assert_eq!(with("e2e_mean_s", json!(-1.0)), "runs.jsonl:2: e2e_mean_s is -1.0: expected seconds, from 0.000001 to a year");
-    assert_eq!(with("tpot_p95_s", json!(0.0)), "runs.jsonl:2: tpot_p95_s is 0.0: expected seconds, from 0.000001 to a year");
+    assert_eq!(
+        with("e2e_mean_s", json!(-1.0)),
+        "runs.jsonl:2: e2e_mean_s is -1.0: expected seconds, from 0.000001 to a year"
+    );
+    assert_eq!(
+        with("tpot_p95_s", json!(0.0)),
+        "runs.jsonl:2: tpot_p95_s is 0.0: expected seconds, from 0.000001 to a year"
+    );
     assert_eq!(
         with("tpot_mean_s", json!(1e-300)),
         "runs.jsonl:2: tpot_mean_s is 1e-300: expected seconds, from 0.000001 to a year"

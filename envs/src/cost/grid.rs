@@ -116,8 +116,7 @@ impl<const BITS: u32> Slope<BITS> {
         if column.index + 1 < self.columns {
             let start = row.index * self.columns + column.index;
             if let Some(&[low, low_next, .., high, high_next]) = self.values.get(start..start + self.columns + 2) {
-                let (low, high) =
-                    (low + column.share * (low_next - low), high + column.share * (high_next - high));
+                let (low, high) = (low + column.share * (low_next - low), high + column.share * (high_next - high));
                 return low + row.share * (high - low);
             }
         }

@@ -184,7 +184,10 @@ mod tests {
                 errors.sort_by(f64::total_cmp);
                 let at = |share: f64| errors[((errors.len() - 1) as f64 * share) as usize];
                 let [median, p95, most] = [0.5, 0.95, 1.0].map(|share| at(share) * 100.0);
-                println!("{system}, {kind}: {} points, median {median:.1} %, p95 {p95:.1} %, worst {most:.0} %", errors.len());
+                println!(
+                    "{system}, {kind}: {} points, median {median:.1} %, p95 {p95:.1} %, worst {most:.0} %",
+                    errors.len()
+                );
                 let bound = bounds.iter().find(|bound| kind == bound.0);
                 let (_, most_median, most_p95) = bound.expect("every kind has a bound");
                 if median > *most_median || p95 > *most_p95 {

@@ -218,7 +218,9 @@ fn what_is_written_as_json_is_in_the_schema() {
     let written = serde_json::to_value(&account.data()[0]).unwrap();
     let schema: serde_json::Value = serde_json::from_str(include_str!("../../../docs/schema.json")).unwrap();
     let names = |object: &serde_json::Value| -> Vec<String> { object.as_object().unwrap().keys().cloned().collect() };
-    for (name, written) in [("PerfDb", &written), ("FamilyTaken", &written["taken"][0]), ("TablesMade", &written["made"])] {
+    for (name, written) in
+        [("PerfDb", &written), ("FamilyTaken", &written["taken"][0]), ("TablesMade", &written["made"])]
+    {
         let (mut documented, mut written) = (names(&schema["$defs"][name]["properties"]), names(written));
         documented.sort_unstable();
         written.sort_unstable();
@@ -312,7 +314,9 @@ fn no_damage_to_a_file_ends_in_a_panic() {
     let path = folder.path().join("gemm_perf.parquet");
     gemm(&path);
     let whole = fs::read(&path).unwrap();
-    let read = |bytes: &[u8]| Columns::read(&path, bytes.to_vec(), super::families::PRODUCT_COLUMNS).map(|columns| columns.rows);
+    let read = |bytes: &[u8]| {
+        Columns::read(&path, bytes.to_vec(), super::families::PRODUCT_COLUMNS).map(|columns| columns.rows)
+    };
     assert_eq!(read(&whole).unwrap(), 13);
     let refusals = |damaged: &dyn Fn(usize) -> Vec<u8>| {
         let errors = (0..whole.len()).filter_map(|place| read(&damaged(place)).err());

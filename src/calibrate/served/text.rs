@@ -28,7 +28,8 @@ pub(super) fn render(report: &CalibrationReport) -> String {
         _ => "all of it".to_owned(),
     };
     let _ = write!(text, "\n{part:16}{:>12}{:>12}{:>10}", "measured", "simulated", "error");
-    let _ = if fit.is_some() { writeln!(text, "{:>14}{:>16}", "without fit", "in fitted part") } else { writeln!(text) };
+    let _ =
+        if fit.is_some() { writeln!(text, "{:>14}{:>16}", "without fit", "in fitted part") } else { writeln!(text) };
     render_errors(&mut text, report);
     text
 }

@@ -118,13 +118,7 @@ fn constants(card: &CardRuns, scope: FitScope, fit: &CardFit) -> Vec<FittedConst
     PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)).map(constant).collect()
 }
 
-fn warnings(
-    card: &CardRuns,
-    scope: FitScope,
-    loads: FitLoads,
-    fit: &CardFit,
-    models: &[ModelReport],
-) -> Vec<String> {
+fn warnings(card: &CardRuns, scope: FitScope, loads: FitLoads, fit: &CardFit, models: &[ModelReport]) -> Vec<String> {
     let mut warnings = Vec::new();
     let before = FittedConstants::of(&card.hardware).seen_by_clients();
     for parameter in PARAMETERS.iter().filter(|parameter| parameter.is_free(scope, card.is_async(), &before)) {
@@ -142,10 +136,8 @@ fn warnings(
             FitLoads::All => "--fit-loads half leaves some out",
             FitLoads::Half | FitLoads::OtherHalf => "there is one load of each model",
         };
-        warnings.push(format!(
-            "{}: fitted to every load, so that no error is of what was not fitted; {way_out}",
-            card.gpu
-        ));
+        warnings
+            .push(format!("{}: fitted to every load, so that no error is of what was not fitted; {way_out}", card.gpu));
     }
     if card.runs().any(|(_, run)| run.policy == SummaryPolicy::Ppas) {
         warnings.push(format!(

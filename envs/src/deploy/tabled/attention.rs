@@ -241,7 +241,8 @@ impl Peaks<'_> {
     /// Rows of queries, over all heads, that are worked on at once: a tile on every multiprocessor.
     fn rows_at_once(&self) -> f64 {
         let name = self.hardware.name.as_str();
-        let device = self.hardware.tables.as_ref().and_then(|tables| tables.source.as_ref()).map(|source| &source.device);
+        let device =
+            self.hardware.tables.as_ref().and_then(|tables| tables.source.as_ref()).map(|source| &source.device);
         let card = device.and_then(|device| Hardware::of_device(device)).unwrap_or(name);
         // A relative's tables name the relative: the name comes first.
         let card = if multiprocessors(name).is_some() { name } else { card };

@@ -86,8 +86,7 @@ impl KernelTables {
     /// their number is.
     pub(super) fn prefill_around(&self, shape: &AttentionShape) -> Option<PromptsAround<'_>> {
         let kind = self.prefill.iter().map(|table| shape.unlike(&table.shape)).min_by(f64::total_cmp)?;
-        let far =
-            |other: &AttentionShape| shape.far_in_group(other) + 0.5 * apart(shape.heads, other.heads);
+        let far = |other: &AttentionShape| shape.far_in_group(other) + 0.5 * apart(shape.heads, other.heads);
         let of_kind = |is_side: fn(u32, u32) -> bool| {
             let tables = self.prefill.iter().filter(|table| shape.unlike(&table.shape) <= kind);
             let on_side = tables.filter(|table| is_side(table.shape.heads, shape.heads));

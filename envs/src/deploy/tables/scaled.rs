@@ -241,7 +241,14 @@ mod tests {
         let at_the_roof = 2.0 * 4096_f64.powi(3) / to.peak_flops * 1e6;
         assert_eq!(slower.products[0].rows[0].us, [20.0, at_the_roof.max(600.0)]);
         assert_eq!(slower.decode[0].us[0], [8.0, 10.0]);
-        let full = KernelTables { products: vec![ProductTable { tokens: vec![4096], rows: vec![ProductRow { n: 4096, k: 4096, us: vec![at_the_roof * 0.45] }], ..tables.products[0].clone() }], ..tables };
+        let full = KernelTables {
+            products: vec![ProductTable {
+                tokens: vec![4096],
+                rows: vec![ProductRow { n: 4096, k: 4096, us: vec![at_the_roof * 0.45] }],
+                ..tables.products[0].clone()
+            }],
+            ..tables
+        };
         assert!(full.scaled(&from, &to).products[0].rows[0].us[0] <= at_the_roof * 0.9 + 1e-9);
     }
 }
