@@ -43,14 +43,13 @@ fn knot<const BITS: u32>(index: usize) -> f64 {
 
 /// Values that never fall, as near to these as can be said at once: half of the way between what is never below any earlier one
 /// and what is never above any later one. What never falls stays.
-fn never_falling(values: &mut [f64], stride: usize, count: usize) {
-    let mut least: Vec<f64> = (0..count).map(|index| values[index * stride]).collect();
-    for index in (1..count).rev() {
+fn never_falling(values: &mut [f64]) {
+    let mut least = values.to_vec();
+    for index in (1..least.len()).rev() {
         least[index - 1] = least[index - 1].min(least[index]);
     }
     let mut most = f64::NEG_INFINITY;
-    for (index, least) in least.into_iter().enumerate() {
-        let value = &mut values[index * stride];
+    for (value, least) in values.iter_mut().zip(least) {
         most = most.max(*value);
         *value = f64::midpoint(most, least);
     }
@@ -66,8 +65,7 @@ impl<const BITS: u32> Ramp<BITS> {
     /// That of `at`, over so many octaves.
     pub(super) fn new(octaves: u32, at: impl Fn(f64) -> f64) -> Ramp<BITS> {
         let mut values: Vec<f64> = (0..=(octaves << BITS) as usize).map(|index| at(knot::<BITS>(index))).collect();
-        let count = values.len();
-        never_falling(&mut values, 1, count);
+        never_falling(&mut values);
         Ramp { values }
     }
 
@@ -88,7 +86,7 @@ impl<const BITS: u32> Ramp<BITS> {
     }
 }
 
-/// The same of two numbers.
+/// The same of two numbers, neither of which it falls with.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Slope<const BITS: u32> {
     columns: usize,
@@ -102,10 +100,12 @@ impl<const BITS: u32> Slope<BITS> {
         let mut values: Vec<f64> =
             (0..rows * columns).map(|index| at(knot::<BITS>(index / columns), knot::<BITS>(index % columns))).collect();
         for row in values.chunks_exact_mut(columns) {
-            never_falling(row, 1, columns);
+            never_falling(row);
         }
-        for column in 0..columns {
-            never_falling(&mut values[column..], columns, rows);
+        // Of the first alone the least of what more of it takes: kernels that do not divide a sequence take longer for one long
+        // sequence than for many short ones of as many tokens, and of these there are more in a step.
+        for index in (0..(rows - 1) * columns).rev() {
+            values[index] = values[index].min(values[index + columns]);
         }
         Slope { columns, values }
     }
