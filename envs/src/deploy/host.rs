@@ -16,8 +16,8 @@ use super::SettingError;
 ///
 /// The defaults are those of vLLM 0.19 and 0.22 with asynchronous scheduling: `exposed` and `exposed_sequence` from the seconds of a
 /// served run of Llama 3.1 8B on an RTX PRO 6000 (`LLMServingSim` bench) in which everybody decoded, over what its kernels take by
-/// tables; `chunk_overhead` from runs with several token budgets (P-PAS, arXiv 2608.15171), between 3 and 4 ms on two hosts and 10 on a
-/// slow one. What is hidden, `step` and `sequence`, is told by none of them: it matters without asynchronous scheduling and for models so
+/// tables; `chunk_overhead` from runs with several token budgets (P-PAS, arXiv 2608.15171), 4.4 ms of a 3B on an RTX 5090 and 6.2 on an A100, 0.3 of a
+/// 0.5B. What is hidden, `step` and `sequence`, is told by none of them: it matters without asynchronous scheduling and for models so
 /// small that the loop is what takes time. For orientation: V0's left the accelerator waiting 5 to 13 ms a step (vLLM RFC 6854);
 /// asynchronous scheduling took the wait of 256 sequences from 5 or 6 ms to less than 0.3 (vLLM issue 10634).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Default for HostTimes {
             sequence: 10e-6,
             exposed: 0.5e-3,
             exposed_sequence: 12e-6,
-            chunk_overhead: 3.5e-3,
+            chunk_overhead: 5e-3,
             // 5 to 10 µs a launch is what PyTorch's own measurements have (Nguyen et al. 2021, "Accelerating PyTorch with CUDA
             // Graphs").
             launch: 5e-6,

@@ -239,7 +239,7 @@ impl<'a> LatentTimes<'a> {
 
 impl Peaks<'_> {
     /// Rows of queries, over all heads, that are worked on at once: a tile on every multiprocessor.
-    fn rows_at_once(&self) -> f64 {
+    fn rows_at_once(self) -> f64 {
         let name = self.hardware.name.as_str();
         let device =
             self.hardware.tables.as_ref().and_then(|tables| tables.source.as_ref()).map(|source| &source.device);
