@@ -17,7 +17,7 @@ pub(super) struct PerfDbArgs {
         conflicts_with_all = ["measured", "device", "timings", "load", "plot", "fit_fraction", "env"]
     )]
     pub(super) perf_db: Option<PathBuf>,
-    /// With --perf-db: the system, as the database names it: h100_sxm, a100_sxm, l40s. An unknown one lists those there are.
+    /// With --perf-db: the system, as the database names it: `h100_sxm`, `a100_sxm`, `l40s`. An unknown one lists those there are.
     #[arg(long, value_name = "NAME", requires = "perf_db")]
     pub(super) system: Option<String>,
     /// With --perf-db: serving framework and its version. Without a version the newest that has products and attention; families

@@ -31,6 +31,14 @@ pub(super) struct TabledCost {
     latent: Option<LatentCost>,
 }
 
+/// What a chunk attends to: pairs of its tokens with each other and with those before them.
+struct Attended {
+    tokens: f64,
+    own: f64,
+    before: f64,
+    context: f64,
+}
+
 /// Attention of chunks.
 #[derive(Debug, Clone, PartialEq)]
 struct GroupedCost {
@@ -73,28 +81,26 @@ impl TabledCost {
             attention = self.decodes.at(f64::from(load.decodes), load.decode_context as f64);
         }
         if load.chunks.len() > 0 {
-            let tokens = f64::from(load.tokens() - load.decodes);
-            attention = attention.max(self.chunks_fixed) + self.chunks(load.chunks.clone(), tokens);
+            attention = attention.max(self.chunks_fixed) + self.chunks(load.chunks.clone());
         }
         self.layers.at(f64::from(load.tokens())) + self.head.at(sequences) + attention
     }
 
     /// Attention of chunks, beyond what is fixed.
-    fn chunks(&self, chunks: impl Iterator<Item = Chunk> + Clone, tokens: f64) -> f64 {
+    fn chunks(&self, chunks: impl Iterator<Item = Chunk> + Clone) -> f64 {
         let mut sum = 0.0;
         if let Some(full) = &self.full {
-            let stretch = full.before.stretch(tokens);
             sum += full.chunks(chunks.clone().map(|chunk| {
-                let [context, count] = [chunk.context, chunk.tokens].map(f64::from);
-                (chunk.pairs() + (stretch - 1.0) * context * count, context)
+                let [context, tokens] = [chunk.context, chunk.tokens].map(f64::from);
+                Attended { tokens, own: tokens * (tokens + 1.0) / 2.0, before: tokens * context, context }
             }));
         }
         if let Some((width, cost)) = &self.window {
-            let stretch = cost.before.stretch(tokens);
             sum += cost.chunks(chunks.clone().map(|chunk| {
-                let [context, count] = [chunk.context, chunk.tokens].map(f64::from);
-                let (own, all) = (pairs_within(*width, 0.0, count), pairs_within(*width, context, count));
-                (own + stretch * (all - own), context.min(width - 1.0))
+                let [context, tokens] = [chunk.context, chunk.tokens].map(f64::from);
+                // What is before them in a window is too little for waves to tell.
+                let own = pairs_within(*width, context, tokens);
+                Attended { tokens, own, before: 0.0, context: context.min(width - 1.0) }
             }));
         }
         sum + self.latent.as_ref().map_or(0.0, |latent| latent.chunks(chunks))
@@ -106,15 +112,16 @@ impl GroupedCost {
         GroupedCost { chunk: Ramp::new(PAIRS, |pairs| times.chunk(pairs)), before: times.before() }
     }
 
-    /// Chunks with so many pairs after so many tokens.
+    /// All chunks of a step: their pairs, and no less than the whole waves that any of them takes by itself.
     #[inline]
-    fn chunks(&self, chunks: impl Iterator<Item = (f64, f64)>) -> f64 {
-        let (mut sum, mut before) = (0.0, Before::default());
-        for (pairs, context) in chunks {
-            sum += self.chunk.at(pairs);
+    fn chunks(&self, chunks: impl Iterator<Item = Attended>) -> f64 {
+        let (mut sum, mut alone, mut before) = (0.0_f64, 0.0_f64, Before::default());
+        for Attended { tokens, own, before: pairs, context } in chunks {
+            sum += self.chunk.at(own + pairs);
+            alone = alone.max(self.chunk.at(own + pairs * self.before.stretch(tokens)));
             before.add(context);
         }
-        before.at_least(sum, &self.before)
+        before.at_least(sum.max(alone), &self.before)
     }
 }
 

@@ -159,21 +159,21 @@ pub fn calibrate_jointly(
     let setups: Vec<Setup> = runs.iter().map(|(_, setup)| setup.to_fit(scope)).collect();
     let parts: Vec<(&Setup, &ObservedRun)> = setups.iter().zip(&seen).collect();
     let fits = fit_jointly(&parts, scope, watch)?;
-    let calibration =
-        |(((run, before), setup), (seen, fit)): (((&MeasuredRun, &Setup), Setup), (&ObservedRun, Fit))| {
-            let whole = ObservedRun::whole(run, seen.clock);
-            Ok(Calibration {
-                scope,
-                fraction,
-                until_s: if scope == FitScope::None { 0.0 } else { seen.until_s },
-                fitted: setup.serve(&fit.constants, &whole)?,
-                unfitted: before.serve(&FittedConstants::of(&before.deployment.hardware), &whole)?,
-                setup,
-                fit,
-                whole,
-            })
-        };
-    runs.iter().copied().zip(setups).zip(seen.iter().zip(fits)).map(calibration).collect()
+    let runs = runs.iter().copied().zip(setups).zip(seen.iter().zip(fits));
+    runs.map(|(((run, before), setup), (seen, fit))| {
+        let whole = ObservedRun::whole(run, seen.clock);
+        Ok(Calibration {
+            scope,
+            fraction,
+            until_s: if scope == FitScope::None { 0.0 } else { seen.until_s },
+            fitted: setup.serve(&fit.constants, &whole)?,
+            unfitted: before.serve(&FittedConstants::of(&before.deployment.hardware), &whole)?,
+            setup,
+            fit,
+            whole,
+        })
+    })
+    .collect()
 }
 
 /// Whether `run` can be served, on the hardware of `first`.

@@ -233,12 +233,12 @@ fn run(row: Row, line: usize, arrivals: &Arrivals) -> Result<SummaryRun, Measure
     let policy = match row.policy.as_str() {
         "fixed" => SummaryPolicy::Fixed,
         "ppas" => SummaryPolicy::Ppas,
-        other => return Err(value("policy", other, "fixed or ppas")),
+        other => return Err(value("policy", &other, "fixed or ppas")),
     };
     let measured = latencies(&row)?;
     let peak_rps = match row.peak_rps {
         Some(rate) if rate > 0.0 && rate <= 1e6 => rate,
-        Some(rate) => return Err(value("peak_rps", rate, "requests a second, above 0")),
+        Some(rate) => return Err(value("peak_rps", &rate, "requests a second, above 0")),
         None => peak(&row.phases)?,
     };
     let key = (row.phases, row.seed);
@@ -272,7 +272,7 @@ fn run(row: Row, line: usize, arrivals: &Arrivals) -> Result<SummaryRun, Measure
     })
 }
 
-fn value(field: &'static str, value: impl ToString, expected: &'static str) -> MeasuredFault {
+fn value(field: &'static str, value: &dyn ToString, expected: &'static str) -> MeasuredFault {
     MeasuredFault::Value { field, value: value.to_string(), expected }
 }
 
@@ -290,11 +290,11 @@ fn latencies(row: &Row) -> Result<Latencies, MeasuredFault> {
     for (field, seconds, is_some_time) in times {
         let least = if is_some_time { MIN_SECONDS } else { 0.0 };
         if !(least..=MAX_SECONDS).contains(&seconds) {
-            return Err(value(field, format!("{seconds:?}"), "seconds, from 0.000001 to a year"));
+            return Err(value(field, &format!("{seconds:?}"), "seconds, from 0.000001 to a year"));
         }
     }
     if row.ttft_mean_s > row.e2e_mean_s {
-        return Err(value("ttft_mean_s", row.ttft_mean_s, "at most e2e_mean_s"));
+        return Err(value("ttft_mean_s", &row.ttft_mean_s, "at most e2e_mean_s"));
     }
     Ok(Latencies {
         e2e: MeanP95 { mean: row.e2e_mean_s, p95: row.e2e_p95_s },
@@ -309,5 +309,5 @@ fn peak(phases: &str) -> Result<f64, MeasuredFault> {
     let rate = |phase: &str| phase.split_once(':')?.1.trim().parse::<f64>().ok().filter(|rate| rate.is_finite());
     let rates: Option<Vec<f64>> = phases.split(',').map(rate).collect();
     let peak = rates.unwrap_or_default().into_iter().fold(0.0, f64::max);
-    if peak > 0.0 { Ok(peak) } else { Err(value("phases", phases, "seconds:rate,…, or peak_rps beside it")) }
+    if peak > 0.0 { Ok(peak) } else { Err(value("phases", &phases, "seconds:rate,…, or peak_rps beside it")) }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, ensure};
@@ -131,7 +131,7 @@ impl CalibrateArgs {
     }
 
     /// The runs that are meant, and what is to be said of the file.
-    fn read_summaries(&self, path: &PathBuf) -> anyhow::Result<(MeasuredSummaries, Vec<String>)> {
+    fn read_summaries(&self, path: &Path) -> anyhow::Result<(MeasuredSummaries, Vec<String>)> {
         let mut summaries = MeasuredSummaries::read(path)?;
         let parts = self.summaries.only.iter().map(|text| text.parse());
         let parts: Vec<Selection> = parts.collect::<Result<_, SelectionError>>().context("--only")?;

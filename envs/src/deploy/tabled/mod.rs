@@ -20,7 +20,7 @@
 //! exact, and a chunk after others is as far from the arithmetic's roofline as a prompt of its work. All chunks of a step share a
 //! kernel, so that what is fixed is paid once, and not at all beside decodes that take as long; together they take at least as long
 //! as the keys and values before them to be read, and as one row of tiles to walk through the longest of them. Rows of queries are worked on
-//! in waves, a tile on each multiprocessor: what stands before chunks is paid for whole waves of their rows, so that small chunks of a long
+//! in waves, a tile on each multiprocessor: what stands before a chunk is paid for whole waves of its rows, which other chunks fill, so that small chunks of a long
 //! prompt cost more than large ones. (What a prompt attends to in itself was measured with its own waves.) Latent attention is
 //! measured with its projections, so that there a chunk takes what a prompt of its tokens takes, and its pairs with tokens before
 //! it what pairs add to long prompts.
