@@ -27,7 +27,7 @@ enum Column {
 /// The columns of a file that were asked for.
 pub(super) struct Columns {
     path: PathBuf,
-    columns: BTreeMap<String, Column>,
+    by_name: BTreeMap<String, Column>,
     pub(super) rows: usize,
 }
 
@@ -63,7 +63,7 @@ impl Columns {
                 whole.column(rows).map_err(|reason| PerfDbError::new(path, format!("column {name}: {reason}")))?;
             columns.insert(name, column);
         }
-        Ok(Columns { path: path.to_owned(), columns, rows })
+        Ok(Columns { path: path.to_owned(), by_name: columns, rows })
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> PerfDbError {
@@ -71,11 +71,11 @@ impl Columns {
     }
 
     fn find(&self, name: &str) -> Result<&Column, PerfDbError> {
-        self.columns.get(name).ok_or_else(|| self.error(format!("column {name} is missing")))
+        self.by_name.get(name).ok_or_else(|| self.error(format!("column {name} is missing")))
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.columns.contains_key(name)
+        self.by_name.contains_key(name)
     }
 
     /// A column of texts.
@@ -93,16 +93,15 @@ impl Columns {
         };
         let size = |value: &i64| {
             let bad = || self.error(format!("column {name} has {value}: expected a size from 0 to 2147483647"));
-            u32::try_from(*value).ok().filter(|size| *size <= i32::MAX as u32).ok_or_else(bad)
+            u32::try_from(*value).ok().filter(|size| i32::try_from(*size).is_ok()).ok_or_else(bad)
         };
         values.iter().map(size).collect()
     }
 
     /// The column `latency`, in microseconds; it is kept in milliseconds.
     pub(super) fn microseconds(&self) -> Result<Vec<f64>, PerfDbError> {
-        let values = match self.find("latency")? {
-            Column::Real(values) => values,
-            _ => return Err(self.error("column latency: expected numbers")),
+        let Column::Real(values) = self.find("latency")? else {
+            return Err(self.error("column latency: expected numbers"));
         };
         match values.iter().find(|ms| !(1e-6..=1e6).contains(*ms)) {
             Some(ms) => Err(self.error(format!("column latency has {ms}: expected milliseconds, from 1e-6 to 1e6"))),

@@ -333,7 +333,7 @@ pub(super) fn latent(prefill: &Columns, decode: &Columns) -> Result<Vec<LatentTa
             steps.add(module, (batch[row], context), rank, us[row]);
         }
     }
-    let mut steps: BTreeMap<Module, Vec<((u32, u32), f64)>> = steps.medians().collect();
+    let mut steps: BTreeMap<Module, Vec<_>> = steps.medians().collect();
     let table = |(module, points): (Module, Measured)| {
         let (tokens, prefill_us) = series(points);
         let (sequences, context, decode_us) = grid(steps.remove(&module)?);

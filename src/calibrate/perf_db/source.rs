@@ -99,8 +99,8 @@ impl Source {
         };
         let text = metadata.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         let of = |key: &str| {
-            let header = text.lines().take_while(|line| !line.is_empty());
-            header.filter_map(|line| line.strip_prefix(key)).next().map(|value| value.trim().to_owned())
+            let mut header = text.lines().take_while(|line| !line.is_empty());
+            header.find_map(|line| line.strip_prefix(key)).map(|value| value.trim().to_owned())
         };
         let name = of("Name:").unwrap_or_else(|| "aiconfigurator-core".to_owned());
         let version = of("Version:").map_or_else(String::new, |version| format!(" {version}"));

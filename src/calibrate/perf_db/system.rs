@@ -129,7 +129,7 @@ impl Reading<'_> {
     fn need(&mut self, family: Family, wanted: &[&str]) -> Result<(String, Columns), PerfDbError> {
         let (file, columns) = self.database.need(family, &[wanted, &[DEVICE]].concat())?;
         if columns.has(DEVICE) && self.device.is_empty() {
-            self.device = columns.text(DEVICE)?(0).to_owned();
+            columns.text(DEVICE)?(0).clone_into(&mut self.device);
         }
         Ok((file, columns))
     }
