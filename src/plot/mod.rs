@@ -21,6 +21,17 @@ pub struct Figure {
     pub rows: Vec<Vec<Panel>>,
 }
 
+impl Figure {
+    /// All of them on one page, one below the other; `None` of none.
+    pub fn joined(figures: impl IntoIterator<Item = Figure>) -> Option<Figure> {
+        figures.into_iter().reduce(|all, figure| Figure {
+            title: format!("{}; {}", all.title, figure.title),
+            rows: [all.rows, figure.rows].concat(),
+            ..all
+        })
+    }
+}
+
 /// One pair of axes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {

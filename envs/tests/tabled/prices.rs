@@ -195,6 +195,10 @@ fn a_chunk_is_the_prompt_with_as_many_pairs() {
     let few = price(&[(16, 100_000)]) - price(&[(16, 0)]);
     let pair = cost.pricing().attention_ns_per_token_pair * 1e-9;
     near(few, pair * (132.0 * 128.0 / 32.0) * 100_000.0, 0.1);
+    // A wave and a half takes two: what is before 792 tokens costs what it costs 1,056, of 528 at once.
+    let before = |tokens: u32| price(&[(tokens, 50_000)]) - price(&[(tokens, 0)]);
+    near(before(792), before(1056), 0.02);
+    assert!(before(1057) > 1.3 * before(1056), "{} {}", before(1057), before(1056));
 }
 
 #[test]

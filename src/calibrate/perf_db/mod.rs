@@ -1,7 +1,7 @@
 //! Hardware profiles out of a database of measured kernels: the Parquet files of `aiconfigurator-core`, as they lie in its wheel.
 //!
 //! What is read of which columns stands in `families.rs`, which file of which version in `database.rs`. The tables of a whole system
-//! ([`PerfDb::tables`]) are what a model's ([`KernelTables::for_model`]) and the built-in ones ([`PerfDb::built_in`]) are made of.
+//! (`PerfDb::tables`) are what a model's (`KernelTables::for_model`) and the built-in ones (`built_in.rs`) are made of.
 //! All of it is behind the feature `perf-db` but for what the command line names.
 
 #[cfg(feature = "perf-db")]

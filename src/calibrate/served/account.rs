@@ -45,13 +45,7 @@ impl Account for RunAccount {
     }
 
     fn picture(&self) -> Option<Figure> {
-        let mut figures = self.calibrations.iter().zip(&self.reports).map(|(run, report)| picture(run, report));
-        let first = figures.next()?;
-        Some(figures.fold(first, |all, figure| Figure {
-            title: format!("{}; {}", all.title, figure.title),
-            rows: [all.rows, figure.rows].concat(),
-            ..all
-        }))
+        Figure::joined(self.calibrations.iter().zip(&self.reports).map(|(run, report)| picture(run, report)))
     }
 
     fn warnings(&self) -> &[String] {

@@ -44,13 +44,7 @@ impl Account for SummaryAccount {
     }
 
     fn picture(&self) -> Option<Figure> {
-        let mut figures = self.reports.iter().map(picture::picture);
-        let first = figures.next()?;
-        Some(figures.fold(first, |all, figure| Figure {
-            title: format!("{}; {}", all.title, figure.title),
-            rows: [all.rows, figure.rows].concat(),
-            ..all
-        }))
+        Figure::joined(self.reports.iter().map(picture::picture))
     }
 
     fn warnings(&self) -> &[String] {

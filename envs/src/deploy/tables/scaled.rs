@@ -207,6 +207,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_best_size_comes_to_a_slower_roof_and_the_others_keep_their_distance() {
+        let from = Hardware::data_sheet("h100").unwrap();
+        let to = Hardware { peak_flops: 0.4 * from.peak_flops, ..from.clone() };
+        let (tokens, us) = (vec![1, 2048, 8192], vec![12.5, 100.0, 310.0]);
+        let rows = vec![ProductRow { n: 4096, k: 4096, us }];
+        let products = vec![ProductTable { precision: Precision::Bf16, tokens, rows }];
+        let scaled = KernelTables { products, ..KernelTables::default() }.scaled(&from, &to);
+        let peak = 2.0 * 8192.0 * 4096_f64.powi(2) / to.peak_flops * 1e6;
+        let expected = [12.5, peak * 100.0 / 310.0, peak];
+        for (us, expected) in scaled.products[0].rows[0].us.iter().zip(expected) {
+            assert!((us / expected - 1.0).abs() < 1e-9, "{us} {expected}");
+        }
+    }
+
+    #[test]
     fn a_card_of_twice_the_peaks_takes_half_the_time() {
         let shape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 128, window: 0, kv: KvPrecision::Bf16 };
         let tables = KernelTables {
