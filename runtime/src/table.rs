@@ -141,7 +141,8 @@ impl<'a> Table<'a> {
 
 impl Policy for Table<'_> {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
-        mask.repair(self.leaf(observation).1)
+        // A choice that a head does not have is allowed by no mask.
+        mask.action(self.file.leaf(&observation.values).choices)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Nodes: how one is stored, what makes many of them a tree, and the way through it.
 
+use core::hint::select_unpredictable;
+
 use super::{FormatError, MAX_DEPTH, NODE_BYTES};
 use crate::action::NUM_HEADS;
 
@@ -151,6 +153,12 @@ pub struct Leaf {
     pub choices: [u8; NUM_HEADS],
 }
 
+impl Leaf {
+    /// Where a walk that does not end would end. `check_tree` leaves none; the root's index and the first choices are as
+    /// harmless as any.
+    const NOWHERE: Leaf = Leaf { node: 0, choices: [0; NUM_HEADS] };
+}
+
 /// One comparison on the way to a leaf.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathStep {
@@ -181,22 +189,25 @@ impl<'a, 'v> Path<'a, 'v> {
         Path { nodes, values, node: 0, steps_left: MAX_DEPTH }
     }
 
-    /// Walks to the end. As the iterator does, with a node in one word: this is what a decision costs.
+    /// Walks to the end, as the iterator does. This is what a decision costs, and a walk is one chain of loads, each waiting
+    /// for the one before: both children are therefore fetched while the comparison is still being made.
     pub(super) fn leaf(self) -> Leaf {
-        let mut node = self.node;
+        let word_at = |node: u16| self.nodes.get(usize::from(node)).map(|bytes| u64::from_le_bytes(*bytes));
+        let (mut node, Some(mut word)) = (self.node, word_at(self.node)) else { return Leaf::NOWHERE };
         for _ in 0..=self.steps_left {
-            let Some(bytes) = self.nodes.get(usize::from(node)) else { break };
-            let word = u64::from_le_bytes(*bytes);
-            let [feature, kind, ..] = *bytes;
+            let [feature, kind, ..] = word.to_le_bytes();
             if kind == LEAF {
-                return Leaf { node, choices: leaf_choices(*bytes) };
+                return Leaf { node, choices: leaf_choices(word.to_le_bytes()) };
             }
+            let left = (word >> 16) as u16;
+            let children = self.nodes.get(usize::from(left)..).and_then(|rest| rest.first_chunk());
+            let Some(&[if_left, if_right]) = children else { break };
             let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
-            let threshold = f32::from_bits((word >> 32) as u32);
-            node = ((word >> 16) as u16).saturating_add(u16::from(value > threshold));
+            let went_right = value > f32::from_bits((word >> 32) as u32);
+            node = left.wrapping_add(u16::from(went_right));
+            word = select_unpredictable(went_right, u64::from_le_bytes(if_right), u64::from_le_bytes(if_left));
         }
-        // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
-        Leaf { node: 0, choices: [0; NUM_HEADS] }
+        Leaf::NOWHERE
     }
 
     fn here(&self) -> Option<TreeNode> {
