@@ -44,7 +44,7 @@ impl Cache {
     #[inline]
     fn seen(&self, block: u32, position: usize, length: usize) -> BlockView {
         let key = if self.blocks.is_keyless(block) { 0 } else { self.blocks.get(block).key };
-        BlockView { block, key, position: position as u32, length: length as u32 }
+        BlockView { key, position: position as u32, length: length as u32, ..BlockView::of(block) }
     }
 
     /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.
