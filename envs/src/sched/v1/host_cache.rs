@@ -105,11 +105,12 @@ impl V1 {
             self.host_books.in_flight.push(path);
         }
         let mut produced = std::mem::take(&mut self.host_books.produced);
-        produced.retain(|&id| {
-            let is_kept = self.sequences[id.index()].phase == Phase::Running && !self.store_filled(id, plan);
-            self.sequences[id.index()].host_path.is_noted = is_kept;
-            is_kept
-        });
+        for id in produced.drain(..) {
+            self.sequences[id.index()].host_path.is_noted = false;
+            if self.sequences[id.index()].phase == Phase::Running {
+                self.store_filled(id, plan);
+            }
+        }
         self.host_books.produced = produced;
     }
 
@@ -158,9 +159,9 @@ impl V1 {
         sequence.blocks[from..end].iter().copied().zip(sequence.keys[from..end].iter().copied()).collect()
     }
 
-    /// Stores what a running request has filled, and closes its path if that is all there will be; false if there was no
-    /// room, so that it is to be offered again.
-    fn store_filled(&mut self, id: RequestId, plan: &mut StepPlan) -> bool {
+    /// Stores what a running request has filled, and closes its path if that is all there will be. Where there is no room, it
+    /// is offered again with the next block that is filled.
+    fn store_filled(&mut self, id: RequestId, plan: &mut StepPlan) {
         let blocks = self.not_offered(id);
         let mut path = std::mem::take(&mut self.sequences[id.index()].host_path);
         let before = path.blocks.len();
@@ -182,7 +183,6 @@ impl V1 {
             self.host_books.open.push(id);
         }
         self.sequences[id.index()].host_path = path;
-        is_stored
     }
 
     /// Holds the host's copy of each block, in order, and appends them to `path`: those that are cached, and new ones for
@@ -374,13 +374,6 @@ impl V1 {
             }
             if is_open > 0 && sequence.phase != Phase::Running {
                 return Err(format!("request {index} is {:?} and has a path on the host", sequence.phase));
-            }
-            if sequence.phase == Phase::Running && self.writes_through() {
-                let most = sequence.registered.min(self.most_stored(id));
-                let is_late = sequence.host_path.offered < most && !self.host_books.produced.contains(&id);
-                if is_late {
-                    return Err(format!("request {index} offered {} of {most} blocks", sequence.host_path.offered));
-                }
             }
         }
         Ok(())
