@@ -257,6 +257,9 @@ fn pick<T: Copy>(stream: &mut Stream, choices: &[T]) -> T {
     choices[stream.random_range(0..choices.len())]
 }
 
+/// Orders of the host's evictions, the two that vLLM has among them.
+const ORDERS: [Eviction; 5] = [Eviction::Lru, Eviction::Arc, Eviction::Radix, Eviction::Sieve, Eviction::TinyLfu];
+
 /// A small engine, and requests that share prefixes and quote answers.
 fn world(seed: u64) -> (EngineConfig, Vec<Request>) {
     let s = &mut seed::stream(seed, "host_cache.world", 0);
@@ -267,7 +270,7 @@ fn world(seed: u64) -> (EngineConfig, Vec<Request>) {
         max_num_batched_tokens: s.random_range(4..64),
         max_num_seqs: pick(s, &[1, 3, 8]),
         eviction: pick(s, &[Eviction::Lru, Eviction::Radix]),
-        host_cache_order: pick(s, &[Eviction::Lru, Eviction::Radix]),
+        host_cache_order: pick(s, &ORDERS),
         host_cache_scope: pick(s, &[HostCacheScope::Prompt, HostCacheScope::All]),
         pricing: Pricing { swap_ns_per_block: pick(s, &[0.0, 1e6, 3e6]), ..PRICES },
         ..engine(pick(s, &[HostCache::WriteThrough, HostCache::WriteBack]), gpu, host)

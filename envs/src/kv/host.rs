@@ -17,11 +17,14 @@ pub enum HostPool {
 }
 
 impl HostPool {
-    /// A pool in which `num_blocks` blocks can be held; `cache` is the order of eviction, if it is a cache.
-    pub fn new(num_blocks: u32, cache: Option<Eviction>) -> HostPool {
-        match cache {
+    /// A pool in which `num_blocks` blocks of `block_tokens` tokens can be held; `order` is that of eviction, if it is a
+    /// cache.
+    pub fn new(num_blocks: u32, block_tokens: u32, order: Option<Eviction>) -> HostPool {
+        match order {
             None => HostPool::Swap(BlockPool::new(num_blocks)),
-            Some(order) => HostPool::Cache(PrefixPool::new(num_blocks.saturating_add(1), true, order)),
+            Some(order) => {
+                HostPool::Cache(PrefixPool::of_blocks(num_blocks.saturating_add(1), block_tokens, true, order))
+            }
         }
     }
 
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_found_until_something_else_needs_the_room() {
-        let mut pool = HostPool::new(4, Some(Eviction::Lru));
+        let mut pool = HostPool::new(4, 16, Some(Eviction::Lru));
         let mut path = Vec::new();
         (10..13).for_each(|key| pool.store(key, &mut path));
         assert_eq!((pool.num_free(), pool.num_idle_cached()), (1, 0));
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn without_a_cache_nothing_is_found() {
-        let mut pool = HostPool::new(2, None);
+        let mut pool = HostPool::new(2, 16, None);
         let mut table = Vec::new();
         pool.store(1, &mut table);
         assert!(!pool.hold(1, &mut table) && !pool.watch_is_valid());

@@ -97,10 +97,15 @@ impl V1 {
     /// A setting out of range, or one that [`DeadEnds::Safe`] cannot keep its promise under.
     pub fn new(config: EngineConfig) -> Result<V1, ConfigError> {
         config.validate()?;
-        let cache = (!config.host_cache.is_off()).then_some(config.host_cache_order);
+        let order = (!config.host_cache.is_off()).then_some(config.host_cache_order);
         let mut v1 = V1 {
-            pool: PrefixPool::new(config.num_gpu_blocks, config.enable_prefix_caching, config.eviction),
-            host: HostPool::new(config.num_cpu_blocks, cache),
+            pool: PrefixPool::of_blocks(
+                config.num_gpu_blocks,
+                config.block_size,
+                config.enable_prefix_caching,
+                config.eviction,
+            ),
+            host: HostPool::new(config.num_cpu_blocks, config.block_size, order),
             host_books: HostCacheBooks::default(),
             host_lookup: HostLookup::default(),
             waiting: WaitingQueue::default(),
