@@ -206,9 +206,9 @@ pub(super) fn most_runs(world: &World, matrix: &Matrix) -> Vec<usize> {
 /// The constants that hindsight chooses from.
 pub(super) fn constant_space(world: &World, profile: ActionProfile) -> ConstantSpace {
     let engine = &world.node.engine;
-    // Without a host pool a victim can only be recomputed, and every mode would be the same run.
+    // Without a host pool to swap to a victim can only be recomputed, and every mode would be the same run.
     let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
-    let allowed = if engine.num_cpu_blocks > 0 { ActionMask::ALL } else { recompute };
+    let allowed = if engine.num_cpu_blocks > 0 && world.node.host.has_host_tier { ActionMask::ALL } else { recompute };
     ConstantSpace { profile, default: engine.default_controls(), allowed }
 }
 

@@ -12,8 +12,12 @@
 //! | what a preemption believes a move costs | [`Pricing`](kvtide_rules::Pricing) |
 //! | who copies | [`MemoryBackend`](crate::memory::MemoryBackend) |
 
+mod host_cache;
+
 use std::fmt;
 use std::ops::{Index, IndexMut};
+
+pub use host_cache::{HostCache, HostCacheScope};
 
 /// A pool that blocks can be in, nearest to the accelerator first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -72,6 +72,8 @@ impl V1 {
         sequence.computed = sequence.limit - 1;
         let turn = StepPlace { ticket: sequence.ticket, id };
         let was_running = sequence.phase == Phase::Running;
+        self.store_finished(id);
+        let sequence = &mut self.sequences[id.index()];
         sequence.phase = Phase::Finished;
         sequence.registered = 0;
         sequence.keys = Vec::new();

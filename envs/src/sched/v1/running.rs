@@ -114,6 +114,7 @@ impl V1 {
             return false;
         }
         self.pool.take(need, &mut self.sequences[id.index()].blocks);
+        self.write_back(plan);
         true
     }
 
@@ -144,6 +145,8 @@ impl V1 {
         for index in sequence.registered.max(keyed)..full {
             self.pool.register_keyless(sequence.blocks[index as usize]);
         }
-        sequence.registered = sequence.registered.max(full);
+        let before = sequence.registered;
+        sequence.registered = before.max(full);
+        self.note_produced(id, before, full, false);
     }
 }
