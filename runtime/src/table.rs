@@ -3,8 +3,10 @@
 use crate::action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Head, NUM_HEADS};
 use crate::feature_set::FeatureSet;
 use crate::format::{FeatureRange, FormatError, Leaf, Metadata, PathStep, TableFile};
+use crate::guard::Fallback;
 use crate::observation::{Feature, NUM_FEATURES, Observation, SCHEMA_HASH};
 use crate::policy::Policy;
+use crate::retention::RetentionTable;
 
 pub use crate::format::TreeNode;
 
@@ -118,6 +120,21 @@ impl<'a> Table<'a> {
     /// The nodes in breadth-first order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = TreeNode> + Clone + use<'a> {
         self.file.nodes()
+    }
+
+    /// The tree that says how long blocks that are given back stay cached, if there is one made for this build.
+    pub fn retention(&self) -> Option<RetentionTable<'a>> {
+        self.trusted_retention().ok()
+    }
+
+    /// The same, or why a guard answers without it: [`Fallback::NoTable`] where there is none, [`Fallback::UnknownSchema`]
+    /// where it was made for another build.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn trusted_retention(&self) -> Result<RetentionTable<'a>, Fallback> {
+        let section = self.file.retention().ok_or(Fallback::NoTable)?;
+        RetentionTable::from_section(section).map_err(Fallback::from)
     }
 
     /// What the table says about itself.
