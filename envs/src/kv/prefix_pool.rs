@@ -4,6 +4,9 @@ use super::BlockId;
 use super::cache::Cache;
 use crate::evict::{Eviction, EvictionPolicy, policy};
 
+/// Tokens of vLLM's block.
+const DEFAULT_BLOCK_TOKENS: u32 = 16;
+
 /// A pool of blocks with a prefix cache: what vLLM's V1 scheduler takes blocks from.
 ///
 /// A full block can be **registered** under the key of its content; a later request with the same prefix **hits** it
@@ -42,8 +45,17 @@ impl PrefixPool {
     /// # Panics
     /// If there is no null block: `num_blocks` is 0.
     pub fn new(num_blocks: u32, caching: bool, eviction: Eviction) -> PrefixPool {
+        PrefixPool::of_blocks(num_blocks, DEFAULT_BLOCK_TOKENS, caching, eviction)
+    }
+
+    /// The same of blocks of `block_tokens` tokens, which only a policy wants to know that weighs tokens.
+    ///
+    /// # Panics
+    /// If there is no null block: `num_blocks` is 0.
+    pub fn of_blocks(num_blocks: u32, block_tokens: u32, caching: bool, eviction: Eviction) -> PrefixPool {
         assert!(num_blocks > 0, "the pool holds at least the null block");
-        PrefixPool { policy: EvictionPolicy::new(eviction, num_blocks), cache: Cache::new(num_blocks, caching) }
+        let policy = EvictionPolicy::new(eviction, num_blocks, block_tokens);
+        PrefixPool { policy, cache: Cache::new(num_blocks, caching) }
     }
 
     /// Size of the pool, null block included.

@@ -94,7 +94,12 @@ impl V1 {
     pub fn new(config: EngineConfig) -> Result<V1, ConfigError> {
         config.validate()?;
         Ok(V1 {
-            pool: PrefixPool::new(config.num_gpu_blocks, config.enable_prefix_caching, config.eviction),
+            pool: PrefixPool::of_blocks(
+                config.num_gpu_blocks,
+                config.block_size,
+                config.enable_prefix_caching,
+                config.eviction,
+            ),
             host: BlockPool::new(config.num_blocks(Tier::Host)),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
