@@ -9,6 +9,8 @@
 //! - [`pricing`]: what computing a prompt or moving blocks costs, and whether a victim is swapped or computed again;
 //!   [`learning`]: what a prompt token costs, from a node's own steps;
 //! - [`ageing`]: when waiting has become too long; [`queue`]: who is admitted next;
+//! - [`retention`]: how long blocks that are given back stay cached; [`reuse`]: what is remembered of prefixes for that;
+//!   [`shadow`]: whether LRU would have hit more;
 //! - [`victim`]: who is preempted; [`cadence`]: when a decision is due; [`windows`]: how far an observation looks.
 //!
 //! # On a node
@@ -50,6 +52,9 @@ pub mod lateness;
 pub mod learning;
 pub mod pricing;
 pub mod queue;
+pub mod retention;
+pub mod reuse;
+pub mod shadow;
 pub mod slo;
 pub mod time;
 pub mod victim;
@@ -61,5 +66,8 @@ pub use lateness::Answer;
 pub use learning::PrefillPrice;
 pub use pricing::Pricing;
 pub use queue::{AdmissionQueue, Entry, Seat};
+pub use retention::{Term, Walk};
+pub use reuse::{Reuse, Visit};
+pub use shadow::Shadow;
 pub use slo::{Slo, SloError};
 pub use time::Micros;

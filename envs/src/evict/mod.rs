@@ -9,6 +9,7 @@
 //! [`BlockView`]: one that needs to know whose a block was, say, adds a field there and fills it in where the pool tells of
 //! idle blocks, `Cache::seen`.
 
+mod classes;
 mod lru;
 mod order;
 mod radix;
@@ -20,6 +21,7 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
+pub use classes::Classes;
 pub use lru::Lru;
 pub use radix::Radix;
 
@@ -68,6 +70,11 @@ pub trait Evict: Debug + Clone {
 
     /// A policy for blocks of `block_tokens` tokens with numbers below `num_blocks`, of which none is idle.
     fn new(num_blocks: u32, block_tokens: u32) -> Self;
+
+    /// A block that is held is registered under a key, behind `parent` in its path. Not told of content that nobody else can
+    /// ask for.
+    #[inline]
+    fn registered(&mut self, _block: u32, _parent: Option<u32>) {}
 
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
     fn idle(&mut self, block: BlockView);
@@ -135,6 +142,8 @@ policies! {
     Lru = "lru",
     /// SGLang's radix tree; see [`Radix`].
     Radix = "radix",
+    /// Classes that a retention policy chooses; see [`Classes`].
+    Classes = "classes",
 }
 
 /// Evaluates `$body` with `$policy` as the policy that `$which` is.
@@ -143,6 +152,7 @@ macro_rules! policy {
         match $which {
             $crate::evict::EvictionPolicy::Lru($policy) => $body,
             $crate::evict::EvictionPolicy::Radix($policy) => $body,
+            $crate::evict::EvictionPolicy::Classes($policy) => $body,
         }
     };
 }
