@@ -19,8 +19,7 @@ use kvtide_runtime::{Action, Controls, Preemption};
 use rand::RngExt;
 
 /// A prompt costs 1 ms a token, a block 1 ms over the link.
-const PRICES: Pricing =
-    Pricing { swap_ns_per_block: 1e6, prefill_ns_per_token: 1e6, attention_ns_per_token_pair: 0.0 };
+const PRICES: Pricing = Pricing { swap_ns_per_block: 1e6, prefill_ns_per_token: 1e6, attention_ns_per_token_pair: 0.0 };
 
 /// Blocks of 4 tokens: `gpu` that can be held, `host` beside them.
 fn engine(host_cache: HostCache, gpu: u32, host: u32) -> EngineConfig {
@@ -136,7 +135,8 @@ fn the_price_list_says_whether() {
 
 #[test]
 fn written_through_is_what_the_step_before_filled() {
-    let mut driver = Driver::new(EngineConfig { max_num_batched_tokens: 10, ..engine(HostCache::WriteThrough, 12, 20) });
+    let mut driver =
+        Driver::new(EngineConfig { max_num_batched_tokens: 10, ..engine(HostCache::WriteThrough, 12, 20) });
     driver.submit((1, 23, 12));
     let mut stored = Vec::new();
     for _ in 0..6 {
@@ -327,7 +327,10 @@ fn drawn_worlds_lose_nothing() {
         (stored, fetched) = (stored + cache.stored_blocks, fetched + cache.fetched_blocks);
         (swapped, checked) = (swapped + summary.swap_out_blocks, checked + memory.round_trips_checked);
     }
-    assert!(stored > 5000 && fetched > 500 && swapped > 500 && checked > 1000, "{stored} {fetched} {swapped} {checked}");
+    assert!(
+        stored > 5000 && fetched > 500 && swapped > 500 && checked > 1000,
+        "{stored} {fetched} {swapped} {checked}"
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod aged;
 mod arc;
 mod belady;
+mod classes;
 mod clock;
 mod fifo;
 mod gdsf;
@@ -43,6 +44,7 @@ use serde::{Deserialize, Serialize};
 
 pub use arc::Arc;
 pub use belady::Belady;
+pub use classes::Classes;
 pub use clock::Clock;
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
@@ -112,6 +114,11 @@ pub trait Evict: Debug + Clone {
 
     /// A policy for blocks of `block_tokens` tokens with numbers below `num_blocks`, of which none is idle.
     fn new(num_blocks: u32, block_tokens: u32) -> Self;
+
+    /// A block that is held is registered under a key, behind `parent` in its path. Not told of content that nobody else can
+    /// ask for.
+    #[inline]
+    fn registered(&mut self, _block: u32, _parent: Option<u32>) {}
 
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
     fn idle(&mut self, block: BlockView);
@@ -212,6 +219,8 @@ policies! {
     TinyLfu = "w-tinylfu",
     /// Tail-optimised LRU; see [`TailLru`].
     TailLru = "t-lru",
+    /// Classes that a retention policy chooses; see [`Classes`].
+    Classes = "classes",
 }
 
 /// Evaluates `$body` with `$policy` as the policy that `$which` is.
@@ -231,6 +240,7 @@ macro_rules! policy {
             $crate::evict::EvictionPolicy::Gdsf($policy) => $body,
             $crate::evict::EvictionPolicy::TinyLfu($policy) => $body,
             $crate::evict::EvictionPolicy::TailLru($policy) => $body,
+            $crate::evict::EvictionPolicy::Classes($policy) => $body,
         }
     };
 }

@@ -8,17 +8,19 @@ mod cohort;
 mod plan;
 mod prompt_limit;
 mod request;
+mod retain;
 mod scheduler;
 pub mod v0;
 pub mod v1;
 
 pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
-    AllocStatus, BlockCopy, Fetched, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled, StepPlan,
-    Test,
+    AllocStatus, BlockCopy, Fetched, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled,
+    StepPlan, Test,
 };
 pub use prompt_limit::{PromptLimit, PromptLimitError, PromptPressure};
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
+pub use retain::{Retain, RetentionReport};
 pub use scheduler::Scheduler;
 pub use v0::V0;
 pub use v1::V1;

@@ -74,9 +74,9 @@ const fn leaf_choices(bytes: [u8; NODE_BYTES]) -> [u8; NUM_HEADS] {
     }
 }
 
-/// Whether what none of so many heads uses is 0.
-const fn leaf_is_clean(bytes: [u8; NODE_BYTES], heads: u8) -> bool {
-    let mut at = heads as usize;
+/// Whether what is behind the first `choices` choices is 0.
+const fn leaf_is_clean(bytes: [u8; NODE_BYTES], choices: usize) -> bool {
+    let mut at = choices;
     while at < CHOICE_AT.len() && bytes[CHOICE_AT[at]] == 0 {
         at += 1;
     }
@@ -89,11 +89,15 @@ pub(super) struct TreeShape {
     pub(super) leaves: u16,
 }
 
-/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order.
+/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order, with so many choices a leaf.
 ///
 /// In that order the children of the nth split are at 2n + 1 and 2n + 2. A counter therefore shows at once that every
 /// node but the root has exactly one parent, that it comes after it, and where each level of the tree ends.
-pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8, heads: u8) -> Result<TreeShape, FormatError> {
+pub(super) const fn check_tree(
+    nodes: &[[u8; NODE_BYTES]],
+    features: u8,
+    choices: usize,
+) -> Result<TreeShape, FormatError> {
     let mut rest = nodes;
     let mut node: u16 = 0;
     let mut next_child: u16 = 1;
@@ -131,7 +135,7 @@ pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8, heads: 
                 next_child += 2;
             }
             (LEAF, TreeNode::Leaf { .. }) => {
-                if !leaf_is_clean(*bytes, heads) {
+                if !leaf_is_clean(*bytes, choices) {
                     return Err(FormatError::LeafFields { node });
                 }
                 shape.leaves += 1;
@@ -151,12 +155,6 @@ pub struct Leaf {
     pub node: u16,
     /// One index per head, in head order.
     pub choices: [u8; NUM_HEADS],
-}
-
-impl Leaf {
-    /// Where a walk that does not end would end. `check_tree` leaves none; the root's index and the first choices are as
-    /// harmless as any.
-    const NOWHERE: Leaf = Leaf { node: 0, choices: [0; NUM_HEADS] };
 }
 
 /// One comparison on the way to a leaf.
@@ -189,25 +187,36 @@ impl<'a, 'v> Path<'a, 'v> {
         Path { nodes, values, node: 0, steps_left: MAX_DEPTH }
     }
 
-    /// Walks to the end, as the iterator does. This is what a decision costs, and a walk is one chain of loads, each waiting
-    /// for the one before: both children are therefore fetched while the comparison is still being made.
+    /// Walks to the leaf.
     pub(super) fn leaf(self) -> Leaf {
-        let word_at = |node: u16| self.nodes.get(usize::from(node)).map(|bytes| u64::from_le_bytes(*bytes));
-        let (mut node, Some(mut word)) = (self.node, word_at(self.node)) else { return Leaf::NOWHERE };
+        match self.end() {
+            Some((node, bytes)) => Leaf { node, choices: leaf_choices(bytes) },
+            // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
+            None => Leaf { node: 0, choices: [0; NUM_HEADS] },
+        }
+    }
+
+    /// Walks to the end, as the iterator does: the leaf, and how it is stored. This is what a decision costs, and a walk is one
+    /// chain of loads, each waiting for the one before: both children are therefore fetched while the comparison is still being
+    /// made.
+    #[inline]
+    pub(super) fn end(self) -> Option<(u16, [u8; NODE_BYTES])> {
+        let mut node = self.node;
+        let mut word = u64::from_le_bytes(*self.nodes.get(usize::from(node))?);
         for _ in 0..=self.steps_left {
             let [feature, kind, ..] = word.to_le_bytes();
             if kind == LEAF {
-                return Leaf { node, choices: leaf_choices(word.to_le_bytes()) };
+                return Some((node, word.to_le_bytes()));
             }
             let left = (word >> 16) as u16;
             let children = self.nodes.get(usize::from(left)..).and_then(|rest| rest.first_chunk());
-            let Some(&[if_left, if_right]) = children else { break };
+            let &[if_left, if_right] = children?;
             let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
             let went_right = value > f32::from_bits((word >> 32) as u32);
             node = left.wrapping_add(u16::from(went_right));
             word = select_unpredictable(went_right, u64::from_le_bytes(if_right), u64::from_le_bytes(if_left));
         }
-        Leaf::NOWHERE
+        None
     }
 
     fn here(&self) -> Option<TreeNode> {

@@ -213,7 +213,8 @@ impl V1 {
         if need > self.host.num_free() {
             for &id in &self.host_books.open {
                 let path = &mut self.sequences[id.index()].host_path;
-                let settled = if path.appended.0 == self.host_books.round { path.appended.1 } else { path.blocks.len() };
+                let settled =
+                    if path.appended.0 == self.host_books.round { path.appended.1 } else { path.blocks.len() };
                 let mut table: Vec<BlockId> = path.blocks.drain(..settled).collect();
                 path.appended.1 = 0;
                 self.host.give_back(&mut table);

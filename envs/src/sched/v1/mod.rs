@@ -25,16 +25,18 @@ mod complete;
 mod host_cache;
 mod preemption;
 mod pressure;
+mod retention;
 mod running;
 mod sequence;
 mod validate;
 
 use std::sync::Arc;
 
-use kvtide_runtime::{Admission, Controls};
+use kvtide_runtime::{Admission, Controls, action};
 
 use self::admission::HeadLookup;
 use self::host_cache::{HostCacheBooks, HostLookup};
+use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
@@ -73,6 +75,8 @@ pub struct V1 {
     next_ticket: u32,
     preemptions: u64,
     head: HeadLookup,
+    /// Where the pool has classes for what is given back.
+    desk: Option<Box<ReleaseDesk>>,
     /// Turns of one step, kept so that a step allocates nothing.
     turns: Vec<StepPlace>,
 }
@@ -125,6 +129,7 @@ impl V1 {
             next_ticket: 0,
             preemptions: 0,
             head: HeadLookup::default(),
+            desk: config.has_eviction_classes().then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
             turns: Vec::new(),
             config,
         };
@@ -182,7 +187,10 @@ impl V1 {
         plan.clear();
         self.store_produced(plan);
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget, eviction: _ } = controls;
+        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget, eviction } = controls;
+        if self.desk.is_some() {
+            self.pool.set_by_use(*eviction == action::Eviction::Lfu);
+        }
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
             0 => u32::MAX,
