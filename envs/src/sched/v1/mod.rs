@@ -30,6 +30,7 @@ mod running;
 mod sequence;
 mod validate;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kvtide_runtime::{Admission, Controls, action};
@@ -87,8 +88,10 @@ struct StepContext<'a> {
     now: Micros,
     /// Its number.
     number: u32,
-    /// Tokens of all requests together.
+    /// Tokens of all requests together, known once it is known to whom something happens.
     budget: u32,
+    /// Members of the cohort that will be found in this step to have all they ask for; counted where a policy sets the budget.
+    leaving: Cell<u32>,
     /// Longest chunk of a prompt.
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
@@ -187,7 +190,7 @@ impl V1 {
         plan.clear();
         self.store_produced(plan);
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget, eviction } = controls;
+        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget: _, eviction } = controls;
         if self.desk.is_some() {
             self.pool.set_by_use(*eviction == action::Eviction::Lfu);
         }
@@ -201,12 +204,12 @@ impl V1 {
             controls,
             now,
             number: self.planned,
-            budget: self.config.max_num_batched_tokens,
+            budget: 0,
+            leaving: Cell::new(0),
             longest_chunk,
             loose_tokens: 0,
             prompt_tokens_left: self.prompt_tokens_of_step(),
         };
-        step.budget = self.tokens_of_step(*budget, &step);
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -226,7 +229,7 @@ impl V1 {
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
     fn budget_left(&self, step: &StepContext<'_>) -> u32 {
-        step.budget.saturating_sub(step.loose_tokens + self.cohort.len())
+        step.budget.saturating_sub(step.loose_tokens + self.cohort.len() - step.leaving.get())
     }
 
     /// Position in running.
