@@ -1,11 +1,12 @@
 //! The second tree: its bytes, what it decides, and the guard before it.
 
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     EncodeError, FORMAT_VERSION, FeatureRange, FormatError, PLAIN_VERSION, RetentionSpec, TableFile,
     encode_with_retention, encoded_len_with_retention,
 };
 use kvtide_runtime::{
-    Fallback, GuardConfig, NUM_HEADS, NUM_RELEASE_FEATURES, Observation, OwnedTable, RELEASE_FEATURES, RELEASE_SCHEMA_HASH,
+    Fallback, GuardConfig, NUM_RELEASE_FEATURES, Observation, OwnedTable, RELEASE_FEATURES, RELEASE_SCHEMA_HASH,
     ReleaseFeature, ReleaseObservation, Retention, RetentionFallback, RetentionGuard, Table, TreeNode,
 };
 use proptest::prelude::*;

@@ -137,13 +137,13 @@ impl Evict for TinyLfu {
 
 #[cfg(test)]
 super::kit::tells! { TinyLfu weighs:
-    a_table_is_given_back [3, 2, 1],
-    another_is [3, 2, 1, 6, 5, 4],
-    a_lookup_hits_the_first_two [3, 2, 1, 6, 5, 4],
-    a_request_takes_them [3, 6, 5, 4],
-    it_goes_on_and_gives_them_back [3, 6, 5, 4, 7, 2, 1],
-    three_are_evicted [4, 7, 2, 1],
-    a_lookup_hits_what_is_left_of_the_second [4, 7, 2, 1],
-    the_content_of_one_is_gone [4, 2, 1],
+    a_table_is_given_back [1, 3, 2],
+    another_is [4, 3, 2, 1, 6, 5],
+    a_lookup_hits_the_first_two [4, 3, 2, 1, 6, 5],
+    a_request_takes_them [4, 3, 6, 5],
+    it_goes_on_and_gives_them_back [7, 3, 6, 5, 4, 2, 1],
+    three_are_evicted [5, 4, 2, 1],
+    a_lookup_hits_what_is_left_of_the_second [5, 4, 2, 1],
+    the_content_of_one_is_gone [5, 4, 2, 1],
     all_are_evicted [],
 }

@@ -14,6 +14,9 @@ mod cache;
 mod references;
 mod zipf;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
