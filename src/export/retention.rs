@@ -24,6 +24,7 @@ pub fn add_retention(bytes: &[u8], tree: &RetentionTree) -> Result<Vec<u8>, Expo
         (file.metadata().collect(), file.extensions().collect());
     let spec = TableSpec {
         profile: file.profile(),
+        heads: file.heads(),
         schema_hash: file.schema_hash(),
         action_set_hash: file.action_set_hash(),
         ranges: &ranges,
