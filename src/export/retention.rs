@@ -24,6 +24,7 @@ pub fn add_retention(bytes: &[u8], tree: &RetentionTree) -> Result<Vec<u8>, Expo
         (file.metadata().collect(), file.extensions().collect());
     let spec = TableSpec {
         profile: file.profile(),
+        heads: file.heads(),
         schema_hash: file.schema_hash(),
         action_set_hash: file.action_set_hash(),
         ranges: &ranges,
@@ -56,7 +57,7 @@ impl RetentionText<'_> {
         use std::fmt::Write;
         let section = self.0;
         writeln!(out, "\nretention   {}, depth {}", leaves(section.leaves()), section.depth())?;
-        writeln!(out, "schema      {}", match_line(section.schema_hash(), RELEASE_SCHEMA_HASH, "features"))?;
+        writeln!(out, "schema      {}", match_line(section.schema_hash(), RELEASE_SCHEMA_HASH, false, "features"))?;
         writeln!(out, "\n{:<22}{:>10}{:>10}{:>8}  unit", "decides by", "min", "max", "splits")?;
         for (feature, range, splits) in self.features().filter(|(_, _, splits)| *splits > 0) {
             let unit = self.spec(feature).map_or("", |spec| spec.unit);

@@ -7,7 +7,8 @@ use kvtide_envs::sched::{Outcome, Phase, Pricing, RequestId, Scheduler, Slo, Ste
 use kvtide_envs::seed::{self, RunHash, Stream};
 use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
-use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};
+use kvtide_runtime::action::{BUDGET_LEVELS, Eviction, WATERMARK_LEVELS};
+use kvtide_runtime::{Admission, Controls, Preemption, Victim};
 use rand::RngExt;
 
 use super::rules;
@@ -109,10 +110,13 @@ fn requests(s: &mut Stream, engine: &EngineConfig) -> Vec<(Micros, u32, u32, Slo
 /// Any controls, watermarks between the levels included.
 pub fn any_controls(s: &mut Stream) -> Controls {
     Controls {
-        watermark: if s.random_bool(0.8) { pick(s, &WATERMARK_LEVELS) } else { s.random::<f64>() },
+        watermark: if s.random_bool(0.8) { pick(s, &WATERMARK_LEVELS[..15]) } else { s.random::<f64>() },
         victim: pick(s, Victim::ALL),
         preemption: pick(s, Preemption::ALL),
         admission: pick(s, Admission::ALL),
+        // Most worlds here have small budgets of their own.
+        budget: if s.random_bool(0.9) { pick(s, &BUDGET_LEVELS) } else { f64::from(s.random_range(1..100_u32)) },
+        eviction: pick(s, Eviction::ALL),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::action::{ActionProfile, NUM_HEADS};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableFile<'a> {
     profile: ActionProfile,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     ranges: &'a [[u8; RANGE_BYTES]],
@@ -51,7 +52,7 @@ impl<'a> TableFile<'a> {
         let (ranges, _) = ranges_bytes.as_chunks();
         ok!(check_ranges(ranges));
         let (nodes, _) = nodes_bytes.as_chunks();
-        let shape = ok!(node::check_tree(nodes, header.features, NUM_HEADS));
+        let shape = ok!(node::check_tree(nodes, header.features, header.heads));
         ok!(metadata::check(metadata, metadata_offset));
         ok!(extension::check(extensions, extensions_offset));
         let retention = match raw_retention {
@@ -60,6 +61,7 @@ impl<'a> TableFile<'a> {
         };
         Ok(TableFile {
             profile: header.profile,
+            heads: header.heads,
             schema_hash: header.schema_hash,
             action_set_hash: header.action_set_hash,
             ranges,
@@ -85,6 +87,11 @@ impl<'a> TableFile<'a> {
     /// The heads the table decides. A leaf stores a choice for the others too; a node keeps its own there.
     pub const fn profile(&self) -> ActionProfile {
         self.profile
+    }
+
+    /// For how many heads a leaf has a choice.
+    pub const fn heads(&self) -> u8 {
+        self.heads
     }
 
     /// Which observation the file was made for.
@@ -146,6 +153,7 @@ impl<'a> TableFile<'a> {
     pub(crate) const fn outline(&self) -> Outline {
         Outline {
             profile: self.profile,
+            heads: self.heads,
             schema_hash: self.schema_hash,
             action_set_hash: self.action_set_hash,
             features: self.ranges.len(),
@@ -174,6 +182,7 @@ impl<'a> TableFile<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outline {
     profile: ActionProfile,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     features: usize,
@@ -204,6 +213,7 @@ impl Outline {
         }
         Some(TableFile {
             profile: self.profile,
+            heads: self.heads,
             schema_hash: self.schema_hash,
             action_set_hash: self.action_set_hash,
             ranges: ranges.as_chunks().0,
@@ -258,6 +268,7 @@ struct Header {
     version: u16,
     profile: ActionProfile,
     features: u8,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     nodes: u32,
@@ -275,6 +286,7 @@ impl Header {
             0 => ActionProfile::Watermark,
             1 => ActionProfile::Core,
             2 => ActionProfile::Full,
+            3 => ActionProfile::Cache,
             found => return Err(FormatError::Profile { found }),
         };
         let features = ok!(reader.u8());
@@ -282,7 +294,7 @@ impl Header {
             return Err(FormatError::Features { found: features });
         }
         let heads = ok!(reader.u8());
-        if heads as usize != NUM_HEADS {
+        if heads == 0 || heads as usize > NUM_HEADS {
             return Err(FormatError::Heads { found: heads });
         }
         let reserved_end = reader.offset() + 3;
@@ -302,7 +314,7 @@ impl Header {
         if metadata_bytes > MAX_METADATA_BYTES {
             return Err(FormatError::MetadataBytes { found: metadata_bytes });
         }
-        Ok(Header { version, profile, features, schema_hash, action_set_hash, nodes, metadata_bytes })
+        Ok(Header { version, profile, features, heads, schema_hash, action_set_hash, nodes, metadata_bytes })
     }
 }
 

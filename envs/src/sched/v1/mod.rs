@@ -2,7 +2,7 @@
 //!
 //! One step: running requests first, each given the tokens it lacks and the blocks they need (`running.rs`), the newest
 //! preempted while blocks are missing (`preemption.rs`); then, unless somebody was preempted, waiting requests while they
-//! pass the watermark (`admission.rs`). Tokens are counted when their step has been computed (`complete.rs`). Of all prompts
+//! pass the watermark (`admission.rs`). A policy may give the step fewer tokens than the engine allows (`budget.rs`). Tokens are counted when their step has been computed (`complete.rs`). Of all prompts
 //! together a step may have fewer tokens than its budget has (`pressure.rs`), which is not vLLM's own.
 //!
 //! A request that decodes does the same thing in every step until it needs a block, fills one or ends. Such requests form
@@ -19,6 +19,7 @@
 //! and brought back at its next admission.
 
 mod admission;
+mod budget;
 mod cohort;
 mod complete;
 mod preemption;
@@ -28,6 +29,7 @@ mod running;
 mod sequence;
 mod validate;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kvtide_runtime::{Admission, Controls};
@@ -38,7 +40,6 @@ use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
-use crate::evict::Eviction;
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::tier::Tier;
 use crate::time::Micros;
@@ -83,6 +84,10 @@ struct StepContext<'a> {
     now: Micros,
     /// Its number.
     number: u32,
+    /// Tokens of all requests together, known once it is known to whom something happens.
+    budget: u32,
+    /// Members of the cohort that will be found in this step to have all they ask for; counted where a policy sets the budget.
+    leaving: Cell<u32>,
     /// Longest chunk of a prompt.
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
@@ -120,8 +125,7 @@ impl V1 {
             next_ticket: 0,
             preemptions: 0,
             head: HeadLookup::default(),
-            desk: (config.enable_prefix_caching && config.eviction == Eviction::Classes)
-                .then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
+            desk: config.has_eviction_classes().then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
             turns: Vec::new(),
             config,
         })
@@ -172,16 +176,26 @@ impl V1 {
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
         plan.clear();
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark: _, victim: _, preemption: _, admission: _ } = controls;
+        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget: _, eviction } = controls;
+        if self.desk.is_some() {
+            self.pool.set_by_use(*eviction == kvtide_runtime::action::Eviction::Lfu);
+        }
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
             0 => u32::MAX,
             _ if alone => u32::MAX,
             threshold => threshold,
         };
-        let prompt_tokens_left = self.prompt_tokens_of_step();
-        let mut step =
-            StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0, prompt_tokens_left };
+        let mut step = StepContext {
+            controls,
+            now,
+            number: self.planned,
+            budget: 0,
+            leaving: Cell::new(0),
+            longest_chunk,
+            loose_tokens: 0,
+            prompt_tokens_left: self.prompt_tokens_of_step(),
+        };
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -200,7 +214,7 @@ impl V1 {
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
     fn budget_left(&self, step: &StepContext<'_>) -> u32 {
-        self.config.max_num_batched_tokens.saturating_sub(step.loose_tokens + self.cohort.len())
+        step.budget.saturating_sub(step.loose_tokens + self.cohort.len() - step.leaving.get())
     }
 
     /// Position in running.
