@@ -13,6 +13,7 @@ use kvtide_envs::trace::Request;
 use kvtide_runtime::format::{
     FeatureRange, RetentionSpec, TableSpec, encode_with_retention, encoded_len_with_retention,
 };
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{
     ACTION_SET_HASH, ActionProfile, FEATURES, NUM_FEATURES, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseFeature,
     ReleaseObservation, Retention, RetentionPolicy, SCHEMA_HASH, Table, TreeNode,
@@ -169,22 +170,23 @@ fn the_shadow_of_lru_is_lru() {
 fn table(first: Retention, others: Retention) -> Table<'static> {
     let ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let release_ranges = RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
-    let leaf = |choices| TreeNode::Leaf { choices };
+    let leaf = |class: Retention| {
+        let mut choices = [0; NUM_HEADS];
+        choices[0] = class as u8;
+        TreeNode::Leaf { choices }
+    };
     let spec = TableSpec {
         profile: ActionProfile::Watermark,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,
-        nodes: &[leaf([0; 4])],
+        nodes: &[TreeNode::Leaf { choices: [0; NUM_HEADS] }],
         metadata: &[],
         extensions: &[],
     };
     let turn = ReleaseFeature::Turn.index() as u8;
-    let nodes = [
-        TreeNode::Split { feature: turn, left: 1, threshold: 1.5 },
-        leaf([first as u8, 0, 0, 0]),
-        leaf([others as u8, 0, 0, 0]),
-    ];
+    let nodes = [TreeNode::Split { feature: turn, left: 1, threshold: 1.5 }, leaf(first), leaf(others)];
     let retention = RetentionSpec { schema_hash: RELEASE_SCHEMA_HASH, ranges: &release_ranges, nodes: &nodes };
     let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
     encode_with_retention(&spec, &retention, &mut bytes).unwrap();

@@ -33,7 +33,7 @@ fn release_ranges() -> Vec<FeatureRange> {
 
 /// A table for this build that always does the same with requests, and retains by `nodes`.
 fn retaining(nodes: &[TreeNode], schema_hash: u64) -> Vec<u8> {
-    let (ranges, root, release_ranges) = (ranges(), [leaf([0; NUM_HEADS])], release_ranges());
+    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 6])], release_ranges());
     let spec = spec(&ranges, &root);
     let retention = RetentionSpec { schema_hash, ranges: &release_ranges, nodes };
     let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
@@ -78,7 +78,7 @@ fn the_first_tree_is_that_of_the_file_without() {
 
 #[test]
 fn a_table_without_a_second_tree_is_written_as_before() {
-    let bytes = table_of(&[leaf([0; NUM_HEADS])]);
+    let bytes = table_of(&[leaf([0; 6])]);
     assert_eq!(bytes[8..10], PLAIN_VERSION.to_le_bytes());
     assert_eq!(Table::parse(&bytes).unwrap().trusted_retention(), Err(Fallback::NoTable));
 }
@@ -93,7 +93,7 @@ fn a_tree_for_another_schema_can_be_shown_and_the_table_still_decides() {
 
 #[test]
 fn what_a_reader_would_refuse_is_not_written() {
-    let (ranges, root, release_ranges) = (ranges(), [leaf([0; NUM_HEADS])], release_ranges());
+    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 6])], release_ranges());
     let spec = spec(&ranges, &root);
     let write = |ranges: &[FeatureRange], nodes: &[TreeNode]| {
         let retention = RetentionSpec { schema_hash: RELEASE_SCHEMA_HASH, ranges, nodes };
@@ -160,7 +160,7 @@ fn the_guard_answers_normal_wherever_the_tree_cannot_be_trusted() {
 fn a_node_that_left_the_trained_range_is_normal_until_it_has_come_back() {
     let mut trained = release_ranges();
     trained[ReleaseFeature::Asked.index()] = FeatureRange { min: 0.0, max: 10.0 };
-    let (ranges, root) = (ranges(), [leaf([0; NUM_HEADS])]);
+    let (ranges, root) = (ranges(), [leaf([0; 6])]);
     let spec = spec(&ranges, &root);
     let asked = ReleaseFeature::Asked.index() as u8;
     let nodes = [split(asked, 1, 2.0), class(Retention::EvictFirst), class(Retention::Keep)];

@@ -262,7 +262,7 @@ impl EngineConfig {
 
     /// Whether its pool keeps cached blocks by class, in each of which a policy sets the order.
     pub fn has_eviction_classes(&self) -> bool {
-        self.enable_prefix_caching && self.eviction == Eviction::Classes
+        self.engine == EngineKind::V1 && self.enable_prefix_caching && self.eviction == Eviction::Classes
     }
 
     /// How long admission may let somebody be overtaken.
