@@ -208,6 +208,8 @@ fn definitions(blocks: &[u32], capacity: usize) -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("lru", lru),
         ("radix", lru),
+        // Nobody chooses a class.
+        ("classes", lru),
         ("t-lru", lru),
         ("fifo", by_least(blocks, capacity, false, |known| known.entered)),
         ("lfu", by_least(blocks, capacity, false, |known| (known.uses, known.used))),
