@@ -25,6 +25,7 @@ mod complete;
 mod host_cache;
 mod preemption;
 mod pressure;
+mod releases;
 mod retention;
 mod running;
 mod sequence;
@@ -37,6 +38,7 @@ use kvtide_runtime::{Admission, Controls, action};
 
 use self::admission::HeadLookup;
 use self::host_cache::{HostCacheBooks, HostLookup};
+pub use self::releases::ReleaseSample;
 use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
