@@ -55,7 +55,7 @@ impl Arena for Puzzle {
         Ok(Episode { env: 0, episode_return: right, decisions: self.decisions, served })
     }
 
-    fn choices(&self) -> [u16; NUM_HEADS] {
+    fn choices(&self) -> [u32; NUM_HEADS] {
         mask().words()
     }
 

@@ -1,6 +1,6 @@
 //! What a decision says.
 
-use kvtide_runtime::{Action, ActionMask, Choices, Controls, Head, HeadSetting, Preemption};
+use kvtide_runtime::{Action, ActionMask, Choices, Controls, Eviction, Head, HeadSetting, Preemption};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -35,6 +35,18 @@ impl PyControls {
         self.0.admission.name()
     }
 
+    /// Most tokens of a step; where it is more than the engine's own, that. Never fewer than decodes need.
+    #[getter]
+    fn budget(&self) -> u32 {
+        self.0.budget as u32
+    }
+
+    /// Order in which cached blocks go: lru or lfu.
+    #[getter]
+    fn eviction(&self) -> &'static str {
+        self.0.eviction.name()
+    }
+
     fn __repr__(&self) -> String {
         let named = |head: Head| match self.0.get(head) {
             HeadSetting::Level(level) => format!("{}={level}", head.name()),
@@ -45,7 +57,7 @@ impl PyControls {
 }
 
 /// Each control has a getter: a head that is added stops here until it has one.
-const _: fn(Controls) = |Controls { watermark: _, victim: _, preemption: _, admission: _ }| {};
+const _: fn(Controls) = |Controls { watermark: _, victim: _, preemption: _, admission: _, budget: _, eviction: _ }| {};
 
 /// Every head with its choices: numbers in ascending order, or names.
 pub fn heads(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -64,7 +76,8 @@ pub fn engine_default(watermark: f64) -> Controls {
     Controls { watermark, ..Action::V1_DEFAULT.controls() }
 }
 
-/// What the host can do: everything, or all but swap.
+/// What the host can do: all but the order of eviction, which neither engine lets a table decide, and swap if it cannot.
 pub fn mask(swap: bool) -> ActionMask {
-    if swap { ActionMask::ALL } else { ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8) }
+    let mask = ActionMask::ALL.pin(Head::Eviction, Eviction::Lru as u8);
+    if swap { mask } else { mask.pin(Head::Preemption, Preemption::Recompute as u8) }
 }

@@ -12,8 +12,17 @@ use pyo3::prelude::*;
 pub struct PyLedger {
     pub totals: Totals,
     cadence: Cadence,
-    /// Of steps that are planned and not done: whether something was refused, and preemptions.
-    planned: VecDeque<(bool, u32)>,
+    /// Steps that are planned and not done.
+    planned: VecDeque<PlannedStep>,
+}
+
+/// A step that is planned.
+#[derive(Debug)]
+struct PlannedStep {
+    /// 0 where the engine does not tell.
+    tokens: u32,
+    refused: bool,
+    preempted: u32,
 }
 
 /// Steps that are planned and not done. An engine has a handful; whoever never says that one is done is not remembered.
@@ -37,24 +46,27 @@ impl PyLedger {
         self.cadence.decided();
     }
 
-    /// A step is planned in which so many requests were preempted, and an admission was refused or not. It counts once it
-    /// is `done`, which one without tokens never is.
-    fn planned(&mut self, tokens: u32, refused_admission: bool, preempted: u32) {
+    /// A step of so many tokens (None where the engine does not tell) is planned in which so many requests were preempted, and
+    /// an admission was refused or not. It counts once it is `done`, which one without tokens never is.
+    #[pyo3(signature = (tokens, refused_admission, preempted))]
+    fn planned(&mut self, tokens: Option<u32>, refused_admission: bool, preempted: u32) {
         self.cadence.stepped(refused_admission || preempted > 0);
-        if tokens > 0 {
+        if tokens != Some(0) {
             if self.planned.len() == MAX_PLANNED {
                 self.planned.pop_front();
             }
-            self.planned.push_back((refused_admission, preempted));
+            let tokens = tokens.unwrap_or(0);
+            self.planned.push_back(PlannedStep { tokens, refused: refused_admission, preempted });
         }
     }
 
     /// The earliest step that is not done is.
     fn done(&mut self) {
-        if let Some((refused, preempted)) = self.planned.pop_front() {
+        if let Some(PlannedStep { tokens, refused, preempted }) = self.planned.pop_front() {
             self.totals.steps += 1;
             self.totals.refused_steps += u64::from(refused);
             self.totals.preemptions += u64::from(preempted);
+            self.totals.tokens += u64::from(tokens);
         }
     }
 
@@ -79,6 +91,12 @@ impl PyLedger {
     #[getter]
     fn steps(&self) -> u64 {
         self.totals.steps
+    }
+
+    /// Tokens of those, as far as the engine tells.
+    #[getter]
+    fn tokens(&self) -> u64 {
+        self.totals.tokens
     }
 
     #[getter]

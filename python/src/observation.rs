@@ -96,7 +96,7 @@ impl PyObserver {
         tpot_target_us, evictable_blocks = 0, num_cpu_blocks = 0, free_cpu_blocks = 0, num_swapped = 0,
         running = None, waiting = None, newest = None, num_waiting = None,
         total_steps = 0, total_refused_steps = 0, total_arrivals = 0, total_arrived_prompt_tokens = 0,
-        total_completions = 0, total_completed_output_tokens = 0, total_preemptions = 0, total_swapped_blocks = 0,
+        total_completions = 0, total_completed_output_tokens = 0, total_preemptions = 0, total_swapped_blocks = 0, total_tokens = 0,
         pricing = None, ledger = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, as Python passes them")]
@@ -126,6 +126,7 @@ impl PyObserver {
         total_completed_output_tokens: u64,
         total_preemptions: u64,
         total_swapped_blocks: u64,
+        total_tokens: u64,
         pricing: Option<PyRef<'_, PyPricing>>,
         ledger: Option<PyRef<'_, PyLedger>>,
     ) -> PyObservation {
@@ -138,6 +139,7 @@ impl PyObserver {
             completed_output_tokens: total_completed_output_tokens,
             preemptions: total_preemptions,
             swapped_blocks: total_swapped_blocks,
+            tokens: total_tokens,
         };
         let mut shot = Snapshot {
             now_us,

@@ -56,7 +56,7 @@ impl PyTable {
     /// Names of the heads it decides.
     #[getter]
     fn heads(&self) -> Vec<&'static str> {
-        self.table.profile().heads().iter().map(|head| head.name()).collect()
+        self.table.heads().iter().map(|head| head.name()).collect()
     }
 
     /// Number of leaves.

@@ -8,6 +8,7 @@
 //! - [`lateness`]: from when on a waiting request cannot meet its targets any more;
 //! - [`pricing`]: what computing a prompt or moving blocks costs, and whether a victim is swapped or computed again;
 //!   [`learning`]: what a prompt token costs, from a node's own steps;
+//! - [`budget`]: how many tokens a step may have;
 //! - [`ageing`]: when waiting has become too long; [`queue`]: who is admitted next;
 //! - [`victim`]: who is preempted; [`cadence`]: when a decision is due; [`windows`]: how far an observation looks.
 //!
@@ -44,6 +45,7 @@
 extern crate alloc;
 
 pub mod ageing;
+pub mod budget;
 pub mod cadence;
 mod index;
 pub mod lateness;

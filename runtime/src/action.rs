@@ -10,7 +10,9 @@ use core::fmt;
 
 use crate::hash;
 
-pub use heads::{Admission, Controls, HEADS, Head, NUM_HEADS, PerHead, Preemption, Victim, WATERMARK_LEVELS};
+pub use heads::{
+    Admission, BUDGET_LEVELS, Controls, Eviction, HEADS, Head, NUM_HEADS, PerHead, Preemption, Victim, WATERMARK_LEVELS,
+};
 pub use mask::ActionMask;
 pub use profile::ActionProfile;
 
@@ -130,7 +132,7 @@ pub const SIZES: [usize; NUM_HEADS] = {
     while head < NUM_HEADS {
         sizes[head] = HEADS[head].choices.len();
         // A mask has a bit for each.
-        assert!(0 < sizes[head] && sizes[head] <= 16, "from one choice to sixteen");
+        assert!(0 < sizes[head] && sizes[head] <= 32, "from one choice to thirty-two");
         head += 1;
     }
     sizes
@@ -211,22 +213,33 @@ impl Controls {
     }
 }
 
-/// Hash of the meaning of an action: heads, then each head's levels or choices, in order. A table made for another set is
-/// refused.
+/// Hash of the meaning of an action: heads, then each head's levels or choices, in order. A table made for a set that is neither
+/// this nor one of the [editions](crate::edition::EDITIONS) before it is refused.
 pub const ACTION_SET_HASH: u64 = {
-    let mut state = hash::OFFSET_BASIS;
+    let (mut names, mut choices) = ([""; NUM_HEADS], [Choices::Named(&[]); NUM_HEADS]);
     let mut head = 0;
     while head < NUM_HEADS {
-        state = hash::absorb(state, HEADS[head].name.as_bytes());
+        (names[head], choices[head]) = (HEADS[head].name, HEADS[head].choices);
+        head += 1;
+    }
+    set_hash(&names, &choices)
+};
+
+/// Hash of the meaning of an action of heads of these names and choices.
+pub(crate) const fn set_hash(names: &[&str], choices: &[Choices]) -> u64 {
+    let mut state = hash::OFFSET_BASIS;
+    let mut head = 0;
+    while head < names.len() {
+        state = hash::absorb(state, names[head].as_bytes());
         head += 1;
     }
     head = 0;
-    while head < NUM_HEADS {
-        state = absorb_choices(state, HEADS[head].choices);
+    while head < choices.len() {
+        state = absorb_choices(state, choices[head]);
         head += 1;
     }
     state
-};
+}
 
 const fn absorb_choices(mut state: u64, choices: Choices) -> u64 {
     let mut index = 0;

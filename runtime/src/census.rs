@@ -91,7 +91,9 @@ impl Snapshot {
         // In 64 bits nothing overflows below 2^32 requests, so that limits are looked at once, at the end.
         let (mut count, mut held, mut behind, mut generated, mut pending) = (0, 0, 0, 0, 0);
         let mut growth = [0_u64; GROWTH_STEPS.len()];
+        let (mut decodes, mut least) = (0, if self.decodes == 0 { i64::MAX } else { self.least_decode_slack_us });
         let mut slack_sum = i128::from(self.slack_sum_us);
+        let mut decode_slack_sum = i128::from(self.decode_slack_sum_us);
         for request in requests {
             let computed = u64::from(request.slots_before_decode());
             for (blocks, steps) in growth.iter_mut().zip(GROWTH_STEPS) {
@@ -103,7 +105,12 @@ impl Snapshot {
             count += 1;
             held += u64::from(request.held_blocks);
             generated += u64::from(request.generated_tokens);
-            pending += u64::from(request.pending_prefill());
+            let prompt = request.pending_prefill();
+            pending += u64::from(prompt);
+            let decodes_now = prompt == 0;
+            decodes += u64::from(decodes_now);
+            decode_slack_sum += i128::from(if decodes_now { slack } else { 0 });
+            least = least.min(if decodes_now { slack } else { i64::MAX });
         }
         let narrow = |sum: u32, more: u64| u32::try_from(u64::from(sum).saturating_add(more)).unwrap_or(u32::MAX);
         for (blocks, more) in self.growth_blocks.iter_mut().zip(growth) {
@@ -113,6 +120,9 @@ impl Snapshot {
         self.held_blocks = narrow(self.held_blocks, held);
         self.behind = narrow(self.behind, behind);
         self.slack_sum_us = slack_sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.decodes = narrow(self.decodes, decodes);
+        self.decode_slack_sum_us = decode_slack_sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.least_decode_slack_us = if self.decodes == 0 { 0 } else { least };
         self.generated_tokens = self.generated_tokens.saturating_add(generated);
         self.pending_prefill_tokens = self.pending_prefill_tokens.saturating_add(pending);
     }
@@ -224,6 +234,12 @@ mod tests {
         shot.add_running(&RunningRequest { deadline_us: 1_300_000, ..late });
         assert_eq!((shot.running, shot.held_blocks, shot.behind, shot.slack_sum_us), (2, 4, 1, 200_000));
         assert_eq!((shot.growth_blocks, shot.generated_tokens, shot.pending_prefill_tokens), ([2, 2, 4], 6, 0));
+        assert_eq!((shot.decodes, shot.least_decode_slack_us, shot.decode_slack_sum_us), (2, -100_000, 200_000));
+        // A prompt counts among those running alone; so does an answer that is computed again.
+        shot.add_running(&RunningRequest { tokens: 40, deadline_us: 500_000, ..late });
+        shot.add_running(&RunningRequest { computed_tokens: 0, deadline_us: 500_000, ..late });
+        assert_eq!((shot.running, shot.behind, shot.slack_sum_us), (4, 3, -800_000));
+        assert_eq!((shot.decodes, shot.least_decode_slack_us, shot.decode_slack_sum_us), (2, -100_000, 200_000));
     }
 
     #[test]
@@ -289,6 +305,9 @@ mod tests {
             on_time_blocks: u64::MAX,
             behind: u32::MAX,
             slack_sum_us: i64::MIN,
+            decodes: u32::MAX,
+            decode_slack_sum_us: i64::MIN,
+            least_decode_slack_us: i64::MIN,
             generated_tokens: u64::MAX,
             pending_prefill_tokens: u64::MAX,
             now_us: 1,

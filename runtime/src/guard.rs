@@ -4,7 +4,7 @@
 //! the one that did best on that traffic ([`GuardConfig::fallback_for`]), and a counter says why. Only features the table
 //! decides by are looked at: where the others are, nothing depends on.
 
-use crate::action::{Action, ActionMask, ActionProfile, Controls};
+use crate::action::{Action, ActionMask, Controls, Head};
 use crate::feature_set::FeatureSet;
 use crate::format::FormatError;
 use crate::observation::{Feature, NUM_FEATURES, Observation};
@@ -250,7 +250,7 @@ impl GuardState {
             self.in_force = None;
             return fallback;
         };
-        let wanted = overlay(fallback, &table.decide(observation, mask).controls(), table.profile());
+        let wanted = overlay(fallback, &table.decide(observation, mask).controls(), table.heads());
         self.limit(wanted, mask)
     }
 
@@ -333,9 +333,9 @@ impl GuardState {
     }
 }
 
-/// `base` with the heads of `profile` taken from `table`.
-fn overlay(mut base: Controls, table: &Controls, profile: ActionProfile) -> Controls {
-    for &head in profile.heads() {
+/// `base` with `heads` taken from `table`.
+fn overlay(mut base: Controls, table: &Controls, heads: &[Head]) -> Controls {
+    for &head in heads {
         base.take(head, table);
     }
     base

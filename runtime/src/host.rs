@@ -47,10 +47,17 @@ const fn zero(feature: Feature, why: &'static str) -> ConstantFeature {
 }
 
 impl Host {
-    /// vLLM 0.33: every head, no host tier. Its scheduler limits prompts with a patch of some lines.
+    /// vLLM 0.33: every head of its scheduler, no host tier. Its scheduler limits prompts with a patch of some lines.
     pub const VLLM: Host = Host {
         name: "vllm-0.33",
-        heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
+        heads: PerHead {
+            watermark: true,
+            victim: true,
+            preemption: true,
+            admission: true,
+            budget: true,
+            eviction: false,
+        },
         has_host_tier: false,
         limits_prompts: true,
         constants: &[
@@ -60,10 +67,18 @@ impl Host {
         ],
     };
 
-    /// SGLang 0.5 through its new-token ratio: the watermark alone, and neither refusals nor unfinished prompts to be seen.
+    /// SGLang 0.5 through its new-token ratio: the watermark alone, and neither refusals, unfinished prompts nor a
+    /// step's tokens to be seen.
     pub const SGLANG: Host = Host {
         name: "sglang-0.5",
-        heads: PerHead { watermark: true, victim: false, preemption: false, admission: false },
+        heads: PerHead {
+            watermark: true,
+            victim: false,
+            preemption: false,
+            admission: false,
+            budget: false,
+            eviction: false,
+        },
         has_host_tier: false,
         limits_prompts: false,
         constants: &[
@@ -72,13 +87,21 @@ impl Host {
             zero(Feature::SwapRate, NO_TIER),
             zero(Feature::PendingPrefill, "keeps prompts apart from what runs"),
             zero(Feature::RefusalRate, "does not tell when it refuses"),
+            zero(Feature::TokenTime, "does not tell how many tokens a step has"),
         ],
     };
 
     /// The simulator's own engine, and any node that embeds the runtime: everything.
     pub const KVTIDE: Host = Host {
         name: "kvtide",
-        heads: PerHead { watermark: true, victim: true, preemption: true, admission: true },
+        heads: PerHead {
+            watermark: true,
+            victim: true,
+            preemption: true,
+            admission: true,
+            budget: true,
+            eviction: true,
+        },
         has_host_tier: true,
         limits_prompts: true,
         constants: &[],
@@ -132,10 +155,10 @@ impl Host {
     /// The first reason why not.
     pub fn check(&self, table: &Table<'_>, has_prefix_cache: bool, tolerance: f32) -> Result<(), HostMismatch> {
         let host = self.name;
-        if let Some(&head) = table.profile().heads().iter().find(|&&head| !self.decides(head)) {
+        if let Some(&head) = table.heads().iter().find(|&&head| !self.decides(head)) {
             return Err(HostMismatch::Head { host, head });
         }
-        if !self.has_host_tier && table.profile().decides(Head::Preemption) && swaps(table) {
+        if !self.has_host_tier && table.heads().contains(&Head::Preemption) && swaps(table) {
             return Err(HostMismatch::Swap { host });
         }
         let cache = (!has_prefix_cache).then_some(&NO_CACHE);

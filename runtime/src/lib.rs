@@ -31,6 +31,7 @@
 pub mod action;
 pub mod census;
 mod crc;
+pub mod edition;
 pub mod feature_set;
 pub mod fixed;
 pub mod format;
@@ -44,10 +45,11 @@ pub mod policy;
 pub mod table;
 
 pub use action::{
-    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, HEADS, Head, HeadSetting,
-    HeadSpec, PerHead, Preemption, Victim,
+    ACTION_SET_HASH, Action, ActionMask, ActionProfile, Admission, Asked, Choices, Controls, Eviction, HEADS, Head,
+    HeadSetting, HeadSpec, PerHead, Preemption, Victim,
 };
 pub use census::{RunningRequest, WaitingRequest};
+pub use edition::Edition;
 pub use feature_set::FeatureSet;
 pub use fixed::Fixed;
 pub use format::FormatError;

@@ -9,6 +9,8 @@ use crate::observation::{Feature, Observation};
 const RATE_SECONDS: f32 = 10.0;
 /// Time constant of step time and refusal share, seconds.
 const SERVICE_SECONDS: f32 = 1.0;
+/// How many tokens the time of a token is told by.
+const TOKENS_TIMED: f32 = 1024.0;
 /// Requests over which lengths are averaged.
 const LENGTH_REQUESTS: f32 = 32.0;
 /// How far ahead the growth features look, in decode steps.
@@ -76,6 +78,12 @@ pub struct Snapshot {
     pub generated_tokens: u64,
     /// Prompt tokens the running requests have still to compute.
     pub pending_prefill_tokens: u64,
+    /// Running requests that decode: their prompt is computed.
+    pub decodes: u32,
+    /// Sum over those of (deadline of the next token - now).
+    pub decode_slack_sum_us: i64,
+    /// Least (deadline of the next token - now) among those; of no meaning without any.
+    pub least_decode_slack_us: i64,
     /// TTFT target.
     pub ttft_target_us: u64,
     /// TPOT target.
@@ -103,6 +111,16 @@ pub struct Totals {
     pub preemptions: u64,
     /// Blocks swapped in or out.
     pub swapped_blocks: u64,
+    /// Tokens given to requests in all steps, decodes' included.
+    pub tokens: u64,
+}
+
+impl Snapshot {
+    /// Least and mean time that decodes have to their next deadlines, microseconds; `None` if nobody decodes.
+    fn decode_slack_us(&self) -> Option<(f32, f32)> {
+        let decodes = self.decodes as f32;
+        (self.decodes > 0).then(|| (self.least_decode_slack_us as f32, self.decode_slack_sum_us as f32 / decodes))
+    }
 }
 
 /// Turns snapshots into observations; remembers the last counters and the running averages.
@@ -119,6 +137,7 @@ pub struct Observer {
     swap_rate: f32,
     /// Seconds.
     step_seconds: f32,
+    token_seconds: f32,
     refusal_share: f32,
     /// Tokens.
     prompt_tokens: f32,
@@ -178,6 +197,11 @@ impl Observer {
         out.set(Feature::Progress, s.generated_tokens as f32 / running / self.output_tokens.max(1.0));
         out.set(Feature::PendingPrefill, s.pending_prefill_tokens as f32 / budget);
         out.set(Feature::RefusalRate, self.refusal_share);
+        out.set(Feature::Decodes, s.decodes as f32 / slots);
+        let (least, mean) = s.decode_slack_us().unwrap_or((f32::INFINITY, f32::INFINITY));
+        out.set(Feature::LeastDecodeSlack, least * 1e-6 / tpot);
+        out.set(Feature::MeanDecodeSlack, mean * 1e-6 / tpot);
+        out.set(Feature::TokenTime, self.token_seconds * TOKENS_TIMED / tpot);
         out
     }
 
@@ -200,6 +224,10 @@ impl Observer {
             self.step_seconds += gain * (seconds / steps - self.step_seconds);
             self.refusal_share +=
                 gain * (new(s.totals.refused_steps, self.last.refused_steps) / steps - self.refusal_share);
+            let tokens = new(s.totals.tokens, self.last.tokens);
+            if tokens > 0.0 {
+                self.token_seconds += gain * (seconds / tokens - self.token_seconds);
+            }
         }
         mean_of(
             &mut self.prompt_tokens,
@@ -282,6 +310,33 @@ mod tests {
         let totals = Totals { steps: 110, ..totals };
         let observation = observer.observe(&Snapshot { now_us: now_us + 1_000_000, totals, ..snapshot() });
         assert_eq!(observation[Feature::StepTime], 0.5);
+    }
+
+    #[test]
+    fn the_time_of_a_token_is_that_of_its_steps() {
+        let mut observer = Observer::new();
+        observer.observe(&snapshot());
+        // A second for 2,048 tokens, worth half of the average: 0.25 s for 1,024 of them, of a target of 0.1 s.
+        let totals = Totals { steps: 4, tokens: 2048, ..Totals::default() };
+        let observation = observer.observe(&Snapshot { now_us: 1_000_000, totals, ..snapshot() });
+        assert_eq!(observation[Feature::TokenTime], 2.5);
+        // A step of nothing says nothing of tokens.
+        let idle = Snapshot { now_us: 2_000_000, totals: Totals { steps: 5, ..totals }, ..snapshot() };
+        assert_eq!(observer.observe(&idle)[Feature::TokenTime], 2.5);
+    }
+
+    #[test]
+    fn slack_of_decodes_is_in_their_own_targets() {
+        let seen = |snapshot: &Snapshot| {
+            let seen = Observer::new().observe(snapshot);
+            [Feature::Decodes, Feature::LeastDecodeSlack, Feature::MeanDecodeSlack].map(|feature| seen[feature])
+        };
+        let decoding =
+            Snapshot { decodes: 5, decode_slack_sum_us: 500_000, least_decode_slack_us: -50_000, ..snapshot() };
+        assert_eq!(seen(&decoding), [0.5, -0.5, 1.0]);
+        assert_eq!(seen(&snapshot()), [0.0, 32.0, 32.0]);
+        let late = Snapshot { decode_slack_sum_us: i64::MIN, least_decode_slack_us: i64::MIN, ..decoding };
+        assert_eq!(seen(&late), [0.5, -16.0, -16.0]);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! A table and its bytes in one value, for a node that replaces its table while it serves.
 
-use crate::feature_set::FeatureSet;
 use crate::format::{FormatError, Outline};
-use crate::table::Table;
+use crate::table::{Meaning, Table};
 
 /// A validated table that owns its bytes: a `Vec<u8>`, a `Box<[u8]>`, an `Arc<[u8]>`, or borrowed ones.
 ///
@@ -11,7 +10,7 @@ use crate::table::Table;
 pub struct OwnedTable<B> {
     bytes: B,
     outline: Outline,
-    uses: FeatureSet,
+    meaning: Meaning,
 }
 
 impl<B: AsRef<[u8]>> OwnedTable<B> {
@@ -21,8 +20,8 @@ impl<B: AsRef<[u8]>> OwnedTable<B> {
     /// As [`Table::parse`].
     pub fn parse(bytes: B) -> Result<OwnedTable<B>, FormatError> {
         let table = Table::parse(bytes.as_ref())?;
-        let (outline, uses) = (table.file().outline(), table.uses());
-        Ok(OwnedTable { bytes, outline, uses })
+        let (outline, meaning) = (table.file().outline(), table.meaning());
+        Ok(OwnedTable { bytes, outline, meaning })
     }
 
     /// The table.
@@ -32,7 +31,7 @@ impl<B: AsRef<[u8]>> OwnedTable<B> {
     /// which no container of the standard library does.
     pub fn table(&self) -> Result<Table<'_>, FormatError> {
         let bytes = self.bytes.as_ref();
-        let view = self.outline.view(bytes).map(|file| Table::trusted(file, self.uses));
+        let view = self.outline.view(bytes).map(|file| Table::trusted(file, self.meaning));
         view.ok_or(FormatError::Truncated { needed: 0, found: bytes.len() })
     }
 

@@ -178,7 +178,7 @@ mod tests {
             Ok(Episode { env: 0, episode_return: 0.0, decisions: 1, served })
         }
 
-        fn choices(&self) -> [u16; NUM_HEADS] {
+        fn choices(&self) -> [u32; NUM_HEADS] {
             mask().words()
         }
 

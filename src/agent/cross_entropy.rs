@@ -65,7 +65,7 @@ pub struct SearchProgress {
     /// Decisions taken in all episodes so far.
     pub decisions: u64,
     /// Which choices of each head can be taken: bit *i* of a head's word stands for choice *i*.
-    pub choices: [u16; NUM_HEADS],
+    pub choices: [u32; NUM_HEADS],
     /// What the next generation is drawn from.
     pub distribution: Gaussian,
 }
@@ -282,7 +282,7 @@ impl Objective {
     }
 }
 
-fn linear(choices: [u16; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError> {
+fn linear(choices: [u32; NUM_HEADS], prior: &Prior) -> Result<Linear, AgentError> {
     Linear::new(choices, prior).ok_or_else(|| {
         unfit("prior.choices", format!("{:?}", prior.choices), "one choice for each head, within its range")
     })

@@ -7,7 +7,7 @@ use kvtide_runtime::{FEATURES, Feature, Head, NUM_FEATURES, Observation, Table, 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::rules::{KnownNames, short};
+use super::rules::short;
 
 /// Why an observation explains nothing.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -114,8 +114,8 @@ impl Explanation {
             });
         }
         let (leaf, action) = table.leaf(&observation);
-        let names = KnownNames::of(&table.file());
-        let choice = |&head: &Head| (head, names.choice(head, action.get(head)));
+        let controls = action.controls();
+        let choice = |&head: &Head| (head, controls.get(head).to_string());
         let outside = Feature::ALL
             .into_iter()
             .zip(table.ranges())
@@ -129,7 +129,7 @@ impl Explanation {
         Ok(Explanation {
             comparisons,
             leaf,
-            choices: table.profile().heads().iter().map(choice).collect(),
+            choices: table.heads().iter().map(choice).collect(),
             outside: outside.collect(),
             seen,
             replaced,

@@ -36,7 +36,7 @@ impl<'a> Inspection<'a> {
 
     /// Whether this build can decide with it.
     pub fn is_usable(&self) -> bool {
-        self.names.schema && self.names.actions
+        self.names.edition.is_some()
     }
 
     /// What the file at `path` is, does, was worth and is for, in plain language at most `width` columns wide.
@@ -53,11 +53,15 @@ impl<'a> Inspection<'a> {
 
     fn write_text(&self, out: &mut String, max_rules: usize) -> std::fmt::Result {
         let file = &self.file;
-        let heads: Vec<&str> = file.profile().heads().iter().map(|head| head.name()).collect();
+        let heads: Vec<&str> = KnownNames::heads(file).iter().map(|head| head.name()).collect();
         writeln!(out, "size        {} bytes, {}, depth {}", self.bytes, leaves(file.leaves()), file.depth())?;
         writeln!(out, "profile     {} ({})", file.profile().name(), heads.join(", "))?;
-        writeln!(out, "schema      {}", match_line(file.schema_hash(), SCHEMA_HASH, "features"))?;
-        writeln!(out, "action set  {}", match_line(file.action_set_hash(), ACTION_SET_HASH, "choices"))?;
+        writeln!(out, "schema      {}", match_line(file.schema_hash(), SCHEMA_HASH, self.names.schema, "features"))?;
+        writeln!(
+            out,
+            "action set  {}",
+            match_line(file.action_set_hash(), ACTION_SET_HASH, self.names.actions, "choices")
+        )?;
 
         writeln!(out, "\nmetadata")?;
         let width = file.metadata().map(|(key, _)| printable(key).len()).max().unwrap_or(0);
@@ -131,7 +135,7 @@ impl<'a> Inspection<'a> {
                     // A level is a number where it is known.
                     (head.name().to_owned(), name.parse::<f64>().map_or(Value::from(name), Value::from))
                 };
-                json!({"leaf": self.file.profile().heads().iter().map(named).collect::<Map<String, Value>>()})
+                json!({"leaf": KnownNames::heads(&self.file).iter().map(named).collect::<Map<String, Value>>()})
             }
         }
     }
@@ -148,9 +152,11 @@ impl<'a> Inspection<'a> {
     }
 }
 
-fn match_line(found: u64, expected: u64, numbered: &str) -> String {
+fn match_line(found: u64, expected: u64, is_known: bool, numbered: &str) -> String {
     if found == expected {
         format!("this build's ({})", hex(found))
+    } else if is_known {
+        format!("an earlier one, which this build reads ({}; its own is {})", hex(found), hex(expected))
     } else {
         format!("unknown ({}; this build's is {}): {numbered} are shown as numbers", hex(found), hex(expected))
     }

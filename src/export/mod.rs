@@ -25,6 +25,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use kvtide_envs::files;
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec, encoded_len};
 use kvtide_runtime::{ACTION_SET_HASH, FEATURES, SCHEMA_HASH, Table};
 use thiserror::Error;
@@ -104,6 +105,7 @@ pub fn encode(student: &Student, provenance: &TableProvenance) -> Result<Vec<u8>
     let pairs: Vec<(&str, &str)> = metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let spec = TableSpec {
         profile: student.profile,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &student.ranges,

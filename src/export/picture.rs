@@ -26,7 +26,7 @@ const MOST_LETTERS: usize = 38;
 /// The tree of `file` down to `max_depth` comparisons; what is below is counted.
 pub(super) fn svg(file: &TableFile<'_>, title: &str, max_depth: usize) -> String {
     let nodes: Vec<TreeNode> = file.nodes().collect();
-    let (constant, varying) = heads(&nodes, file.profile().heads());
+    let (constant, varying) = heads(&nodes, KnownNames::heads(file));
     let mut picture = Picture {
         nodes: &nodes,
         names: KnownNames::of(file),
@@ -110,7 +110,8 @@ impl Picture<'_> {
             TreeNode::Leaf { choices } => {
                 let y = self.row();
                 let (first, second) = self.action(choices);
-                self.label(depth, y, &Label { first: &first, second: &second, fill: shade(choices), class: "name" });
+                let fill = shade(&self.names.choice(Head::Watermark, choices[Head::Watermark as usize]));
+                self.label(depth, y, &Label { first: &first, second: &second, fill, class: "name" });
                 y
             }
             TreeNode::Split { .. } if depth >= self.max_depth => {
@@ -253,9 +254,12 @@ fn few(value: f64) -> String {
 }
 
 /// Leaves that leave more of the pool free are darker.
-fn shade(choices: [u8; NUM_HEADS]) -> &'static str {
-    const SHADES: [&str; 6] = ["#e8f1fa", "#d3e4f3", "#b9d5ec", "#9cc4e3", "#80b3da", "#66a3d2"];
-    SHADES[usize::from(choices[Head::Watermark as usize] / 2).min(SHADES.len() - 1)]
+fn shade(watermark: &str) -> &'static str {
+    const SHADES: [(f64, &str); 5] =
+        [(0.02, "#e8f1fa"), (0.05, "#d3e4f3"), (0.12, "#b9d5ec"), (0.25, "#9cc4e3"), (0.5, "#80b3da")];
+    // What is not known has the first.
+    let level = watermark.parse().unwrap_or(0.0);
+    SHADES.iter().find(|(below, _)| level < *below).map_or("#66a3d2", |(_, shade)| shade)
 }
 
 #[cfg(test)]

@@ -1,19 +1,34 @@
 //! A table's tree as nested rules.
 
 use kvtide_runtime::action::NUM_HEADS;
+use kvtide_runtime::edition::{EDITIONS, Edition};
 use kvtide_runtime::format::TableFile;
-use kvtide_runtime::{ACTION_SET_HASH, FEATURES, FeatureSpec, Head, SCHEMA_HASH, TreeNode};
+use kvtide_runtime::{FEATURES, FeatureSpec, Head, TreeNode};
 
 /// What the numbers in a file are called, as far as this build knows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNames {
     pub(super) schema: bool,
     pub(super) actions: bool,
+    /// What it was made for, if this build knows that.
+    pub(super) edition: Option<&'static Edition>,
 }
 
 impl KnownNames {
     pub(super) fn of(file: &TableFile<'_>) -> KnownNames {
-        KnownNames { schema: file.schema_hash() == SCHEMA_HASH, actions: file.action_set_hash() == ACTION_SET_HASH }
+        let (schema, actions) = (file.schema_hash(), file.action_set_hash());
+        KnownNames {
+            schema: EDITIONS.iter().any(|edition| edition.schema_hash == schema),
+            actions: EDITIONS.iter().any(|edition| edition.action_set_hash == actions),
+            edition: Edition::of(schema, actions),
+        }
+    }
+
+    /// The heads a file decides: those of its profile that it has choices for.
+    pub(super) fn heads(file: &TableFile<'_>) -> &'static [Head] {
+        let heads = file.profile().heads();
+        let known = heads.partition_point(|&head| (head as u8) < file.heads());
+        heads.split_at(known).0
     }
 
     /// What a feature means, if its schema is this build's.
@@ -26,9 +41,12 @@ impl KnownNames {
         self.spec(feature).map_or_else(|| format!("feature_{feature}"), |spec| spec.name.to_owned())
     }
 
-    /// A choice's name, or its number.
+    /// The name of a choice as the file numbers it, or its number.
     pub(super) fn choice(self, head: Head, choice: u8) -> String {
-        let setting = head.choices().get(choice).filter(|_| self.actions);
+        let mut choices = [0; NUM_HEADS];
+        choices[head as usize] = choice;
+        let today = self.edition.map(|edition| edition.translate(choices)[head as usize]);
+        let setting = today.and_then(|choice| head.choices().get(choice));
         setting.map_or_else(|| format!("#{choice}"), |setting| setting.to_string())
     }
 }
@@ -43,7 +61,7 @@ impl KnownNames {
 /// ```
 pub(super) fn render(file: &TableFile<'_>, limit: usize) -> (Vec<String>, usize) {
     let nodes: Vec<TreeNode> = file.nodes().collect();
-    let (heads, names) = (file.profile().heads(), KnownNames::of(file));
+    let (heads, names) = (KnownNames::heads(file), KnownNames::of(file));
     let mut rules = Rules { nodes: &nodes, heads, names, lines: Vec::new(), total: 0, limit };
     rules.walk(0, 0, "always");
     (rules.lines, rules.total)

@@ -44,7 +44,7 @@ impl TableText<'_> {
 
     fn what(&self) -> String {
         let name = self.says("experiment").unwrap_or_else(|| "a table".to_owned());
-        let heads: Vec<&str> = self.file.profile().heads().iter().map(|head| head.name()).collect();
+        let heads: Vec<&str> = KnownNames::heads(&self.file).iter().map(|head| head.name()).collect();
         let (leaves, bytes) = (leaves(self.file.leaves()), self.bytes);
         let host = self.says("host").map_or_else(String::new, |host| format!(" for {host}"));
         format!("{name}, a decision table{host} of {leaves}, {bytes} bytes; it decides {}", heads.join(", "))
@@ -108,7 +108,7 @@ impl TableText<'_> {
         let nodes: Vec<TreeNode> = self.file.nodes().collect();
         let mut ways = Vec::new();
         self.walk(&nodes, 0, &mut Vec::new(), &mut ways);
-        let heads = self.file.profile().heads();
+        let heads = KnownNames::heads(&self.file);
         let choice = |head: Head, way: &Way| self.names.choice(head, way.choices[head as usize]);
         let agreed = |head: &&Head| ways.iter().all(|way| choice(**head, way) == choice(**head, &ways[0]));
         let always: Vec<String> =
@@ -175,7 +175,7 @@ impl TableText<'_> {
 
     /// Commands to go on with.
     fn next(&self, path: &Path) -> Vec<(&'static str, String)> {
-        if !(self.names.schema && self.names.actions) {
+        if self.names.edition.is_none() {
             return vec![("next", "export it again: this build cannot decide with it".to_owned())];
         }
         let path = printable(&path.display().to_string());

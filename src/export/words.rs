@@ -1,5 +1,6 @@
 //! Features and choices in words, for who has not read what they are called.
 
+use kvtide_runtime::action::BUDGET_LEVELS;
 use kvtide_runtime::{FEATURES, Head, NUM_FEATURES};
 
 use super::rules::short;
@@ -37,6 +38,10 @@ const FEATURE_WORDS: [&str; NUM_FEATURES] = [
     "how far running answers are",
     "prompt tokens still to compute",
     "the share of steps with a refusal",
+    "requests that decode",
+    "the least slack of requests that decode",
+    "the slack of requests that decode",
+    "the time of a token",
 ];
 
 /// A feature in words, by its index.
@@ -81,6 +86,15 @@ pub(super) fn choice(head: Head, name: &str) -> String {
         (Head::Admission, "fcfs") => "admits in order of arrival".to_owned(),
         (Head::Admission, "on-time-first") => "admits first who can be in time".to_owned(),
         (Head::Admission, "shortest-on-time-first") => "admits first the shortest that can be in time".to_owned(),
+        (Head::Budget, tokens) => match tokens.parse::<f64>() {
+            Ok(tokens) if BUDGET_LEVELS.last().is_some_and(|&most| tokens >= most) => {
+                "gives a step all the tokens the engine allows".to_owned()
+            }
+            Ok(tokens) => format!("gives a step at most {tokens} tokens"),
+            Err(_) => format!("budget {tokens}"),
+        },
+        (Head::Eviction, "lru") => "evicts what was used least recently".to_owned(),
+        (Head::Eviction, "lfu") => "evicts what was used least often".to_owned(),
         (head, name) => format!("{} {name}", head.name()),
     }
 }
@@ -106,6 +120,9 @@ mod tests {
         assert_eq!(choice(Head::Watermark, "0.02"), "leaves 2 % free");
         assert_eq!(choice(Head::Watermark, "0.005"), "leaves 0.5 % free");
         assert_eq!(choice(Head::Watermark, "#9"), "watermark #9");
+        assert_eq!(choice(Head::Budget, "512"), "gives a step at most 512 tokens");
+        assert_eq!(choice(Head::Budget, "1048576"), "gives a step all the tokens the engine allows");
+        assert_eq!(choice(Head::Budget, "#2"), "budget #2");
     }
 
     #[test]
@@ -119,7 +136,7 @@ mod tests {
     #[test]
     fn features_are_found_by_name() {
         assert_eq!(feature_named("oldest_wait"), Some("the oldest wait"));
-        assert_eq!(feature_named("refusal_rate"), FEATURE_WORDS.last().copied());
-        assert_eq!((feature_named("x"), feature(31)), (None, None));
+        assert_eq!(feature_named("token_time"), FEATURE_WORDS.last().copied());
+        assert_eq!((feature_named("x"), feature(35)), (None, None));
     }
 }

@@ -127,7 +127,7 @@ impl Subject {
         };
         let decided = match self {
             Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
-            Subject::Unguarded(table) => table.profile().heads().to_vec(),
+            Subject::Unguarded(table) => table.heads().to_vec(),
             _ => controls.as_ref().map(moved).unwrap_or_default(),
         };
         let foreign = decided.into_iter().find(|head| !node.host.decides(*head));

@@ -224,6 +224,18 @@ impl EngineConfig {
         Controls { watermark: self.watermark.unwrap_or(default.watermark), ..default }
     }
 
+    /// Whether its steps may have fewer tokens than `max_num_batched_tokens`, as a policy says: V1's, which cut prompts into
+    /// chunks. V0 computes a prompt whole or refuses it, and mixes the two where it does not; there the budget stays its own.
+    pub fn obeys_budget(&self) -> bool {
+        self.engine == EngineKind::V1 && self.enable_chunked_prefill
+    }
+
+    /// Whether its pool keeps cached blocks by class, in each of which a policy sets the order: none does yet.
+    #[expect(clippy::unused_self, reason = "a setting will say so")]
+    pub fn has_eviction_classes(&self) -> bool {
+        false
+    }
+
     /// How long admission may let somebody be overtaken.
     pub(crate) fn patience(&self) -> Patience {
         Patience { max_wait: self.max_wait, factor: self.patience }

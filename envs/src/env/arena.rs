@@ -21,7 +21,7 @@ pub trait Arena: Sync {
     fn play(&self, seed: u64, decide: &mut dyn FnMut(&Observation, ActionMask) -> Action) -> Result<Episode, EnvError>;
 
     /// Which choices of each head some episode allows: bit *i* of a head's word stands for choice *i*.
-    fn choices(&self) -> [u16; NUM_HEADS];
+    fn choices(&self) -> [u32; NUM_HEADS];
 
     /// What is done where nobody decides.
     fn default_action(&self) -> Action;
@@ -32,7 +32,7 @@ pub trait Arena: Sync {
 pub struct ServingArena {
     config: Arc<EnvConfig>,
     idle: Mutex<Vec<ServingEnv>>,
-    choices: [u16; NUM_HEADS],
+    choices: [u32; NUM_HEADS],
 }
 
 impl ServingArena {
@@ -87,7 +87,7 @@ impl Arena for ServingArena {
         self.play_while(seed, &mut |observation, mask| Some(decide(observation, mask)))
     }
 
-    fn choices(&self) -> [u16; NUM_HEADS] {
+    fn choices(&self) -> [u32; NUM_HEADS] {
         self.choices
     }
 

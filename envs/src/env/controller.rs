@@ -76,7 +76,14 @@ pub fn mask(node: &Node, profile: ActionProfile) -> ActionMask {
         mask =
             mask.forbid(Head::Preemption, Preemption::Swap as u8).forbid(Head::Preemption, Preemption::Cheaper as u8);
     }
-    let default = node.scheduler().config().engine.default_action();
+    let config = node.scheduler().config();
+    let default = config.engine.default_action();
+    if !config.obeys_budget() {
+        mask = mask.pin(Head::Budget, default.get(Head::Budget));
+    }
+    if !config.has_eviction_classes() {
+        mask = mask.pin(Head::Eviction, default.get(Head::Eviction));
+    }
     profile.restrict(node.host().restrict(mask, default), default)
 }
 

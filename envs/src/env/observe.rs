@@ -51,5 +51,6 @@ fn totals(node: &Node) -> Totals {
         completed_output_tokens: collector.completed_tokens,
         preemptions: collector.preemptions,
         swapped_blocks: collector.moved_blocks.iter().sum(),
+        tokens: collector.batched_tokens,
     }
 }

@@ -62,6 +62,8 @@ pub struct Collector {
     pub prefix_hit_tokens: u64,
     /// Prompt tokens computed, those computed again included.
     pub prefilled_tokens: u64,
+    /// Tokens computed in all steps, decodes' included.
+    pub batched_tokens: u64,
     /// Integral of blocks in use over time, block-microseconds.
     used_block_us: u128,
 }
@@ -121,6 +123,7 @@ impl Collector {
     /// A step was planned and took `duration`, with `used_blocks` in use.
     pub fn stepped(&mut self, plan: &StepPlan, duration: Micros, used_blocks: u32) {
         self.steps += 1;
+        self.batched_tokens += u64::from(plan.batched_tokens());
         self.refused_steps += u64::from(!plan.admissions_refused.is_empty());
         self.preemptions += plan.preempted.len() as u64;
         for victim in plan.preempted.iter().filter(|victim| victim.how == PreemptedAs::Recompute) {

@@ -101,7 +101,7 @@ class TideTracker:
         self.step(retracted=0)
 
     def step(self, retracted: int) -> None:
-        self.ledger.planned(1, False, retracted)
+        self.ledger.planned(None, False, retracted)
         self.ledger.done()
 
     def reset(self) -> None:

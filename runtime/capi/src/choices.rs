@@ -42,6 +42,16 @@ pub enum Admission {
     ShortestOnTimeFirst = 2,
 }
 
+/// The order in which cached blocks nobody uses are evicted within a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Eviction {
+    /// The one that was used least recently, as vLLM does.
+    Lru = 0,
+    /// The one that was used least often.
+    Lfu = 1,
+}
+
 /// The heads a table decides, or a node can act on. Each has all heads of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -50,8 +60,10 @@ pub enum Profile {
     Watermark = 0,
     /// Watermark, victim, preemption.
     Core = 1,
-    /// Everything, with admission order.
+    /// Everything a scheduler decides, with admission order and the tokens of a step.
     Full = 2,
+    /// Everything, with the order in which cached blocks go.
+    Cache = 3,
 }
 
 /// Why controls are the fallback.
@@ -102,6 +114,15 @@ impl From<rt::Admission> for Admission {
             rt::Admission::Fcfs => Admission::Fcfs,
             rt::Admission::OnTimeFirst => Admission::OnTimeFirst,
             rt::Admission::ShortestOnTimeFirst => Admission::ShortestOnTimeFirst,
+        }
+    }
+}
+
+impl From<rt::Eviction> for Eviction {
+    fn from(eviction: rt::Eviction) -> Eviction {
+        match eviction {
+            rt::Eviction::Lru => Eviction::Lru,
+            rt::Eviction::Lfu => Eviction::Lfu,
         }
     }
 }

@@ -37,13 +37,13 @@ pub use structs::{Controls, Counters, Mask, Observation, Options, RunningRequest
 
 /// Version of the structs and functions in this header. Grows whenever a program built against an older header would
 /// misread or be misread.
-pub const KVTIDE_ABI_VERSION: u32 = 2;
+pub const KVTIDE_ABI_VERSION: u32 = 3;
 
 /// Values of an observation.
-pub const KVTIDE_NUM_FEATURES: usize = 31;
+pub const KVTIDE_NUM_FEATURES: usize = 35;
 
 /// Words of a mask, one a head: watermark, victim, preemption, admission.
-pub const KVTIDE_NUM_HEADS: usize = 4;
+pub const KVTIDE_NUM_HEADS: usize = 6;
 
 /// How many waiting requests are looked at from the front of the queue.
 pub const KVTIDE_WAITING_WINDOW: usize = 16;

@@ -3,7 +3,7 @@
 use kvtide_runtime as rt;
 use kvtide_runtime::observer::Totals;
 
-use crate::choices::{Admission, FallbackReason, Preemption, Victim, numbered};
+use crate::choices::{Admission, Eviction, FallbackReason, Preemption, Victim, numbered};
 use crate::foreign::Sized32;
 use crate::status::Failure;
 use crate::{KVTIDE_ABI_VERSION, KVTIDE_NUM_FEATURES, KVTIDE_NUM_HEADS};
@@ -24,6 +24,10 @@ pub struct Options {
     pub fallback_preemption: u32,
     /// kvtide_admission likewise. Default: fcfs.
     pub fallback_admission: u32,
+    /// kvtide_eviction likewise. Default: lru.
+    pub fallback_eviction: u32,
+    /// Tokens a step may have, likewise. Default: 1,048,576, which is more than any engine's own.
+    pub fallback_budget: u32,
     /// Fraction of the pool to leave free without a table, 0 to 1; clamped, NaN is 0. Default: 0.01.
     pub fallback_watermark: f64,
     /// An observation older than this is stale. Default: one second.
@@ -86,8 +90,8 @@ pub struct Snapshot {
     pub on_time_waiting: u32,
     /// (R) Running requests whose next token is past its deadline.
     pub behind: u32,
-    /// 0.
-    pub reserved: u32,
+    /// (R) Running requests that decode: their prompt is computed.
+    pub decodes: u32,
     /// (W) Blocks the first 16 waiting requests ask for.
     pub waiting_blocks: u64,
     /// (W) Tokens the first 16 waiting requests ask for.
@@ -104,6 +108,10 @@ pub struct Snapshot {
     pub generated_tokens: u64,
     /// (R) Prompt tokens the running requests have still to compute.
     pub pending_prefill_tokens: u64,
+    /// (R) Sum over those that decode of (deadline of the next token - now).
+    pub decode_slack_sum_us: i64,
+    /// (R) Least (deadline of the next token - now) of those; of no meaning without any.
+    pub least_decode_slack_us: i64,
     /// TTFT target.
     pub ttft_target_us: u64,
     /// TPOT target.
@@ -124,6 +132,8 @@ pub struct Snapshot {
     pub total_preemptions: u64,
     /// Since then: blocks swapped in or out.
     pub total_swapped_blocks: u64,
+    /// Since then: tokens given to requests in all steps, decodes' included.
+    pub total_tokens: u64,
 }
 
 /// What a node knows of a running request.
@@ -175,7 +185,7 @@ pub struct Observation {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Mask {
-    /// Watermark (12 choices), victim (5), preemption (3), admission (3).
+    /// Watermark (20 choices), victim (5), preemption (3), admission (3), budget (9), eviction (2).
     pub allowed: [u32; KVTIDE_NUM_HEADS],
 }
 
@@ -193,6 +203,10 @@ pub struct Controls {
     pub admission: u32,
     /// Fraction of the GPU pool admission must leave free, 0 to 1.
     pub watermark: f64,
+    /// Most tokens of a step; where it is more than the engine's own, that. Never fewer than decodes need.
+    pub budget: u32,
+    /// In which order cached blocks go, a kvtide_eviction.
+    pub eviction: u32,
     /// Why these are the fallback, a kvtide_fallback; 0 if the table decided.
     pub fallback: u32,
     /// 0.
@@ -259,7 +273,7 @@ sized! {
 impl Options {
     pub(crate) fn default_values() -> Options {
         let config = rt::GuardConfig::default();
-        let rt::Controls { watermark, victim, preemption, admission } = config.fallback;
+        let rt::Controls { watermark, victim, preemption, admission, budget, eviction } = config.fallback;
         Options {
             struct_size: size_of::<Options>() as u32,
             abi_version: KVTIDE_ABI_VERSION,
@@ -267,6 +281,8 @@ impl Options {
             fallback_victim: victim as u32,
             fallback_preemption: preemption as u32,
             fallback_admission: admission as u32,
+            fallback_eviction: eviction as u32,
+            fallback_budget: budget as u32,
             fallback_watermark: watermark,
             max_age_us: config.max_age_us,
             range_tolerance: config.range_tolerance,
@@ -289,6 +305,8 @@ impl Options {
             victim: pick(rt::Victim::ALL, self.fallback_victim, "fallback_victim")?,
             preemption: pick(rt::Preemption::ALL, self.fallback_preemption, "fallback_preemption")?,
             admission: pick(rt::Admission::ALL, self.fallback_admission, "fallback_admission")?,
+            budget: self.fallback_budget.into(),
+            eviction: pick(rt::Eviction::ALL, self.fallback_eviction, "fallback_eviction")?,
         }
         .sound();
         let config = rt::GuardConfig {
@@ -307,10 +325,6 @@ pub(crate) fn check_abi(found: u32) -> Result<(), Failure> {
     if found == KVTIDE_ABI_VERSION { Ok(()) } else { Err(Failure::Abi { found, expected: KVTIDE_ABI_VERSION }) }
 }
 
-fn check_reserved(found: u32) -> Result<(), Failure> {
-    if found == 0 { Ok(()) } else { Err(Failure::Number { name: "reserved", found: found.into(), limit: 0 }) }
-}
-
 impl Snapshot {
     /// The runtime's snapshot with the given requests counted in.
     pub(crate) fn counted(
@@ -318,7 +332,6 @@ impl Snapshot {
         running: &[RunningRequest],
         waiting: &[WaitingRequest],
     ) -> Result<rt::Snapshot, Failure> {
-        check_reserved(self.reserved)?;
         if waiting.len() > self.waiting as usize {
             return Err(Failure::FewerWaiting { waiting: self.waiting, given: waiting.len() });
         }
@@ -362,6 +375,9 @@ impl Snapshot {
             slack_sum_us: self.slack_sum_us,
             generated_tokens: self.generated_tokens,
             pending_prefill_tokens: self.pending_prefill_tokens,
+            decodes: self.decodes,
+            decode_slack_sum_us: self.decode_slack_sum_us,
+            least_decode_slack_us: self.least_decode_slack_us,
             ttft_target_us: self.ttft_target_us,
             tpot_target_us: self.tpot_target_us,
             totals: Totals {
@@ -373,6 +389,7 @@ impl Snapshot {
                 completed_output_tokens: self.total_completed_output_tokens,
                 preemptions: self.total_preemptions,
                 swapped_blocks: self.total_swapped_blocks,
+                tokens: self.total_tokens,
             },
         }
     }
@@ -418,13 +435,15 @@ impl Mask {
 
 impl Controls {
     pub(crate) fn fill(&mut self, controls: rt::Controls, fallback: FallbackReason) {
-        let rt::Controls { watermark, victim, preemption, admission } = controls;
+        let rt::Controls { watermark, victim, preemption, admission, budget, eviction } = controls;
         *self = Controls {
             struct_size: self.struct_size,
             victim: Victim::from(victim) as u32,
             preemption: Preemption::from(preemption) as u32,
             admission: Admission::from(admission) as u32,
             watermark,
+            budget: budget as u32,
+            eviction: Eviction::from(eviction) as u32,
             fallback: fallback as u32,
             reserved: 0,
         };

@@ -3,7 +3,8 @@
 //! An entry is a head: its name in files and logs, the key it has in policy texts, the control it sets, the narrowest profile
 //! that decides it, when a scheduler asks for it, what the engines do by themselves, and its choices. Choices are `levels`, numbers in ascending order, or
 //! `choices`, a set of rules. [`heads!`](super::declare) makes everything else of it. Entries are only ever appended, and so
-//! are choices: their numbers are in tables.
+//! are choices: their numbers are in tables. A level may be put between others if what went before is entered in
+//! [`edition`](crate::edition), by which earlier tables are read.
 
 use super::declare::{HeadValue, heads};
 use super::profile::ActionProfile;
@@ -14,7 +15,9 @@ heads! {
         name: "watermark", key: "watermark", control: watermark, from: Watermark, asked: Always,
         engine: { v0: 0.01, v1: 0.0 },
         /// The watermarks a policy can choose, as fractions of the GPU pool. The last admits nothing while anything runs.
-        levels WATERMARK_LEVELS [0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25, 0.35, 0.5, 1.0]
+        levels WATERMARK_LEVELS [
+            0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.15, 0.18, 0.21, 0.25, 0.3, 0.35, 0.42, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
+        ]
     }
 
     /// Which running request is preempted when blocks run out.
@@ -63,6 +66,28 @@ heads! {
             OnTimeFirst = "on-time-first",
             /// As `OnTimeFirst`, and among those on time the fewest tokens to compute first.
             ShortestOnTimeFirst = "shortest-on-time-first",
+        }
+    }
+
+    /// How many tokens a step computes at most.
+    Budget {
+        name: "budget", key: "budget", control: budget, from: Full, asked: Always,
+        engine: { v0: 1_048_576.0, v1: 1_048_576.0 },
+        /// The budgets a policy can choose, in tokens a step. The last is more than any engine's own, which holds under all of
+        /// them; so does what the step's decodes need.
+        levels BUDGET_LEVELS [128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0, 1_048_576.0]
+    }
+
+    /// Which cached block goes first, of those of a class.
+    Eviction {
+        name: "eviction", key: "eviction", control: eviction, from: Cache, asked: Always,
+        engine: { v0: Lru, v1: Lru },
+        /// The order in which cached blocks nobody uses are evicted within a class.
+        choices Eviction {
+            /// The one that was used least recently, as vLLM does.
+            Lru = "lru",
+            /// The one that was used least often.
+            Lfu = "lfu",
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Action, Head, NUM_HEADS};
 /// Every head always allows at least one choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActionMask {
-    allowed: [u16; NUM_HEADS],
+    allowed: [u32; NUM_HEADS],
 }
 
 impl ActionMask {
@@ -16,7 +16,7 @@ impl ActionMask {
         let mut allowed = [0; NUM_HEADS];
         let mut head = 0;
         while head < NUM_HEADS {
-            allowed[head] = (1 << Head::ALL[head].size()) - 1;
+            allowed[head] = u32::MAX >> (u32::BITS as usize - Head::ALL[head].size());
             head += 1;
         }
         ActionMask { allowed }
@@ -24,13 +24,13 @@ impl ActionMask {
 
     /// Whether `choice` of `head` is allowed.
     pub const fn allows(self, head: Head, choice: u8) -> bool {
-        choice < 16 && self.allowed[head as usize] >> choice & 1 == 1
+        choice < 32 && self.allowed[head as usize] >> choice & 1 == 1
     }
 
     /// The mask without one choice. The last remaining choice of a head cannot be forbidden.
     #[must_use]
     pub const fn forbid(mut self, head: Head, choice: u8) -> ActionMask {
-        let bit = if choice < 16 { 1 << choice } else { 0 };
+        let bit = if choice < 32 { 1 << choice } else { 0 };
         let left = self.allowed[head as usize] & !bit;
         if left != 0 {
             self.allowed[head as usize] = left;
@@ -76,12 +76,12 @@ impl ActionMask {
     }
 
     /// Raw words in head order.
-    pub const fn words(self) -> [u16; NUM_HEADS] {
+    pub const fn words(self) -> [u32; NUM_HEADS] {
         self.allowed
     }
 }
 
-/// `choice`, which is below 16, or the first one in `word` if it is not there.
-const fn allowed_or_first(word: u16, choice: u8) -> u8 {
-    if word >> (choice & 15) & 1 == 1 { choice } else { word.trailing_zeros() as u8 }
+/// `choice`, which is below 32, or the first one in `word` if it is not there.
+const fn allowed_or_first(word: u32, choice: u8) -> u8 {
+    if word >> (choice & 31) & 1 == 1 { choice } else { word.trailing_zeros() as u8 }
 }

@@ -10,13 +10,16 @@ pub enum ActionProfile {
     Watermark = 0,
     /// Watermark, victim, preemption.
     Core = 1,
-    /// Everything, with admission order.
+    /// Everything a scheduler decides, with admission order and the tokens of a step.
     Full = 2,
+    /// Everything, with the order in which cached blocks go.
+    Cache = 3,
 }
 
 impl ActionProfile {
     /// Every profile, in index order.
-    pub const ALL: [ActionProfile; 3] = [ActionProfile::Watermark, ActionProfile::Core, ActionProfile::Full];
+    pub const ALL: [ActionProfile; 4] =
+        [ActionProfile::Watermark, ActionProfile::Core, ActionProfile::Full, ActionProfile::Cache];
 
     /// The profile's name in files and flags.
     pub const fn name(self) -> &'static str {
@@ -24,6 +27,7 @@ impl ActionProfile {
             ActionProfile::Watermark => "watermark",
             ActionProfile::Core => "core",
             ActionProfile::Full => "full",
+            ActionProfile::Cache => "cache",
         }
     }
 
@@ -51,10 +55,12 @@ impl ActionProfile {
         const WATERMARK: &[Head] = &decided::<{ ActionProfile::Watermark.count() }>(ActionProfile::Watermark);
         const CORE: &[Head] = &decided::<{ ActionProfile::Core.count() }>(ActionProfile::Core);
         const FULL: &[Head] = &decided::<{ ActionProfile::Full.count() }>(ActionProfile::Full);
+        const CACHE: &[Head] = &decided::<{ ActionProfile::Cache.count() }>(ActionProfile::Cache);
         match self {
             ActionProfile::Watermark => WATERMARK,
             ActionProfile::Core => CORE,
             ActionProfile::Full => FULL,
+            ActionProfile::Cache => CACHE,
         }
     }
 

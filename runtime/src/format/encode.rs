@@ -6,8 +6,8 @@ use super::{
     CRC_BYTES, Extension, FORMAT_VERSION, FeatureRange, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES,
     MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, TableFile, TreeNode, crc32,
 };
-use crate::action::{ACTION_SET_HASH, ActionProfile, NUM_HEADS};
-use crate::observation::SCHEMA_HASH;
+use crate::action::ActionProfile;
+use crate::edition::Edition;
 use crate::table::Table;
 
 /// Everything a file says.
@@ -15,9 +15,11 @@ use crate::table::Table;
 pub struct TableSpec<'a> {
     /// The heads the table decides.
     pub profile: ActionProfile,
-    /// [`SCHEMA_HASH`] for a table that is to be used with this build.
+    /// For how many heads a leaf has a choice: [`NUM_HEADS`](crate::action::NUM_HEADS) for a table that is to be used with this build.
+    pub heads: u8,
+    /// [`SCHEMA_HASH`](crate::SCHEMA_HASH) for a table that is to be used with this build.
     pub schema_hash: u64,
-    /// [`ACTION_SET_HASH`] for a table that is to be used with this build.
+    /// [`ACTION_SET_HASH`](crate::ACTION_SET_HASH) for a table that is to be used with this build.
     pub action_set_hash: u64,
     /// What the teacher saw of each feature, in index order.
     pub ranges: &'a [FeatureRange],
@@ -88,8 +90,8 @@ pub fn encoded_len(spec: &TableSpec<'_>) -> usize {
 
 /// Writes `spec` to the start of `out` and returns its length.
 ///
-/// What was written has been read back: a reader of this version accepts it, and if it carries this build's schema and
-/// action set, so does [`Table::parse`].
+/// What was written has been read back: a reader of this version accepts it, and if it carries a schema and an action set
+/// that this build knows, so does [`Table::parse`].
 ///
 /// # Errors
 /// If `out` is too small or a reader would refuse the file; `out` then holds nothing of use.
@@ -104,7 +106,7 @@ pub fn encode(spec: &TableSpec<'_>, out: &mut [u8]) -> Result<usize, EncodeError
     write(spec, &mut ByteWriter { out: &mut *out, len: 0 })?;
 
     let file = TableFile::parse(out)?;
-    if file.schema_hash() == SCHEMA_HASH && file.action_set_hash() == ACTION_SET_HASH {
+    if Edition::of(file.schema_hash(), file.action_set_hash()).is_some() {
         Table::from_file(file)?;
     }
     Ok(needed)
@@ -139,7 +141,7 @@ fn metadata_len(spec: &TableSpec<'_>) -> usize {
 fn write(spec: &TableSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), EncodeError> {
     writer.put(&MAGIC)?;
     writer.put(&FORMAT_VERSION.to_le_bytes())?;
-    writer.put(&[spec.profile as u8, spec.ranges.len() as u8, NUM_HEADS as u8, 0, 0, 0])?;
+    writer.put(&[spec.profile as u8, spec.ranges.len() as u8, spec.heads, 0, 0, 0])?;
     writer.put(&spec.schema_hash.to_le_bytes())?;
     writer.put(&spec.action_set_hash.to_le_bytes())?;
     writer.put(&(spec.nodes.len() as u32).to_le_bytes())?;

@@ -48,7 +48,7 @@ pub enum FormatError {
         /// Count in the file.
         found: u8,
     },
-    /// Another number of heads than a leaf has bytes for.
+    /// No head, or more than this build knows, or than the action set has.
     Heads {
         /// Count in the file.
         found: u8,
@@ -276,7 +276,7 @@ impl fmt::Display for FormatError {
             E::Version { found } => write!(f, "format version {found}, this build reads {FORMAT_VERSION}"),
             E::Profile { found } => write!(f, "no action profile {found}"),
             E::Features { found } => write!(f, "{found} features, the limit is {MAX_FEATURES}"),
-            E::Heads { found } => write!(f, "{found} heads, a leaf has {NUM_HEADS}"),
+            E::Heads { found } => write!(f, "{found} heads, this build knows {NUM_HEADS}"),
             E::Reserved { offset } => write!(f, "reserved byte at {offset} is not zero"),
             E::Nodes { found } => write!(f, "{found} nodes, expected 1 to {MAX_NODES}"),
             E::MetadataBytes { found } => write!(f, "{found} bytes of metadata, the limit is {MAX_METADATA_BYTES}"),

@@ -14,6 +14,7 @@ use crate::action::{ActionProfile, NUM_HEADS};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableFile<'a> {
     profile: ActionProfile,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     ranges: &'a [[u8; RANGE_BYTES]],
@@ -47,11 +48,12 @@ impl<'a> TableFile<'a> {
         let (ranges, _) = ranges_bytes.as_chunks();
         ok!(check_ranges(ranges));
         let (nodes, _) = nodes_bytes.as_chunks();
-        let shape = ok!(node::check_tree(nodes, header.features));
+        let shape = ok!(node::check_tree(nodes, header.features, header.heads));
         ok!(metadata::check(metadata, metadata_offset));
         ok!(extension::check(extensions, extensions_offset));
         Ok(TableFile {
             profile: header.profile,
+            heads: header.heads,
             schema_hash: header.schema_hash,
             action_set_hash: header.action_set_hash,
             ranges,
@@ -66,6 +68,11 @@ impl<'a> TableFile<'a> {
     /// The heads the table decides. A leaf stores a choice for the others too; a node keeps its own there.
     pub const fn profile(&self) -> ActionProfile {
         self.profile
+    }
+
+    /// For how many heads a leaf has a choice.
+    pub const fn heads(&self) -> u8 {
+        self.heads
     }
 
     /// Which observation the file was made for.
@@ -127,6 +134,7 @@ impl<'a> TableFile<'a> {
     pub(crate) const fn outline(&self) -> Outline {
         Outline {
             profile: self.profile,
+            heads: self.heads,
             schema_hash: self.schema_hash,
             action_set_hash: self.action_set_hash,
             features: self.ranges.len(),
@@ -151,6 +159,7 @@ impl<'a> TableFile<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outline {
     profile: ActionProfile,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     features: usize,
@@ -176,6 +185,7 @@ impl Outline {
         }
         Some(TableFile {
             profile: self.profile,
+            heads: self.heads,
             schema_hash: self.schema_hash,
             action_set_hash: self.action_set_hash,
             ranges: ranges.as_chunks().0,
@@ -228,6 +238,7 @@ impl FeatureRange {
 struct Header {
     profile: ActionProfile,
     features: u8,
+    heads: u8,
     schema_hash: u64,
     action_set_hash: u64,
     nodes: u32,
@@ -245,6 +256,7 @@ impl Header {
             0 => ActionProfile::Watermark,
             1 => ActionProfile::Core,
             2 => ActionProfile::Full,
+            3 => ActionProfile::Cache,
             found => return Err(FormatError::Profile { found }),
         };
         let features = ok!(reader.u8());
@@ -252,7 +264,7 @@ impl Header {
             return Err(FormatError::Features { found: features });
         }
         let heads = ok!(reader.u8());
-        if heads as usize != NUM_HEADS {
+        if heads == 0 || heads as usize > NUM_HEADS {
             return Err(FormatError::Heads { found: heads });
         }
         let reserved_end = reader.offset() + 3;
@@ -272,7 +284,7 @@ impl Header {
         if metadata_bytes > MAX_METADATA_BYTES {
             return Err(FormatError::MetadataBytes { found: metadata_bytes });
         }
-        Ok(Header { profile, features, schema_hash, action_set_hash, nodes, metadata_bytes })
+        Ok(Header { profile, features, heads, schema_hash, action_set_hash, nodes, metadata_bytes })
     }
 }
 

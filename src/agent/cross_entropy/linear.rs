@@ -34,7 +34,7 @@ enum RowTarget {
 impl Linear {
     /// Over every choice in `choices`, of heads that have more than one; starts as `prior`. `None` if a choice of the prior
     /// is out of its head's range.
-    pub(super) fn new(choices: [u16; NUM_HEADS], prior: &Prior) -> Option<Linear> {
+    pub(super) fn new(choices: [u32; NUM_HEADS], prior: &Prior) -> Option<Linear> {
         let head_sizes = Head::ALL.map(Head::size).to_vec();
         let architecture = Architecture { observation_size: NUM_FEATURES, hidden: Vec::new(), head_sizes };
         let base = Weights::zeros(architecture.clone()).favouring(prior)?;

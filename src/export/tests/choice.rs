@@ -28,7 +28,7 @@ impl Arena for Worlds {
         Ok(Episode { env: 0, episode_return: 0.0, decisions: 20, served })
     }
 
-    fn choices(&self) -> [u16; NUM_HEADS] {
+    fn choices(&self) -> [u32; NUM_HEADS] {
         ActionMask::ALL.words()
     }
 

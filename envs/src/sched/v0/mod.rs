@@ -150,7 +150,7 @@ impl V0 {
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) -> Result<(), EngineError> {
         plan.clear();
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark, victim: _, preemption: _, admission: _ } = *controls;
+        let Controls { watermark, victim: _, preemption: _, admission: _, budget: _, eviction: _ } = *controls;
         let watermark_blocks = (watermark * f64::from(self.config.num_gpu_blocks)) as u32;
         let mut step =
             StepContext { controls, now, watermark_blocks, tokens: 0, slots: 0, is_short: false, left_over: 0 };

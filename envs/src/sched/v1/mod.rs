@@ -2,7 +2,7 @@
 //!
 //! One step: running requests first, each given the tokens it lacks and the blocks they need (`running.rs`), the newest
 //! preempted while blocks are missing (`preemption.rs`); then, unless somebody was preempted, waiting requests while they
-//! pass the watermark (`admission.rs`). Tokens are counted when their step has been computed (`complete.rs`). Of all prompts
+//! pass the watermark (`admission.rs`). A policy may give the step fewer tokens than the engine allows (`budget.rs`). Tokens are counted when their step has been computed (`complete.rs`). Of all prompts
 //! together a step may have fewer tokens than its budget has (`pressure.rs`), which is not vLLM's own.
 //!
 //! A request that decodes does the same thing in every step until it needs a block, fills one or ends. Such requests form
@@ -19,6 +19,7 @@
 //! and brought back at its next admission.
 
 mod admission;
+mod budget;
 mod cohort;
 mod complete;
 mod preemption;
@@ -78,6 +79,8 @@ struct StepContext<'a> {
     now: Micros,
     /// Its number.
     number: u32,
+    /// Tokens of all requests together.
+    budget: u32,
     /// Longest chunk of a prompt.
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
@@ -160,16 +163,23 @@ impl V1 {
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
         plan.clear();
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark: _, victim: _, preemption: _, admission: _ } = controls;
+        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget, eviction: _ } = controls;
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
             0 => u32::MAX,
             _ if alone => u32::MAX,
             threshold => threshold,
         };
-        let prompt_tokens_left = self.prompt_tokens_of_step();
-        let mut step =
-            StepContext { controls, now, number: self.planned, longest_chunk, loose_tokens: 0, prompt_tokens_left };
+        let mut step = StepContext {
+            controls,
+            now,
+            number: self.planned,
+            budget: self.config.max_num_batched_tokens,
+            longest_chunk,
+            loose_tokens: 0,
+            prompt_tokens_left: self.prompt_tokens_of_step(),
+        };
+        step.budget = self.tokens_of_step(*budget, &step);
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -188,7 +198,7 @@ impl V1 {
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
     fn budget_left(&self, step: &StepContext<'_>) -> u32 {
-        self.config.max_num_batched_tokens.saturating_sub(step.loose_tokens + self.cohort.len())
+        step.budget.saturating_sub(step.loose_tokens + self.cohort.len())
     }
 
     /// Position in running.

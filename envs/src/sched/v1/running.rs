@@ -22,23 +22,18 @@ impl V1 {
         self.turns = turns;
     }
 
-    /// Whether every running request gets all it asks for, but perhaps the last, which may be cut short. It always does:
-    /// nobody is admitted in a step that has no tokens left, whoever is admitted asks for no more in a later step than in
-    /// its first, and a chunk that was cut short took all that was left, so that nobody came behind it. That is why the
-    /// cohort decodes as one. A limit of prompt tokens changes nothing of that: whoever it cuts short took all that was left for
-    /// prompts, so that nobody is admitted behind either.
+    /// Whether the budget reaches for every decode, and whatever is before it in running order. That is why the cohort decodes
+    /// as one. The engine's own always does, and for every other running request but perhaps the last, which may be cut
+    /// short: nobody is admitted in a step that has no tokens left, whoever is admitted asks for no more in a later step than
+    /// in its first, and a chunk that was cut short took all that was left, so that nobody came behind it. A policy's is made
+    /// to reach, see [`tokens_of_step`](Self::tokens_of_step). A limit of prompt tokens changes nothing of that: it leaves
+    /// decodes alone.
     fn budget_reaches(&self, step: &StepContext<'_>) -> bool {
-        let mut asked = u64::from(self.cohort.len());
-        for turn in &self.loose {
-            if self.running.last() != Some(&turn.id) {
-                asked += u64::from(self.wanted(turn.id, step));
-            }
-        }
-        asked <= u64::from(self.config.max_num_batched_tokens)
+        self.needed(step) <= step.budget
     }
 
     /// Tokens a loose request would be given from an endless budget.
-    fn wanted(&self, id: RequestId, step: &StepContext<'_>) -> u32 {
+    pub(super) fn wanted(&self, id: RequestId, step: &StepContext<'_>) -> u32 {
         let sequence = &self.sequences[id.index()];
         let is_last_on_its_way = sequence.sampling > 0 && sequence.tokens + sequence.sampling >= sequence.limit;
         if is_last_on_its_way {
