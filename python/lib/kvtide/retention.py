@@ -54,6 +54,16 @@ def or_longer(one: Term, other: Term) -> Term:
     return (one[0] and other[0], max(one[1], other[1]), max(one[2], other[2]))
 
 
+def next_term(given: Term, floor: Term, before: Term, is_branch: bool) -> Term:
+    """What the next block towards the front has: of this release, of the block behind it, and, where other text branches off
+    behind it, of what it had."""
+    term = or_longer(given, floor)
+    if is_branch:
+        term = or_longer(term, before)
+        return (False, term[1], term[2])
+    return term
+
+
 class Terms:
     """What every block of a pool was given, and which are continued by what."""
 
@@ -63,53 +73,60 @@ class Terms:
         self.evicted = 0
         # Of those that are not simply normal.
         self.terms: dict[int, Term] = {}
-        # By block: the one before it in its text, 0 (the null block) for none, and how many come behind it.
+        # By block: which content it holds, counted, so that links to an earlier one are known to be stale; the block before it
+        # in its text, 0 (the null block) for none, and what that held then; how many come behind it.
+        self.contents = [0] * num_blocks
         self.parents = [0] * num_blocks
+        self.parent_contents = [0] * num_blocks
         self.children = [0] * num_blocks
 
     def registered(self, blocks: Sequence, first: int, end: int) -> None:
         """The blocks from `first` to `end` of a request's own have entries now."""
-        parents, children = self.parents, self.children
         before = blocks[first - 1].block_id if first else 0
         for block in blocks[first:end]:
             number = block.block_id
-            if parents[number]:
-                children[parents[number]] -= 1
-            parents[number] = before
-            children[before] += 1
+            self._empty(number)
+            if before:
+                self.children[before] += 1
+                self.parents[number], self.parent_contents[number] = before, self.contents[before]
             before = number
 
     def lost(self, number: int) -> None:
         """The entry of a block is evicted."""
         self.evicted += 1
+        self._empty(number)
+
+    def _empty(self, number: int) -> None:
+        parent, children = self.parents[number], self.children
+        if parent and self.contents[parent] == self.parent_contents[number] and children[parent]:
+            children[parent] -= 1
         self.terms.pop(number, None)
-        parent = self.parents[number]
-        self.children[parent] -= 1
-        self.parents[number] = 0
+        self.contents[number] += 1
+        self.parents[number] = children[number] = 0
 
     def release(self, blocks: Sequence, head: int, classes: tuple[int, int]) -> None:
         """A request gives its blocks back: the first `head`, which it found, in one class, and those behind in another."""
         terms = self.terms
         if classes == (NORMAL, NORMAL) and not terms:
             return
-        evicted, children, parents = self.evicted, self.children, self.parents
-        of_head, of_tail = (term_of(retention, evicted, self.num_blocks) for retention in classes)
+        children, parents, contents = self.children, self.parents, self.contents
+        of_head, of_tail = (term_of(retention, self.evicted, self.num_blocks) for retention in classes)
         floor, behind = NONE, 0
         for place in range(len(blocks) - 1, -1, -1):
             block = blocks[place]
             number = block.block_id
             if block.block_hash is None:
                 continue
-            term = or_longer(of_head if place < head else of_tail, floor)
-            others = children[number] - (1 if behind and parents[behind] == number else 0)
-            if others > 0:
-                term = or_longer(term, terms.get(number, NONE))
-                term = (False, term[1], term[2])
-            floor, behind = term, number
-            if term == (False, 0, 0):
+            # Its own continuation is no branch, if that was registered behind this copy of it.
+            is_own = behind and parents[behind] == number and self.parent_contents[behind] == contents[number]
+            others = children[number] - (1 if is_own else 0)
+            given = of_head if place < head else of_tail
+            floor = next_term(given, floor, terms.get(number, NONE), others > 0)
+            behind = number
+            if floor == (False, 0, 0):
                 terms.pop(number, None)
             else:
-                terms[number] = term
+                terms[number] = floor
 
     def of(self, number: int) -> int:
         term = self.terms.get(number)
@@ -167,14 +184,18 @@ class RetentionQueue:
         return popped
 
     def _pop_after_ageing(self):
-        ends, terms = self.ends, self.terms
-        for above in (KEEP, KEEP_LONG):
-            below = above - 1
-            while ends[above] is not ends[below]:
-                first = ends[below].next_free_block
-                if terms.of(first.block_id) >= above:
+        ends, of = self.ends, self.terms.of
+        for above in (KEEP_LONG, KEEP):
+            while ends[above] is not ends[above - 1]:
+                first = ends[above - 1].next_free_block
+                now = of(first.block_id)
+                if now >= above:
                     break
-                ends[below] = first
+                if now == above - 1:
+                    ends[now] = first
+                else:
+                    self.remove(first)
+                    self._insert([first], now)
         return self._pop(1)[0]
 
     def remove(self, block) -> None:
