@@ -201,10 +201,10 @@ mod tests {
             (Action::nearest(&best).indices(), stage.asked.iter().map(|(_, count)| *count).collect::<Vec<usize>>())
         };
         let by_victim = |one: &Controls| f64::from(one.victim as u8) - one.watermark;
-        assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0], vec![36, 0]));
-        assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0], vec![36, 540]));
-        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0], vec![36, 60, 4]));
-        assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0], vec![36, 540]));
-        assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0], vec![36, 60, 4]));
+        assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0, 8, 0], vec![36, 0]));
+        assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0, 8, 0], vec![36, 540]));
+        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0, 8, 0], vec![36, 60, 4]));
+        assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0, 8, 0], vec![36, 540]));
+        assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0, 8, 0], vec![36, 60, 4]));
     }
 }

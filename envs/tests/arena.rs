@@ -92,7 +92,7 @@ fn a_faithful_engine_and_a_forbidden_action_are_refused() {
     assert!(matches!(ServingArena::new(&config(vec![faithful])), Err(EnvError::Faithful)));
 
     let arena = ServingArena::new(&config(vec![world(0)])).unwrap();
-    let swap = Action::new([0, 0, 0, 0]).unwrap();
+    let swap = Action::new([0, 0, 0, 0, 8, 0]).unwrap();
     assert!(matches!(arena.play(1, &mut |_, _| swap), Err(EnvError::Forbidden { .. })));
     assert_eq!(arena.default_action(), Action::ENGINE_DEFAULT);
     // And nothing is the worse for it.

@@ -19,7 +19,7 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Host, NUM_FEATURES};
 
 const SECOND: Micros = Micros(1_000_000);
 /// The choices of [`Action::ENGINE_DEFAULT`].
-const DEFAULT: [u8; NUM_HEADS] = [1, 0, 1, 0];
+const DEFAULT: [u8; NUM_HEADS] = [1, 0, 1, 0, 8, 0];
 
 /// Twenty seconds of overload on a small pool, its blocks in memory that only one node has at a time.
 fn config(defect: Defect) -> Arc<EnvConfig> {

@@ -165,7 +165,7 @@ fn crowded() -> EnvConfig {
 
 #[test]
 fn rewards_add_up_however_the_episode_is_cut() {
-    for action in [[0, 0, 0, 0], [3, 2, 1, 0], [11, 4, 0, 0]] {
+    for action in [[0, 0, 0, 0, 8, 0], [3, 2, 1, 0, 8, 0], [19, 4, 0, 0, 8, 0]] {
         let action = Action::new(action).unwrap();
         let whole = total(EnvConfig { decision_interval: 1_000_000, ..crowded() }, action);
         for decision_interval in [1, 8, 50] {
@@ -288,9 +288,19 @@ fn a_snapshot_counts_what_is_there() {
         slack_sum_us: 2 * (2_100_000 - now as i64),
         generated_tokens: 2,
         pending_prefill_tokens: 0,
+        decodes: 2,
+        decode_slack_sum_us: 2 * (2_100_000 - now as i64),
+        least_decode_slack_us: 2_100_000 - now as i64,
         ttft_target_us: 2_000_000,
         tpot_target_us: 100_000,
-        totals: Totals { steps: 1, refused_steps: 1, arrivals: 3, arrived_prompt_tokens: 41, ..Totals::default() },
+        totals: Totals {
+            steps: 1,
+            refused_steps: 1,
+            arrivals: 3,
+            arrived_prompt_tokens: 41,
+            tokens: 11,
+            ..Totals::default()
+        },
     };
     assert_eq!(snapshot(&node), expected);
 }
@@ -355,7 +365,7 @@ fn a_stalled_engine_is_an_episode_cut_short() {
     let stalls = EngineConfig { num_cpu_blocks: 6, ..faithful(2, 6, 0) };
     let mut env = ServingEnv::new(Arc::new(fixed(&stalls, requests(&[(0, 6, 8)])))).unwrap();
     env.reset(0, &ResetOptions::default()).unwrap();
-    let swap = Action::new([9, 0, Preemption::Swap as u8, 0]).unwrap();
+    let swap = Action::new([9, 0, Preemption::Swap as u8, 0, 8, 0]).unwrap();
     let mut steps = std::iter::from_fn(|| Some(env.step(swap).unwrap()));
     let last = steps.find(|step| step.terminated || step.truncated).unwrap();
     assert!(last.truncated && !last.terminated);

@@ -6,6 +6,7 @@ use kvtide_envs::env::{Controller, Guarded, Node, NodeConfig, PolicyController, 
 use kvtide_envs::metrics::{Collector, GuardReport, Summary};
 use kvtide_envs::sched::Slo;
 use kvtide_envs::workload::SyntheticSpec;
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::{
     ACTION_SET_HASH, Action, ActionProfile, Controls, FEATURES, Feature, Host, SCHEMA_HASH, Table, TreeNode,
@@ -16,10 +17,11 @@ use kvtide_runtime::{
 fn bytes(range: FeatureRange) -> Vec<u8> {
     let mut ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     ranges[Feature::Running as usize] = range;
-    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0] };
+    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0, 8, 0] };
     let split = TreeNode::Split { feature: Feature::Running as u8, left: 1, threshold: 0.05 };
     let spec = TableSpec {
         profile: ActionProfile::Watermark,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,

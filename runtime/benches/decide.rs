@@ -18,6 +18,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{
@@ -54,13 +55,14 @@ fn complete_tree(depth: u32) -> Vec<u8> {
                 let feature = random.next() as usize % NUM_FEATURES;
                 TreeNode::Split { feature: feature as u8, left: 2 * node + 1, threshold: random.value(feature) }
             } else {
-                TreeNode::Leaf { choices: [(random.next() % 12) as u8, 0, 1, 0] }
+                TreeNode::Leaf { choices: [(random.next() % 12) as u8, 0, 1, 0, 8, 0] }
             }
         })
         .collect();
     let ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let spec = TableSpec {
         profile: ActionProfile::Full,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,

@@ -171,6 +171,9 @@ fn snapshot(numbers: &mut Numbers<'_>) -> Snapshot {
         slack_sum_us: numbers.u64().cast_signed(),
         generated_tokens: numbers.u64(),
         pending_prefill_tokens: numbers.u64(),
+        decodes: numbers.u32(),
+        decode_slack_sum_us: numbers.u64().cast_signed(),
+        least_decode_slack_us: numbers.u64().cast_signed(),
         ttft_target_us: numbers.u64(),
         tpot_target_us: numbers.u64(),
         totals: Totals {
@@ -182,6 +185,7 @@ fn snapshot(numbers: &mut Numbers<'_>) -> Snapshot {
             completed_output_tokens: numbers.u64(),
             preemptions: numbers.u64(),
             swapped_blocks: numbers.u64(),
+            tokens: numbers.u64(),
         },
     }
 }

@@ -264,15 +264,15 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_the_tables_there_are() {
-        assert_eq!(ACTION_SET_HASH, 0x6203_e25e_664e_3d4b);
+        assert_eq!(ACTION_SET_HASH, 0x215d_7b24_8ad7_105a);
     }
 
     #[test]
     fn a_head_is_what_its_declaration_says() {
-        assert_eq!(Head::ALL.map(Head::name), ["watermark", "victim", "preemption", "admission"]);
-        assert_eq!(Head::ALL.map(Head::key), ["watermark", "victim", "mode", "admission"]);
+        assert_eq!(Head::ALL.map(Head::name), ["watermark", "victim", "preemption", "admission", "budget", "eviction"]);
+        assert_eq!(Head::ALL.map(Head::key), ["watermark", "victim", "mode", "admission", "budget", "eviction"]);
         assert_eq!(HEADS[1].what, "Which running request is preempted when blocks run out.");
-        assert_eq!(SIZES, [12, 5, 3, 3]);
+        assert_eq!(SIZES, [20, 5, 3, 3, 9, 2]);
         assert_eq!(Head::Watermark.choices().get(4), Some(HeadSetting::Level(0.05)));
         assert_eq!(Head::Victim.choices().get(4), Some(HeadSetting::Choice("most-slack")));
         assert_eq!(Head::Victim.choices().get(5), None);
@@ -299,6 +299,8 @@ mod tests {
                 HeadSetting::Choice("newest"),
                 HeadSetting::Choice("swap"),
                 HeadSetting::Choice("fcfs"),
+                HeadSetting::Level(1_048_576.0),
+                HeadSetting::Choice("lru"),
             ]
         );
         let mut taken = default;
@@ -307,7 +309,7 @@ mod tests {
         }
         assert_eq!(taken, controls);
         assert_eq!(default.with(Head::Preemption, 0), default.read(Head::Preemption, "swap"));
-        assert_eq!(default.with(Head::Watermark, 12), None);
+        assert_eq!(default.with(Head::Watermark, 20), None);
     }
 
     #[test]
@@ -326,22 +328,23 @@ mod tests {
         assert_eq!(controls.victim, Victim::Newest);
         assert_eq!(controls.preemption, Preemption::Recompute);
         assert_eq!(controls.admission, Admission::Fcfs);
+        assert_eq!((controls.budget, controls.eviction), (1_048_576.0, Eviction::Lru));
     }
 
     #[test]
     fn controls_lead_back_to_their_action() {
-        for choices in [[0, 0, 1, 0], [11, 4, 2, 2], [5, 2, 0, 1]] {
+        for choices in [[0, 0, 1, 0, 8, 0], [19, 4, 2, 2, 0, 1], [5, 2, 0, 1, 4, 0]] {
             let action = Action::new(choices).unwrap();
             assert_eq!(Action::nearest(&action.controls()), action);
         }
         let level =
             |watermark| Action::nearest(&Controls { watermark, ..Action::V1_DEFAULT.controls() }).get(Head::Watermark);
-        assert_eq!([level(0.004), level(0.06), level(0.07), level(9.0), level(f64::NAN)], [0, 4, 5, 11, 0]);
+        assert_eq!([level(0.004), level(0.06), level(0.07), level(9.0), level(f64::NAN)], [0, 4, 5, 19, 0]);
     }
 
     #[test]
     fn out_of_range_is_refused() {
-        assert_eq!(Action::new([12, 0, 0, 0]), None);
+        assert_eq!(Action::new([20, 0, 0, 0, 8, 0]), None);
         assert_eq!(Action::ENGINE_DEFAULT.with(Head::Admission, 3), None);
     }
 
@@ -362,9 +365,9 @@ mod tests {
     #[test]
     fn repair_moves_only_what_is_forbidden() {
         let mask = ActionMask::ALL.forbid(Head::Preemption, 0);
-        let swap = Action::new([4, 2, 0, 1]).unwrap();
-        assert_eq!(mask.repair(swap).indices(), [4, 2, 1, 1]);
-        let recompute = Action::new([4, 2, 1, 1]).unwrap();
+        let swap = Action::new([4, 2, 0, 1, 8, 0]).unwrap();
+        assert_eq!(mask.repair(swap).indices(), [4, 2, 1, 1, 8, 0]);
+        let recompute = Action::new([4, 2, 1, 1, 8, 0]).unwrap();
         assert_eq!(mask.repair(recompute), recompute);
     }
 
@@ -372,13 +375,13 @@ mod tests {
     fn a_profile_covers_itself_and_those_with_fewer_heads() {
         for (wide, profile) in ActionProfile::ALL.into_iter().enumerate() {
             let covered = ActionProfile::ALL.map(|table| profile.covers(table));
-            assert_eq!(covered, [true, wide >= 1, wide >= 2]);
+            assert_eq!(covered, [true, wide >= 1, wide >= 2, wide >= 3]);
         }
     }
 
     #[test]
     fn a_profile_pins_the_other_heads() {
         let mask = ActionProfile::Watermark.restrict(ActionMask::ALL, Action::ENGINE_DEFAULT);
-        assert_eq!(mask.words(), [(1 << 12) - 1, 1, 2, 1]);
+        assert_eq!(mask.words(), [(1 << 20) - 1, 1, 2, 1, 1 << 8, 1]);
     }
 }

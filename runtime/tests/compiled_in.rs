@@ -10,7 +10,7 @@ const LEN: usize = 40 + NUM_FEATURES * 8 + 3 * 8 + 2 + 4;
 static BYTES: [u8; LEN] = {
     let mut bytes = [0; LEN];
     put(&mut bytes, 0, b"\x8bKVT\r\n\x1a\n");
-    put(&mut bytes, 8, &[1, 0, 2, NUM_FEATURES as u8, 4]);
+    put(&mut bytes, 8, &[1, 0, 2, NUM_FEATURES as u8, 6]);
     put(&mut bytes, 16, &SCHEMA_HASH.to_le_bytes());
     put(&mut bytes, 24, &ACTION_SET_HASH.to_le_bytes());
     put(&mut bytes, 32, &[3]);
@@ -23,8 +23,8 @@ static BYTES: [u8; LEN] = {
     let nodes = 40 + NUM_FEATURES * 8;
     put(&mut bytes, nodes, &[0, 0, 1, 0]);
     put(&mut bytes, nodes + 4, &0.5_f32.to_le_bytes());
-    put(&mut bytes, nodes + 8, &[0, 1, 0, 0, 9, 4, 2, 1]);
-    put(&mut bytes, nodes + 16, &[0, 1, 0, 0, 1, 0, 1, 0]);
+    put(&mut bytes, nodes + 8, &[0, 1, 3, 0, 9, 4, 2, 1]);
+    put(&mut bytes, nodes + 16, &[0, 1, 8, 1, 1, 0, 1, 0]);
     let (body, _) = bytes.split_at(LEN - 4);
     let crc = crc32(body);
     put(&mut bytes, LEN - 4, &crc.to_le_bytes());
@@ -47,7 +47,7 @@ const fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 #[test]
 fn it_decides() {
     let mut observation = Observation::ZERO;
-    assert_eq!(POLICY.decide(&observation, ActionMask::ALL).indices(), [9, 4, 2, 1]);
+    assert_eq!(POLICY.decide(&observation, ActionMask::ALL).indices(), [9, 4, 2, 1, 3, 0]);
     observation.values[0] = 0.75;
-    assert_eq!(POLICY.decide(&observation, ActionMask::ALL).indices(), [1, 0, 1, 0]);
+    assert_eq!(POLICY.decide(&observation, ActionMask::ALL).indices(), [1, 0, 1, 0, 8, 1]);
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
+use kvtide_runtime::NUM_FEATURES;
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{Extension, MAX_DEPTH, TableFile, TableSpec};
 use kvtide_runtime::{Table, TreeNode};
 
@@ -27,21 +29,32 @@ fn files(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
 /// Tables sound and damaged, each for one way through the reader.
 fn tables() -> Vec<(&'static str, Vec<u8>)> {
     let ranges = ranges();
-    let five = [split(3, 1, 0.5), leaf([1, 0, 1, 0]), split(7, 3, 2.0), leaf([4, 4, 2, 2]), leaf([11, 0, 0, 0])];
+    let five = [
+        split(3, 1, 0.5),
+        leaf([1, 0, 1, 0, 8, 0]),
+        split(7, 3, 2.0),
+        leaf([4, 4, 2, 2, 8, 0]),
+        leaf([11, 0, 0, 0, 8, 0]),
+    ];
     let rich = bytes_of(&TableSpec {
         metadata: &[("commit", "abc"), ("seed", "42")],
         extensions: &[Extension { id: 9, flags: 0, bytes: b"xyz" }, Extension { id: 0x8000, flags: 0, bytes: b"" }],
         ..spec(&ranges, &five)
     });
-    let complete: Vec<TreeNode> = (0..31_u16)
-        .map(
-            |node| if node < 15 { split(node as u8 * 2, 2 * node + 1, 0.25) } else { leaf([node as u8 % 12, 0, 1, 0]) },
-        )
-        .collect();
+    let complete: Vec<TreeNode> =
+        (0..31_u16)
+            .map(|node| {
+                if node < 15 {
+                    split(node as u8 * 2, 2 * node + 1, 0.25)
+                } else {
+                    leaf([node as u8 % 12, 0, 1, 0, 8, 0])
+                }
+            })
+            .collect();
     let chain: Vec<TreeNode> = (0..=2 * u16::from(MAX_DEPTH))
         .map(|node| {
             let last = node + 2 > 2 * u16::from(MAX_DEPTH);
-            if node == 0 || (node % 2 == 0 && !last) { split(30, node + 1, -1.0) } else { leaf([0; 4]) }
+            if node == 0 || (node % 2 == 0 && !last) { split(30, node + 1, -1.0) } else { leaf([0; NUM_HEADS]) }
         })
         .collect();
     let with = |at: usize, value: &[u8]| {
@@ -49,9 +62,9 @@ fn tables() -> Vec<(&'static str, Vec<u8>)> {
         bytes[at..at + value.len()].copy_from_slice(value);
         seal(bytes)
     };
-    let nodes = 40 + 31 * 8;
+    let nodes = 40 + NUM_FEATURES * 8;
     vec![
-        ("one_leaf", table_of(&[leaf([7, 1, 2, 1])])),
+        ("one_leaf", table_of(&[leaf([7, 1, 2, 1, 8, 0])])),
         ("rich", rich.clone()),
         ("complete", table_of(&complete)),
         ("chain", table_of(&chain)),

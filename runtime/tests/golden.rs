@@ -57,12 +57,19 @@ const METADATA: [(&str, &str); 3] = [("commit", "0123abc"), ("experiment", "gold
 const EXTENSIONS: [Extension<'static>; 1] = [Extension { id: 0x8001, flags: 0, bytes: &[0xca, 0xfe] }];
 
 fn nodes() -> [TreeNode; 5] {
-    [split(0, 1, 0.25), leaf([7, 1, 2, 1]), split(2, 3, -1.5), leaf([11, 2, 0, 1]), leaf([0, 0, 1, 0])]
+    [
+        split(0, 1, 0.25),
+        leaf([7, 1, 2, 1, 0, 0]),
+        split(2, 3, -1.5),
+        leaf([11, 2, 0, 1, 0, 0]),
+        leaf([0, 0, 1, 0, 0, 0]),
+    ]
 }
 
 fn small(nodes: &[TreeNode]) -> TableSpec<'_> {
     TableSpec {
         profile: ActionProfile::Full,
+        heads: 4,
         schema_hash: 0x0123_4567_89ab_cdef,
         action_set_hash: 0xfedc_ba98_7654_3210,
         ranges: &RANGES,
@@ -106,7 +113,7 @@ fn the_encoder_writes_it() {
 #[test]
 fn it_reads_as_it_was_meant() {
     assert_eq!(FILE.profile(), ActionProfile::Full);
-    assert_eq!((FILE.depth(), FILE.leaves()), (2, 3));
+    assert_eq!((FILE.heads(), FILE.depth(), FILE.leaves()), (4, 2, 3));
     assert_eq!(FILE.ranges().collect::<Vec<_>>(), RANGES);
     assert_eq!(FILE.nodes().collect::<Vec<_>>(), nodes());
     assert_eq!(FILE.metadata().collect::<Vec<_>>(), METADATA);
@@ -116,12 +123,12 @@ fn it_reads_as_it_was_meant() {
 #[test]
 fn it_decides_as_it_always_did() {
     let decide = |values: [f32; 3]| FILE.leaf(&values);
-    assert_eq!(decide([0.0, 9.0, 9.0]), Leaf { node: 1, choices: [7, 1, 2, 1] });
-    assert_eq!(decide([0.25, 9.0, 9.0]), Leaf { node: 1, choices: [7, 1, 2, 1] });
-    assert_eq!(decide([0.3, 0.0, -1.5]), Leaf { node: 3, choices: [11, 2, 0, 1] });
-    assert_eq!(decide([0.3, 0.0, -1.4]), Leaf { node: 4, choices: [0, 0, 1, 0] });
-    assert_eq!(decide([0.3, 0.0, f32::NAN]), Leaf { node: 3, choices: [11, 2, 0, 1] });
-    assert_eq!(FILE.leaf(&[]), Leaf { node: 1, choices: [7, 1, 2, 1] }, "what is missing is NaN");
+    assert_eq!(decide([0.0, 9.0, 9.0]), Leaf { node: 1, choices: [7, 1, 2, 1, 0, 0] });
+    assert_eq!(decide([0.25, 9.0, 9.0]), Leaf { node: 1, choices: [7, 1, 2, 1, 0, 0] });
+    assert_eq!(decide([0.3, 0.0, -1.5]), Leaf { node: 3, choices: [11, 2, 0, 1, 0, 0] });
+    assert_eq!(decide([0.3, 0.0, -1.4]), Leaf { node: 4, choices: [0, 0, 1, 0, 0, 0] });
+    assert_eq!(decide([0.3, 0.0, f32::NAN]), Leaf { node: 3, choices: [11, 2, 0, 1, 0, 0] });
+    assert_eq!(FILE.leaf(&[]), Leaf { node: 1, choices: [7, 1, 2, 1, 0, 0] }, "what is missing is NaN");
 }
 
 /// One line of a `.decisions` file: the bits of the values, the leaf, its choices.
@@ -130,7 +137,10 @@ fn expectation(line: &str) -> (Vec<f32>, Leaf) {
     let bits = |text| f32::from_bits(u32::from_str_radix(text, 16).expect("bits in hex"));
     let numbers: Vec<u16> = decision.split_whitespace().map(|number| number.parse().expect("a number")).collect();
     let &[node, a, b, c, d] = &numbers[..] else { panic!("{line}") };
-    (values.split_whitespace().map(bits).collect(), Leaf { node, choices: [a, b, c, d].map(|choice| choice as u8) })
+    (
+        values.split_whitespace().map(bits).collect(),
+        Leaf { node, choices: [a, b, c, d, 0, 0].map(|choice| choice as u8) },
+    )
 }
 
 #[test]

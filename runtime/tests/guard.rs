@@ -3,8 +3,8 @@
 use crate::support::{bytes_of, leaf, ranges, spec, split};
 use kvtide_runtime::format::{FeatureRange, FormatError, TableSpec};
 use kvtide_runtime::{
-    ActionMask, ActionProfile, Admission, Controls, Fallback, Feature, Guard, GuardConfig, GuardCounters, GuardState,
-    Head, Observation, Preemption, Table, TreeNode, Victim,
+    ActionMask, ActionProfile, Admission, Controls, Eviction, Fallback, Feature, Guard, GuardConfig, GuardCounters,
+    GuardState, Head, Observation, Preemption, Table, TreeNode, Victim,
 };
 
 const FALLBACK: Controls = Controls {
@@ -12,6 +12,8 @@ const FALLBACK: Controls = Controls {
     victim: Victim::MostBlocks,
     preemption: Preemption::Recompute,
     admission: Admission::OnTimeFirst,
+    budget: 4000.0,
+    eviction: Eviction::Lru,
 };
 
 const CONFIG: GuardConfig = GuardConfig {
@@ -23,19 +25,21 @@ const CONFIG: GuardConfig = GuardConfig {
     hold_decisions: 0,
 };
 
-/// What the table decides: watermark 0.12, fewest blocks, swap, fcfs.
+/// What the table decides: watermark 0.12, fewest blocks, swap, fcfs, 512 tokens, lfu.
 const TABLE: Controls = Controls {
     watermark: 0.12,
     victim: Victim::FewestBlocks,
     preemption: Preemption::Swap,
     admission: Admission::Fcfs,
+    budget: 512.0,
+    eviction: Eviction::Lfu,
 };
 
 /// Decides by the free fraction, trained on 0.2 to 0.6 of it, to the same end on either side.
 fn bytes(profile: ActionProfile) -> Vec<u8> {
     let mut ranges = ranges();
     ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
-    let nodes = [split(Feature::FreeFraction as u8, 1, 0.4), leaf([6, 1, 0, 0]), leaf([6, 1, 0, 0])];
+    let nodes = [split(Feature::FreeFraction as u8, 1, 0.4), leaf([6, 1, 0, 0, 2, 1]), leaf([6, 1, 0, 0, 2, 1])];
     bytes_of(&TableSpec { profile, ..spec(&ranges, &nodes) })
 }
 
@@ -63,7 +67,7 @@ fn taken(guard: &mut Guard<'_>, fractions: &[f32]) -> Vec<bool> {
 
 #[test]
 fn a_trusted_table_decides() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     assert_eq!(taken(&mut guard, &[0.2, INSIDE, 0.6]), [true; 3]);
     assert_eq!(*guard.counters(), GuardCounters { decisions: 3, table_decisions: 3, ..GuardCounters::default() });
@@ -93,7 +97,7 @@ fn a_table_for_another_build_is_an_unknown_schema() {
 
 #[test]
 fn a_stale_observation_falls_back_once() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     assert_eq!(guard.decide(&free(INSIDE), 1000, ActionMask::ALL), TABLE);
     assert_eq!(guard.decide(&free(INSIDE), 1001, ActionMask::ALL), FALLBACK);
@@ -107,7 +111,7 @@ fn a_stale_observation_falls_back_once() {
 
 #[test]
 fn a_value_that_is_not_finite_falls_back_once() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     assert_eq!(taken(&mut guard, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, INSIDE]), [false, false, false, true]);
     assert_eq!(
@@ -118,7 +122,7 @@ fn a_value_that_is_not_finite_falls_back_once() {
 
 #[test]
 fn out_of_range_needs_patience_both_ways() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     let fractions = [OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, INSIDE, OUTSIDE, INSIDE, INSIDE, OUTSIDE];
     assert_eq!(taken(&mut guard, &fractions), [true, true, false, false, false, false, false, true, true]);
@@ -133,8 +137,8 @@ fn only_what_the_table_decides_by_has_a_range() {
     let mut ranges = ranges();
     ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
     ranges[Feature::HostFreeFraction as usize] = FeatureRange { min: 1.0, max: 1.0 };
-    let nodes = [split(Feature::Running as u8, 1, 0.4), leaf([6, 1, 0, 0]), leaf([6, 1, 0, 0])];
-    let bytes = bytes_of(&spec(&ranges, &nodes));
+    let nodes = [split(Feature::Running as u8, 1, 0.4), leaf([6, 1, 0, 0, 2, 1]), leaf([6, 1, 0, 0, 2, 1])];
+    let bytes = bytes_of(&TableSpec { profile: ActionProfile::Cache, ..spec(&ranges, &nodes) });
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     // No host pool at all, and far too much that is free, or no number: the table looks at neither.
     assert_eq!(taken(&mut guard, &[OUTSIDE; 9]), [true; 9]);
@@ -145,7 +149,7 @@ fn only_what_the_table_decides_by_has_a_range() {
 
 #[test]
 fn what_was_out_of_range_is_named_and_counted() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     taken(&mut guard, &[OUTSIDE, OUTSIDE, INSIDE, OUTSIDE]);
     assert!(guard.state().outside().iter().eq([Feature::FreeFraction]));
@@ -158,7 +162,7 @@ fn what_was_out_of_range_is_named_and_counted() {
 #[test]
 fn a_table_knows_where_to_fall_back_to_unless_the_operator_said() {
     let ranges = ranges();
-    let nodes = [leaf([6, 1, 0, 0])];
+    let nodes = [leaf([6, 1, 0, 0, 2, 1])];
     let knows = |fallback: &str| bytes_of(&TableSpec { metadata: &[("fallback", fallback)], ..spec(&ranges, &nodes) });
     let fallback = |bytes: &[u8], watermark| {
         GuardConfig::fallback_for(Controls { watermark, ..FALLBACK }, &Table::parse(bytes).unwrap())
@@ -176,7 +180,7 @@ fn a_table_knows_where_to_fall_back_to_unless_the_operator_said() {
 
 #[test]
 fn an_excursion_shorter_than_the_limit_is_forgotten() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     let fractions = [OUTSIDE, OUTSIDE, INSIDE].repeat(5);
     assert_eq!(taken(&mut guard, &fractions), [true; 15]);
@@ -184,7 +188,7 @@ fn an_excursion_shorter_than_the_limit_is_forgotten() {
 
 #[test]
 fn stale_and_broken_observations_say_nothing_about_the_range() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mut guard = Guard::new(Table::parse(&bytes), CONFIG);
     assert_eq!(taken(&mut guard, &[OUTSIDE, f32::NAN, OUTSIDE]), [true, false, true]);
     guard.decide(&free(INSIDE), 5000, ActionMask::ALL);
@@ -193,7 +197,7 @@ fn stale_and_broken_observations_say_nothing_about_the_range() {
 
 #[test]
 fn the_tolerance_is_a_share_of_the_width() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let strict = GuardConfig { out_of_range_decisions: 0, recovery_decisions: 0, ..CONFIG };
     let mut guard = Guard::new(Table::parse(&bytes), strict);
     // A tenth of 0.4 on either side.
@@ -230,7 +234,7 @@ fn the_fallback_obeys_the_mask_but_keeps_its_watermark() {
 
 #[test]
 fn the_table_obeys_the_mask() {
-    let bytes = bytes(ActionProfile::Full);
+    let bytes = bytes(ActionProfile::Cache);
     let mask = ActionMask::ALL.forbid(Head::Preemption, 0).pin(Head::Victim, 0);
     let controls = Guard::new(Table::parse(&bytes), CONFIG).decide(&free(INSIDE), 0, mask);
     assert_eq!(controls, Controls { victim: Victim::Newest, preemption: Preemption::Recompute, ..TABLE });
@@ -250,8 +254,8 @@ fn two_minded() -> Vec<u8> {
     ranges[Feature::FreeFraction as usize] = FeatureRange { min: 0.2, max: 0.6 };
     let split = TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.4 };
     bytes_of(&TableSpec {
-        profile: ActionProfile::Full,
-        ..spec(&ranges, &[split, leaf([6, 1, 0, 0]), leaf([2, 1, 0, 0])])
+        profile: ActionProfile::Cache,
+        ..spec(&ranges, &[split, leaf([6, 1, 0, 0, 2, 1]), leaf([2, 1, 0, 0, 2, 1])])
     })
 }
 

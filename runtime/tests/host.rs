@@ -1,15 +1,16 @@
 //! Stories: which tables which host can honour, and what it says of the others.
 
 use crate::support::{bytes_of, leaf, ranges, spec, split};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableSpec};
 use kvtide_runtime::{ActionProfile, Feature, Host, Observation, Table, TreeNode};
 
 const TOLERANCE: f32 = 0.1;
-const SWAP: [u8; 4] = [6, 0, 0, 0];
-const RECOMPUTE: [u8; 4] = [6, 0, 1, 0];
+const SWAP: [u8; NUM_HEADS] = [6, 0, 0, 0, 8, 0];
+const RECOMPUTE: [u8; NUM_HEADS] = [6, 0, 1, 0, 8, 0];
 
 /// A table that splits on `feature`, which was in `range`, and does the same on either side.
-fn by(feature: Feature, min: f32, max: f32, choices: [u8; 4], profile: ActionProfile) -> Vec<u8> {
+fn by(feature: Feature, min: f32, max: f32, choices: [u8; NUM_HEADS], profile: ActionProfile) -> Vec<u8> {
     let mut ranges = ranges();
     ranges[feature as usize] = FeatureRange { min, max };
     let nodes: [TreeNode; 3] = [split(feature as u8, 1, min), leaf(choices), leaf(choices)];

@@ -1,6 +1,7 @@
 //! Hostile: files that are cut, damaged or made to harm, each refused by name.
 
 use crate::support::{bytes_of, leaf, ranges, seal, spec, split, table_of};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     Extension, FormatError, HEADER_BYTES, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES, TableFile, TableSpec,
 };
@@ -12,7 +13,13 @@ static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
 
 /// Five nodes, two pairs of metadata, two extensions.
 fn sound() -> Vec<u8> {
-    let nodes = [split(3, 1, 0.5), leaf([1, 0, 1, 0]), split(7, 3, 2.0), leaf([4, 4, 2, 2]), leaf([11, 0, 0, 0])];
+    let nodes = [
+        split(3, 1, 0.5),
+        leaf([1, 0, 1, 0, 8, 0]),
+        split(7, 3, 2.0),
+        leaf([4, 4, 2, 2, 8, 0]),
+        leaf([11, 0, 0, 0, 8, 0]),
+    ];
     bytes_of(&TableSpec {
         metadata: &[("commit", "abc"), ("seed", "42")],
         extensions: &[Extension { id: 9, flags: 0, bytes: b"xyz" }, Extension { id: 10, flags: 0, bytes: b"" }],
@@ -109,9 +116,12 @@ fn header() {
     assert_eq!(refuse(7, b"\r"), E::TextMode, "LF to CR");
     assert_eq!(refuse(8, &[2, 0]), E::Version { found: 2 });
     assert_eq!(refuse(8, &[0, 0]), E::Version { found: 0 });
-    assert_eq!(refuse(10, &[3]), E::Profile { found: 3 });
+    assert_eq!(refuse(10, &[4]), E::Profile { found: 4 });
     assert_eq!(refuse(11, &[65]), E::Features { found: 65 });
-    assert_eq!(refuse(12, &[3]), E::Heads { found: 3 });
+    // More than are known, and fewer than this table's action set has.
+    for found in [0, 5, 7, 255] {
+        assert_eq!(refuse(12, &[found]), E::Heads { found });
+    }
     for offset in 13..16 {
         assert_eq!(refuse(offset, &[1]), E::Reserved { offset });
     }
@@ -141,14 +151,17 @@ fn meaning() {
     assert!(matches!(refuse(24, &7_u64.to_le_bytes()), E::ActionSet { found: 7, .. }));
 
     // Ours by its hash, but with one range too few.
-    let mut bytes = table_of(&[leaf([0; 4])]);
+    let mut bytes = table_of(&[leaf([0; NUM_HEADS])]);
     bytes[11] -= 1;
     bytes.drain(HEADER_BYTES..HEADER_BYTES + 8);
     assert_eq!(Table::parse(&seal(bytes)), Err(E::SchemaFeatures { found: NUM_FEATURES as u8 - 1 }));
 
     for head in Head::ALL {
         let found = head.size() as u8;
-        assert_eq!(refuse(node_at(3) + 4 + head as usize, &[found]), E::LeafChoice { node: 3, head, found });
+        assert_eq!(
+            refuse(node_at(3) + [4, 5, 6, 7, 2, 3][head as usize], &[found]),
+            E::LeafChoice { node: 3, head, found }
+        );
     }
 }
 
@@ -167,7 +180,6 @@ fn node_fields() {
     assert_eq!(refuse(node_at(2) + 1, &[2]), E::NodeKind { node: 2, found: 2 });
     assert_eq!(refuse(node_at(1) + 1, &[255]), E::NodeKind { node: 1, found: 255 });
     assert_eq!(refuse(node_at(1), &[1]), E::LeafFields { node: 1 }, "a leaf with a feature");
-    assert_eq!(refuse(node_at(4) + 3, &[1]), E::LeafFields { node: 4 }, "a leaf with a child");
     let beyond = NUM_FEATURES as u8;
     assert_eq!(refuse(node_at(2), &[beyond]), E::NodeFeature { node: 2, feature: beyond });
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -185,18 +197,18 @@ fn children() {
     assert_eq!(left(2, 1), E::ChildBeforeParent { node: 2, left: 1 }, "a cycle");
     assert_eq!(left(2, 2), E::ChildBeforeParent { node: 2, left: 2 });
     assert_eq!(left(0, 3), E::ChildOrder { node: 0, left: 3, expected: 1 }, "shared with node 2");
-    assert_eq!(refuse(node_at(2), &leaf([0; 4]).to_bytes()), E::Orphan { node: 3 });
-    assert_eq!(refuse(node_at(0), &leaf([0; 4]).to_bytes()), E::Orphan { node: 1 });
+    assert_eq!(refuse(node_at(2), &leaf([0; NUM_HEADS]).to_bytes()), E::Orphan { node: 3 });
+    assert_eq!(refuse(node_at(0), &leaf([0; NUM_HEADS]).to_bytes()), E::Orphan { node: 1 });
 }
 
 /// A chain: every left child is a leaf, every right one the next split.
 fn chain(depth: u16) -> Vec<u8> {
     let mut nodes = vec![split(0, 1, 0.0)];
     for level in 1..=depth {
-        nodes.push(leaf([0; 4]));
-        nodes.push(if level < depth { split(0, 2 * level + 1, 0.0) } else { leaf([1; 4]) });
+        nodes.push(leaf([0; NUM_HEADS]));
+        nodes.push(if level < depth { split(0, 2 * level + 1, 0.0) } else { leaf([1; NUM_HEADS]) });
     }
-    let mut bytes = table_of(&[leaf([0; 4])]);
+    let mut bytes = table_of(&[leaf([0; NUM_HEADS])]);
     bytes[32..34].copy_from_slice(&(nodes.len() as u16).to_le_bytes());
     let stored: Vec<u8> = nodes.iter().flat_map(|node| node.to_bytes()).collect();
     bytes.splice(NODES..NODES + NODE_BYTES, stored);
@@ -210,7 +222,7 @@ fn depth() {
     assert_eq!(table.depth(), MAX_DEPTH);
     let mut observation = kvtide_runtime::Observation::ZERO;
     observation.values[0] = 1.0;
-    assert_eq!(table.leaf(&observation).1.indices(), [1; 4]);
+    assert_eq!(table.leaf(&observation).1.indices(), [1; NUM_HEADS]);
     assert_eq!(table.path(&observation).count(), usize::from(MAX_DEPTH));
 
     let node = 2 * u16::from(MAX_DEPTH) + 1;
@@ -228,7 +240,7 @@ fn metadata() {
     assert_eq!(refuse(SECOND_PAIR + 3, b"bbbb"), E::MetadataOrder { offset: SECOND_PAIR });
 
     // The same key twice.
-    let mut bytes = table_of(&[leaf([0; 4])]);
+    let mut bytes = table_of(&[leaf([0; NUM_HEADS])]);
     let pairs = [1, 0, 0, b'k', 1, 0, 0, b'k'];
     bytes[36] = pairs.len() as u8;
     let start = NODES + NODE_BYTES;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::support::{leaf, seal, split, table_of};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FormatError, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES};
 use kvtide_runtime::{NUM_FEATURES, Table, TreeNode};
 
@@ -48,8 +49,8 @@ fn too_deep() -> Vec<u8> {
     let levels = u16::from(MAX_DEPTH) + 1;
     let mut nodes = vec![split(0, 1, 0.0)];
     for level in 1..=levels {
-        nodes.push(leaf([0; 4]));
-        nodes.push(if level < levels { split(0, 2 * level + 1, 0.0) } else { leaf([1; 4]) });
+        nodes.push(leaf([0; NUM_HEADS]));
+        nodes.push(if level < levels { split(0, 2 * level + 1, 0.0) } else { leaf([1, 1, 1, 1, 0, 0]) });
     }
     with_nodes(&nodes)
 }
@@ -64,14 +65,14 @@ fn second_extension(id: u16) -> Vec<u8> {
 
 /// A table for this build with one range too few.
 fn one_range_less() -> Vec<u8> {
-    let mut bytes = table_of(&[leaf([0; 4])]);
+    let mut bytes = table_of(&[leaf([0; NUM_HEADS])]);
     bytes[11] -= 1;
     bytes.drain(RANGES..RANGES + 8);
     seal(bytes)
 }
 
 fn changed_table(offset: usize, value: &[u8]) -> Vec<u8> {
-    let mut bytes = table_of(&[leaf([0; 4])]);
+    let mut bytes = table_of(&[leaf([0; NUM_HEADS])]);
     bytes[offset..offset + value.len()].copy_from_slice(value);
     seal(bytes)
 }
@@ -97,9 +98,9 @@ fn samples() -> Vec<Sample> {
         ("magic", "magic", "another kind of file", with(1, b"P")),
         ("text_mode", "text_mode", "CR LF became LF on the way", text),
         ("version", "version", "format version 2", with(8, &[2])),
-        ("profile", "profile", "action profile 3", with(10, &[3])),
+        ("profile", "profile", "action profile 4", with(10, &[4])),
         ("features", "features", "65 features", with(11, &[65])),
-        ("heads", "heads", "5 heads", with(12, &[5])),
+        ("heads", "heads", "9 heads", with(12, &[9])),
         ("reserved", "reserved", "a reserved byte is 1", with(14, &[1])),
         ("no_nodes", "nodes", "0 nodes", with(32, &le(0))),
         ("oversized_nodes", "nodes", "4,294,967,295 nodes", with(32, &le(u32::MAX))),
@@ -138,7 +139,12 @@ fn samples() -> Vec<Sample> {
         ("cycle", "child_before_parent", "node 2 leads back to node 1 and itself", with(node(2) + 2, &[1])),
         ("own_child", "child_before_parent", "the root is its own child", with(node(0) + 2, &[0])),
         ("shared_child", "child_order", "nodes 0 and 2 have the same children", with(node(0) + 2, &[3])),
-        ("orphan", "orphan", "two leaves nobody leads to", with_nodes(&[leaf([0; 4]), leaf([0; 4]), leaf([0; 4])])),
+        (
+            "orphan",
+            "orphan",
+            "two leaves nobody leads to",
+            with_nodes(&[leaf([0; NUM_HEADS]), leaf([0; NUM_HEADS]), leaf([0; NUM_HEADS])]),
+        ),
         ("too_deep", "too_deep", "33 comparisons to a leaf", too_deep()),
         ("metadata_pair", "metadata_pair", "a value longer than the metadata", with(METADATA + 1, &[200])),
         ("metadata_key", "metadata_key", "a key without letters", with(METADATA, &[0, 13])),
@@ -247,7 +253,7 @@ fn every_flipped_bit_is_refused_by_its_name() {
             8..10 => &["version"],
             10 => &["profile", "crc"],
             11 => &["features", "truncated", "extensions", "trailing_bytes", "crc"],
-            12 => &["heads"],
+            12 => &["heads", "crc"],
             13..16 => &["reserved"],
             32..36 => &["nodes", "truncated", "extensions", "trailing_bytes"],
             36..40 => &["metadata_bytes", "truncated", "extensions", "trailing_bytes"],

@@ -2,6 +2,7 @@
 
 mod compiled_in;
 mod corpus;
+mod editions;
 mod golden;
 mod guard;
 mod host;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::support::{bytes_of, ranges, seal, spec, table_of};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     EncodeError, Extension, FormatError, MAX_DEPTH, NODE_BYTES, TableFile, TableSpec, encode, encoded_len,
 };
@@ -16,12 +17,12 @@ use proptest::test_runner::FileFailurePersistence;
 /// The slow, obvious tree.
 #[derive(Debug, Clone)]
 enum Tree {
-    Leaf([u8; 4]),
+    Leaf([u8; NUM_HEADS]),
     Split { feature: u8, threshold: f32, left: Box<Tree>, right: Box<Tree> },
 }
 
 impl Tree {
-    fn decide(&self, values: &[f32]) -> [u8; 4] {
+    fn decide(&self, values: &[f32]) -> [u8; NUM_HEADS] {
         match self {
             Tree::Leaf(choices) => *choices,
             Tree::Split { feature, threshold, left, right } => {
@@ -71,10 +72,10 @@ fn observation() -> impl Strategy<Value = Observation> {
         .prop_map(|values| Observation { values: values.try_into().expect("as many as features") })
 }
 
-fn choices() -> impl Strategy<Value = [u8; 4]> {
+fn choices() -> impl Strategy<Value = [u8; NUM_HEADS]> {
     let size = |head: Head| 0..head.size() as u8;
-    let [a, b, c, d] = Head::ALL.map(size);
-    (a, b, c, d).prop_map(|(a, b, c, d)| [a, b, c, d])
+    let [a, b, c, d, e, f] = Head::ALL.map(size);
+    (a, b, c, d, e, f).prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f])
 }
 
 fn tree() -> impl Strategy<Value = Tree> {
@@ -86,8 +87,8 @@ fn tree() -> impl Strategy<Value = Tree> {
 }
 
 fn mask() -> impl Strategy<Value = ActionMask> {
-    prop::collection::vec((0..4_usize, any::<u8>()), 0..20).prop_map(|forbidden| {
-        forbidden.into_iter().fold(ActionMask::ALL, |mask, (head, choice)| mask.forbid(Head::ALL[head], choice % 16))
+    prop::collection::vec((0..NUM_HEADS, any::<u8>()), 0..20).prop_map(|forbidden| {
+        forbidden.into_iter().fold(ActionMask::ALL, |mask, (head, choice)| mask.forbid(Head::ALL[head], choice % 32))
     })
 }
 
@@ -167,6 +168,15 @@ fn plain_sums(mut snapshot: Snapshot, requests: &[RunningRequest]) -> Snapshot {
         let pending = u128::from(request.tokens).saturating_sub(request.computed_tokens.into());
         if pending == 1 && request.generated_tokens > 0 { 0 } else { pending }
     }) as u64;
+    let decodes = |request: &&RunningRequest| {
+        let pending = request.tokens.saturating_sub(request.computed_tokens);
+        pending == 0 || pending == 1 && request.generated_tokens > 0
+    };
+    let slacks: Vec<i64> = requests.iter().filter(decodes).map(|request| request.slack_us(snapshot.now_us)).collect();
+    snapshot.decodes = slacks.len() as u32;
+    let slack: i128 = slacks.iter().map(|&slack| i128::from(slack)).sum();
+    snapshot.decode_slack_sum_us = i64::try_from(slack).unwrap_or(if slack < 0 { i64::MIN } else { i64::MAX });
+    snapshot.least_decode_slack_us = slacks.iter().copied().min().unwrap_or(0);
     snapshot
 }
 
@@ -304,6 +314,7 @@ proptest! {
         let (metadata, extensions): (Vec<_>, Vec<_>) = (file.metadata().collect(), file.extensions().collect());
         let read = TableSpec {
             profile: file.profile(),
+            heads: file.heads(),
             schema_hash: file.schema_hash(),
             action_set_hash: file.action_set_hash(),
             ranges: &ranges,

@@ -33,6 +33,7 @@ fn totals(step: u64, numbers: &mut Numbers) -> Totals {
         completed_output_tokens: 900 * step + numbers.below(900),
         preemptions: step / 2,
         swapped_blocks: 7 * step,
+        tokens: 6_000 * step,
     }
 }
 

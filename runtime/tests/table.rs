@@ -1,6 +1,7 @@
 //! Stories: what a small table decides, and how it explains itself.
 
 use crate::support::{bytes_of, leaf, ranges, spec, split, table_of};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     EncodeError, Extension, FeatureRange, FormatError, HEADER_BYTES, MAX_FILE_BYTES, TableSpec, encode, encoded_len,
 };
@@ -8,8 +9,8 @@ use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Feature, Head, NUM_FEATURES, Observation, OwnedTable, Policy, Table, TreeNode,
 };
 
-const CAUTIOUS: [u8; 4] = [7, 1, 2, 1];
-const BOLD: [u8; 4] = [0, 0, 1, 0];
+const CAUTIOUS: [u8; NUM_HEADS] = [7, 1, 2, 1, 2, 0];
+const BOLD: [u8; NUM_HEADS] = [0, 0, 1, 0, 8, 0];
 
 /// Little free: cautious. Much free: bold.
 fn three_nodes() -> Vec<u8> {
@@ -46,7 +47,7 @@ fn what_the_mask_forbids_is_replaced() {
     let bytes = three_nodes();
     let table = Table::parse(&bytes).unwrap();
     let no_host = ActionMask::ALL.forbid(Head::Preemption, 0).forbid(Head::Preemption, 2);
-    assert_eq!(table.decide(&free(0.0), no_host).indices(), [7, 1, 1, 1]);
+    assert_eq!(table.decide(&free(0.0), no_host).indices(), [7, 1, 1, 1, 2, 0]);
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn encoding_refuses_what_parsing_would() {
         Err(EncodeError::Space { needed, found: needed - 1 })
     );
     let wrong_choice = FormatError::LeafChoice { node: 0, head: Head::Victim, found: 5 };
-    assert_eq!(refuse(&spec(&ranges, &[leaf([0, 5, 0, 0])])), EncodeError::Format(wrong_choice));
+    assert_eq!(refuse(&spec(&ranges, &[leaf([0, 5, 0, 0, 8, 0])])), EncodeError::Format(wrong_choice));
     assert_eq!(refuse(&spec(&ranges, &[])), EncodeError::Format(FormatError::Nodes { found: 0 }));
     assert_eq!(
         refuse(&spec(&ranges, &vec![good[0]; 16_384])),

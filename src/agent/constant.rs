@@ -173,7 +173,8 @@ mod tests {
             let off = u64::from(action.get(Head::Watermark).abs_diff(wanted)) * 5
                 + u64::from(action.get(Head::Victim) != 3) * 10
                 + u64::from(action.get(Head::Preemption) != 2) * 10
-                + u64::from(action.get(Head::Admission) != 1) * 10;
+                + u64::from(action.get(Head::Admission) != 1) * 10
+                + u64::from(action.get(Head::Budget) != 6) * 10;
             let served = Served { requests, on_time: requests * (100 - off) / 100, ..Served::default() };
             Ok(Episode { env: 0, episode_return: 0.0, decisions: 1, served })
         }
@@ -200,9 +201,9 @@ mod tests {
 
     #[test]
     fn every_world_counts_by_its_requests_and_heads_of_others_stay() {
-        assert_eq!(found(ActionProfile::Full, false), Some([8, 3, 2, 1]));
-        assert_eq!(found(ActionProfile::Core, false), Some([8, 3, 2, 0]));
-        assert_eq!(found(ActionProfile::Watermark, false), Some([8, 0, 1, 0]));
+        assert_eq!(found(ActionProfile::Full, false), Some([8, 3, 2, 1, 6, 0]));
+        assert_eq!(found(ActionProfile::Core, false), Some([8, 3, 2, 0, 8, 0]));
+        assert_eq!(found(ActionProfile::Watermark, false), Some([8, 0, 1, 0, 8, 0]));
     }
 
     #[test]

@@ -64,12 +64,13 @@ fn share(part: u64, whole: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use kvtide_runtime::action::NUM_HEADS;
     use kvtide_runtime::{Action, ActionMask, Fixed, Observation};
 
     use super::*;
     use crate::distil::dataset::Visit;
 
-    fn sample(choices: [u8; 4], regrets: [u32; 4], mask: ActionMask) -> Sample {
+    fn sample(choices: [u8; NUM_HEADS], regrets: [u32; NUM_HEADS], mask: ActionMask) -> Sample {
         let visit = Visit { observation: Observation::ZERO, mask };
         Sample { visit, action: Action::new(choices).unwrap(), regrets }
     }
@@ -77,13 +78,13 @@ mod tests {
     #[test]
     fn visits_count_once_and_regrets_by_weight() {
         let samples = [
-            sample([3, 0, 1, 0], [100, 10, 0, 0], ActionMask::ALL),
-            sample([3, 1, 1, 0], [300, 20, 0, 0], ActionMask::ALL),
-            sample([4, 0, 1, 0], [100, 30, 0, 0], ActionMask::ALL),
+            sample([3, 0, 1, 0, 8, 0], [100, 10, 0, 0, 0, 0], ActionMask::ALL),
+            sample([3, 1, 1, 0, 8, 0], [300, 20, 0, 0, 0, 0], ActionMask::ALL),
+            sample([4, 0, 1, 0, 8, 0], [100, 30, 0, 0, 0, 0], ActionMask::ALL),
             // Not what the student says, but all it can do here.
-            sample([5, 2, 1, 0], [0, 0, 0, 0], ActionMask::ALL.pin(Head::Watermark, 5)),
+            sample([5, 2, 1, 0, 8, 0], [0, 0, 0, 0, 0, 0], ActionMask::ALL.pin(Head::Watermark, 5)),
         ];
-        let student = Fixed(Action::new([3, 0, 1, 0]).unwrap());
+        let student = Fixed(Action::new([3, 0, 1, 0, 8, 0]).unwrap());
         let fidelity = Fidelity::of(&student, &samples, ActionProfile::Core);
         let expected = [("watermark", 0.75, 0.8), ("victim", 0.5, 40.0 / 60.0), ("preemption", 1.0, 1.0)];
         for (head, (name, by_visits, by_regret)) in fidelity.heads.iter().zip(expected) {

@@ -127,10 +127,13 @@ mod tests {
         let states: Vec<VisitedState> = (0..2000).map(visit).collect();
         let waiting = influence(&ByWaiting, None, Feature::Waiting, &states);
         // Half are shown the other value.
-        assert!((waiting.any - 0.5).abs() < 0.05 && waiting.heads == [waiting.any, 0.0, 0.0, 0.0], "{waiting:?}");
+        assert!(
+            (waiting.any - 0.5).abs() < 0.05 && waiting.heads == [waiting.any, 0.0, 0.0, 0.0, 0.0, 0.0],
+            "{waiting:?}"
+        );
         assert_eq!(influence(&ByWaiting, None, Feature::Running, &states).any, 0.0);
         let heads = choices(ActionProfile::Core, &states);
-        assert_eq!(heads[0].1, [("0.02".to_owned(), 0.5), ("0.18".to_owned(), 0.5)]);
+        assert_eq!(heads[0].1, [("0.02".to_owned(), 0.5), ("0.15".to_owned(), 0.5)]);
         assert_eq!(heads[1], (Head::Victim, vec![("newest".to_owned(), 1.0)]));
     }
 }

@@ -7,7 +7,8 @@ use kvtide_envs::sched::{Outcome, Phase, Pricing, RequestId, Scheduler, Slo, Ste
 use kvtide_envs::seed::{self, RunHash, Stream};
 use kvtide_envs::tier::{Route, Tier};
 use kvtide_envs::time::Micros;
-use kvtide_runtime::{Admission, Controls, Preemption, Victim, action::WATERMARK_LEVELS};
+use kvtide_runtime::action::{BUDGET_LEVELS, Eviction, WATERMARK_LEVELS};
+use kvtide_runtime::{Admission, Controls, Preemption, Victim};
 use rand::RngExt;
 
 use super::rules;
@@ -113,6 +114,8 @@ pub fn any_controls(s: &mut Stream) -> Controls {
         victim: pick(s, Victim::ALL),
         preemption: pick(s, Preemption::ALL),
         admission: pick(s, Admission::ALL),
+        budget: if s.random_bool(0.5) { pick(s, &BUDGET_LEVELS) } else { f64::from(s.random_range(1..200_u32)) },
+        eviction: pick(s, Eviction::ALL),
     }
 }
 

@@ -47,14 +47,15 @@ fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
     let ranges = rt::FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let spec = TableSpec {
         profile,
+        heads: rt::action::NUM_HEADS as u8,
         schema_hash: rt::SCHEMA_HASH,
         action_set_hash: rt::ACTION_SET_HASH,
         ranges: &ranges,
         nodes: &[
             // By the first feature, to the same end on either side.
             rt::TreeNode::Split { feature: 0, left: 1, threshold: 0.5 },
-            rt::TreeNode::Leaf { choices: [level, 4, 0, 2] },
-            rt::TreeNode::Leaf { choices: [level, 4, 0, 2] },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 8, 0] },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 8, 0] },
         ],
         metadata: &[],
         extensions: &[],
@@ -97,6 +98,8 @@ fn no_controls() -> Controls {
         preemption: 99,
         admission: 99,
         watermark: -1.0,
+        budget: 99,
+        eviction: 99,
         fallback: 99,
         reserved: 99,
     }
@@ -158,7 +161,7 @@ fn choices_have_the_runtimes_numbers() {
     assert!(rt::Admission::ALL.iter().all(|&choice| Admission::from(choice) as u32 == choice as u32));
     let reasons = rt::Fallback::ALL.map(|reason| FallbackReason::from(Some(reason)) as u32);
     assert_eq!(reasons, [1, 2, 3, 4, 5]);
-    let profiles = [Profile::Watermark, Profile::Core, Profile::Full].map(|profile| profile as u32);
+    let profiles = [Profile::Watermark, Profile::Core, Profile::Full, Profile::Cache].map(|profile| profile as u32);
     assert_eq!(profiles, rt::ActionProfile::ALL.map(|profile| profile as u32));
 }
 
@@ -169,7 +172,7 @@ fn a_table_decides_the_heads_of_its_profile() {
     assert_eq!((status, decided), (Status::Ok, Status::Ok));
     assert_eq!((controls.watermark, controls.fallback, controls.reserved), (0.12, 0, 0));
     assert_eq!((controls.victim, controls.preemption, controls.admission), (4, 0, 0), "admission is the node's own");
-    let mask = Mask { allowed: [u32::MAX, 0b11, 0b110, 1] };
+    let mask = Mask { allowed: [u32::MAX, 0b11, 0b110, 1, 8, 0] };
     let (decided, controls) = decide(policy, &observation(), 0, Some(&mask));
     assert_eq!((decided, controls.victim, controls.preemption), (Status::Ok, 0, 1));
     free(policy);
@@ -246,7 +249,7 @@ fn null_is_refused_and_controls_are_safe_to_obey() {
 
     let cautious = Options { fallback_watermark: 0.5, fallback_victim: 2, ..good };
     let (_, policy) = open(&table(6, rt::ActionProfile::Full), &cautious);
-    let nothing = Mask { allowed: [0, u32::MAX, u32::MAX, u32::MAX] };
+    let nothing = Mask { allowed: [0, u32::MAX, u32::MAX, u32::MAX, 8, 0] };
     let (status, controls) = decide(policy, &observation(), 0, Some(&nothing));
     assert_eq!((status, controls.watermark, controls.victim), (Status::Argument, 0.5, 2));
     assert_eq!((controls.fallback, last_error().as_str()), (6, "mask allows no choice of head watermark"));
@@ -362,7 +365,6 @@ fn observing_is_the_runtimes() {
 
     assert_eq!(observe(&Snapshot { waiting: 1, ..shot }, 3, 2, &mut out), Status::Argument);
     assert_eq!(last_error(), "snapshot.waiting is 1, but 2 waiting requests are given");
-    assert_eq!(observe(&Snapshot { reserved: 1, ..shot }, 3, 2, &mut out), Status::Argument);
     assert_eq!(observe(&shot, KVTIDE_MAX_REQUESTS + 1, 2, &mut out), Status::Argument);
     assert_eq!(observe(&Snapshot { struct_size: 8, ..shot }, 0, 0, &mut out), Status::Abi);
     free(policy);

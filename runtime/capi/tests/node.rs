@@ -18,13 +18,14 @@ fn table(threshold: f32, profile: ActionProfile) -> Vec<u8> {
     let ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let spec = TableSpec {
         profile,
+        heads: kvtide_runtime::action::NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,
         nodes: &[
             TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold },
-            TreeNode::Leaf { choices: [8, 1, 1, 0] },
-            TreeNode::Leaf { choices: [1, 0, 1, 0] },
+            TreeNode::Leaf { choices: [8, 1, 1, 0, 8, 0] },
+            TreeNode::Leaf { choices: [1, 0, 1, 0, 8, 0] },
         ],
         metadata: &[],
         extensions: &[],

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvtide_reload::{LoadCounters, LoadError, SharedPolicy};
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 use kvtide_runtime::{
     ACTION_SET_HASH, ActionMask, ActionProfile, FEATURES, Fallback, Feature, GuardConfig, GuardCounters, Observation,
@@ -22,14 +23,15 @@ fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
     ranges[Feature::FreeFraction as usize].max = free_max;
     let spec = TableSpec {
         profile,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges: &ranges,
         nodes: &[
             // By the free fraction, to the same end on either side.
             TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.1 },
-            TreeNode::Leaf { choices: [level, 0, 1, 0] },
-            TreeNode::Leaf { choices: [level, 0, 1, 0] },
+            TreeNode::Leaf { choices: [level, 0, 1, 0, 8, 0] },
+            TreeNode::Leaf { choices: [level, 0, 1, 0, 8, 0] },
         ],
         metadata: &[],
         extensions: &[],
@@ -153,6 +155,7 @@ fn another_table_brings_its_own_fallback() {
         let (ranges, nodes): (Vec<FeatureRange>, Vec<TreeNode>) = (table.ranges().collect(), table.nodes().collect());
         let spec = TableSpec {
             profile: table.profile(),
+            heads: NUM_HEADS as u8,
             schema_hash: SCHEMA_HASH,
             action_set_hash: ACTION_SET_HASH,
             ranges: &ranges,

@@ -1,6 +1,7 @@
 //! Tables for tests, built with the encoder.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableSpec, crc32, encode, encoded_len};
 use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, SCHEMA_HASH, TreeNode};
 
@@ -10,7 +11,7 @@ pub fn split(feature: u8, left: u16, threshold: f32) -> TreeNode {
 }
 
 /// A leaf.
-pub fn leaf(choices: [u8; 4]) -> TreeNode {
+pub fn leaf(choices: [u8; NUM_HEADS]) -> TreeNode {
     TreeNode::Leaf { choices }
 }
 
@@ -23,6 +24,7 @@ pub fn ranges() -> Vec<FeatureRange> {
 pub fn spec<'a>(ranges: &'a [FeatureRange], nodes: &'a [TreeNode]) -> TableSpec<'a> {
     TableSpec {
         profile: ActionProfile::Full,
+        heads: NUM_HEADS as u8,
         schema_hash: SCHEMA_HASH,
         action_set_hash: ACTION_SET_HASH,
         ranges,

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn it_starts_as_the_prior_whatever_is_seen() {
-        for choices in [[0, 0, 0, 0], [5, 4, 2, 1], [11, 2, 1, 2]] {
+        for choices in [[0, 0, 0, 0, 0, 0], [5, 4, 2, 1, 3, 1], [19, 2, 1, 2, 8, 0]] {
             let linear = Linear::new(ActionMask::ALL.words(), &prior(choices)).unwrap();
             let policy = policy(&linear, linear.start());
             for value in [-3.0, 0.0, 2.0] {
@@ -126,19 +126,19 @@ mod tests {
                 assert_eq!(policy.decide(&observation, ActionMask::ALL).indices(), choices);
             }
         }
-        assert_eq!(Linear::new(ActionMask::ALL.words(), &prior([12, 0, 0, 0])), None);
+        assert_eq!(Linear::new(ActionMask::ALL.words(), &prior([20, 0, 0, 0, 8, 0])), None);
     }
 
     #[test]
     fn the_level_nearest_to_the_score_is_taken() {
-        let linear = Linear::new(ActionMask::ALL.words(), &prior([3, 0, 1, 0])).unwrap();
+        let linear = Linear::new(ActionMask::ALL.words(), &prior([3, 0, 1, 0, 8, 0])).unwrap();
         let mut point = linear.start().to_vec();
         point[1] = 2.0;
-        for (seen, level) in [(0.0, 3), (0.2, 3), (0.3, 4), (1.0, 5), (-1.0, 1), (9.0, 11), (-9.0, 0)] {
+        for (seen, level) in [(0.0, 3), (0.2, 3), (0.3, 4), (1.0, 5), (-1.0, 1), (9.0, 19), (-9.0, 0)] {
             let mut observation = Observation::ZERO;
             observation.values[1] = seen;
             let action = policy(&linear, &point).decide(&observation, ActionMask::ALL);
-            assert_eq!(action.indices(), [level, 0, 1, 0], "{seen}");
+            assert_eq!(action.indices(), [level, 0, 1, 0, 8, 0], "{seen}");
             // Without that level, a neighbour.
             let mask = ActionMask::ALL.forbid(Head::Watermark, level);
             let other = policy(&linear, &point).decide(&observation, mask);
@@ -149,15 +149,15 @@ mod tests {
     #[test]
     fn only_what_can_be_chosen_is_searched() {
         let row = NUM_FEATURES + 1;
-        let dimensions = |choices| Linear::new(choices, &prior([0, 0, 1, 0])).unwrap().start().len();
-        assert_eq!(dimensions(ActionMask::ALL.words()), row * (1 + 5 + 3 + 3));
+        let dimensions = |choices| Linear::new(choices, &prior([0, 0, 1, 0, 8, 0])).unwrap().start().len();
+        assert_eq!(dimensions(ActionMask::ALL.words()), row * (1 + 5 + 3 + 3 + 1 + 2));
         let default = Action::V1_DEFAULT;
         let core = ActionProfile::Core.restrict(ActionMask::ALL.forbid(Head::Preemption, 0), default);
         assert_eq!(dimensions(core.words()), row * (1 + 5 + 2));
         let watermark = ActionProfile::Watermark.restrict(ActionMask::ALL, default);
         assert_eq!(dimensions(watermark.words()), row);
 
-        let linear = Linear::new(core.words(), &prior([0, 0, 1, 0])).unwrap();
+        let linear = Linear::new(core.words(), &prior([0, 0, 1, 0, 8, 0])).unwrap();
         let point: Vec<f64> = (0..linear.start().len()).map(|index| index as f64 % 7.0 - 3.0).collect();
         let observation = Observation { values: std::array::from_fn(|index| index as f32 / 5.0 - 2.0) };
         let action = policy(&linear, &point).decide(&observation, ActionMask::ALL);

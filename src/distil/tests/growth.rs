@@ -1,6 +1,7 @@
 //! Trees from samples made by hand.
 
 use kvtide_envs::seed;
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Observation, Policy, TreeNode};
 use rand::RngExt;
 
@@ -23,38 +24,38 @@ fn no_samples_and_a_single_class_are_one_leaf() {
     assert_eq!(Tree::grow(&[], &config(8)).nodes, [TreeNode::Leaf { choices: default }]);
     let ranges = dataset::ranges(&[]);
     assert!(ranges.iter().all(|range| (range.min, range.max) == (0.0, 0.0)));
-    let constant = samples(&Rules(|_| [3, 1, 2, 0]), &random_values(100, 5, 1));
-    assert_eq!(Tree::grow(&constant, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 1, 2, 0] }]);
+    let constant = samples(&Rules(|_| [3, 1, 2, 0, 8, 0]), &random_values(100, 5, 1));
+    assert_eq!(Tree::grow(&constant, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 1, 2, 0, 8, 0] }]);
 }
 
 #[test]
 fn identical_observations_are_one_leaf_with_the_weightier_choices() {
-    let mut all = samples(&Rules(|_| [3, 1, 2, 0]), &vec![vec![0.5]; 2]);
-    all.extend(samples(&Rules(|_| [4, 2, 2, 0]), &vec![vec![0.5]; 3]));
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [4, 2, 2, 0] }]);
+    let mut all = samples(&Rules(|_| [3, 1, 2, 0, 8, 0]), &vec![vec![0.5]; 2]);
+    all.extend(samples(&Rules(|_| [4, 2, 2, 0, 8, 0]), &vec![vec![0.5]; 3]));
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [4, 2, 2, 0, 8, 0] }]);
     // The two that say 3 mind ten times as much; of the victims, the three that say 2 still do.
     all[..2].iter_mut().for_each(|sample| sample.regrets[0] *= 10);
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 2, 2, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [3, 2, 2, 0, 8, 0] }]);
 }
 
 #[test]
 fn where_the_teacher_does_not_mind_the_frequent_choice_wins_and_nothing_is_split() {
-    let teacher = Rules(|observation| [if observation.values[0] > 0.3 { 5 } else { 2 }, 0, 0, 0]);
+    let teacher = Rules(|observation| [if observation.values[0] > 0.3 { 5 } else { 2 }, 0, 0, 0, 8, 0]);
     let mut all = samples(&teacher, &random_values(100, 2, 1));
     for sample in &mut all {
-        sample.regrets = [0; 4];
+        sample.regrets = [0; NUM_HEADS];
     }
-    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [5, 0, 0, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(8)).nodes, [TreeNode::Leaf { choices: [5, 0, 0, 0, 8, 0] }]);
 }
 
 #[test]
 fn one_rule_is_one_split_halfway_between_its_neighbours() {
-    let teacher = Rules(|observation| [if observation.values[1] > 2.0 { 5 } else { 2 }, 0, 0, 0]);
+    let teacher = Rules(|observation| [if observation.values[1] > 2.0 { 5 } else { 2 }, 0, 0, 0, 8, 0]);
     let all = samples(&teacher, &[1.0, 2.0, 3.0, 4.0].map(|value| vec![0.0, value]));
     let expected = [
         TreeNode::Split { feature: 1, left: 1, threshold: 2.5 },
-        TreeNode::Leaf { choices: [2, 0, 0, 0] },
-        TreeNode::Leaf { choices: [5, 0, 0, 0] },
+        TreeNode::Leaf { choices: [2, 0, 0, 0, 8, 0] },
+        TreeNode::Leaf { choices: [5, 0, 0, 0, 8, 0] },
     ];
     assert_eq!(Tree::grow(&all, &config(8)).nodes, expected);
 }
@@ -62,29 +63,29 @@ fn one_rule_is_one_split_halfway_between_its_neighbours() {
 #[test]
 fn of_equal_splits_the_lowest_feature_and_then_the_lowest_threshold_is_taken() {
     // Features 2 and 3 tell the same, in opposite order.
-    let teacher = Rules(|observation| [if observation.values[2] > 1.5 { 5 } else { 2 }, 0, 0, 0]);
+    let teacher = Rules(|observation| [if observation.values[2] > 1.5 { 5 } else { 2 }, 0, 0, 0, 8, 0]);
     let all = samples(&teacher, &[1.0, 2.0].map(|value| vec![0.0, 0.0, value, -value]));
     assert_eq!(Tree::grow(&all, &config(8)).nodes[0], TreeNode::Split { feature: 2, left: 1, threshold: 1.5 });
     // A B A: both ends can be cut off for the same gain.
-    let teacher = Rules(|observation| [if observation.values[0] == 2.0 { 5 } else { 2 }, 0, 0, 0]);
+    let teacher = Rules(|observation| [if observation.values[0] == 2.0 { 5 } else { 2 }, 0, 0, 0, 8, 0]);
     let all = samples(&teacher, &[1.0, 2.0, 3.0].map(|value| vec![value]));
     assert_eq!(Tree::grow(&all, &config(3)).nodes[0], TreeNode::Split { feature: 0, left: 1, threshold: 1.5 });
     // With two leaves nothing is gained: either half still says 2.
-    assert_eq!(Tree::grow(&all, &config(2)).nodes, [TreeNode::Leaf { choices: [2, 0, 0, 0] }]);
+    assert_eq!(Tree::grow(&all, &config(2)).nodes, [TreeNode::Leaf { choices: [2, 0, 0, 0, 8, 0] }]);
 }
 
 #[test]
 fn splits_that_decide_nothing_are_merged_and_cost_no_budget() {
     // Left of 0.5 the teacher is torn, more so left of 0.25, but every majority there is 2.
     let torn = |values: &[f32], from: f32, to: f32| {
-        let mut all = samples(&Rules(|_| [2, 0, 0, 0]), &vec![values.to_vec(); from as usize]);
-        all.extend(samples(&Rules(|_| [3, 0, 0, 0]), &vec![values.to_vec(); to as usize]));
+        let mut all = samples(&Rules(|_| [2, 0, 0, 0, 8, 0]), &vec![values.to_vec(); from as usize]);
+        all.extend(samples(&Rules(|_| [3, 0, 0, 0, 8, 0]), &vec![values.to_vec(); to as usize]));
         all
     };
     let mut all = torn(&[0.1], 60.0, 40.0);
     all.extend(torn(&[0.3], 90.0, 10.0));
-    all.extend(samples(&Rules(|_| [9, 0, 0, 0]), &vec![vec![0.7]; 100]));
-    all.extend(samples(&Rules(|_| [8, 0, 0, 0]), &vec![vec![0.8]; 2]));
+    all.extend(samples(&Rules(|_| [9, 0, 0, 0, 8, 0]), &vec![vec![0.7]; 100]));
+    all.extend(samples(&Rules(|_| [8, 0, 0, 0, 8, 0]), &vec![vec![0.8]; 2]));
     let tree = Tree::grow(&all, &config(3));
     let leaves: Vec<u8> = tree
         .nodes
@@ -99,16 +100,16 @@ fn splits_that_decide_nothing_are_merged_and_cost_no_budget() {
 fn the_budget_goes_where_most_is_to_be_gained() {
     // Left of 0.5 one sample in ten says something else; right of it four in ten do.
     let said = |choice: u8, value: f32, count: usize| {
-        let mut all = samples(&Rules(|_| [0, 0, 0, 0]), &vec![vec![value]; count]);
+        let mut all = samples(&Rules(|_| [0, 0, 0, 0, 8, 0]), &vec![vec![value]; count]);
         for sample in &mut all {
-            sample.action = Action::new([choice, 0, 0, 0]).unwrap();
+            sample.action = Action::new([choice, 0, 0, 0, 8, 0]).unwrap();
         }
         all
     };
     let all = [said(3, 0.125, 10), said(2, 0.25, 90), said(8, 0.75, 60), said(9, 1.0, 40)].concat();
     let tree = Tree::grow(&all, &config(3));
     assert_eq!(tree.nodes[0], TreeNode::Split { feature: 0, left: 1, threshold: 0.5 });
-    assert_eq!(tree.nodes[1], TreeNode::Leaf { choices: [2, 0, 0, 0] });
+    assert_eq!(tree.nodes[1], TreeNode::Leaf { choices: [2, 0, 0, 0, 8, 0] });
     assert!(matches!(tree.nodes[2], TreeNode::Split { threshold: 0.875, .. }), "{:?}", tree.nodes);
 }
 
@@ -117,7 +118,7 @@ fn budgets_are_kept() {
     let teacher = Rules(|observation| {
         let values = &observation.values;
         let cell = |index: usize| (values[index] * 4.0) as u8 % 3;
-        [cell(0) * 3 + cell(1), cell(2), (cell(0) + cell(2)) % 3, cell(3)]
+        [cell(0) * 3 + cell(1), cell(2), (cell(0) + cell(2)) % 3, cell(3), 8, 0]
     });
     let values = random_values(2000, 6, 5);
     let all = samples(&teacher, &values);
@@ -146,7 +147,7 @@ fn budgets_are_kept() {
 fn smaller_trees_are_cut_from_larger_ones_where_least_is_lost() {
     let teacher = Rules(|observation| {
         let values = &observation.values;
-        [(values[0] * 12.0) as u8 % 12, (values[1] * 3.0) as u8 % 5, 1, u8::from(values[2] > 0.9)]
+        [(values[0] * 12.0) as u8 % 12, (values[1] * 3.0) as u8 % 5, 1, u8::from(values[2] > 0.9), 8, 0]
     });
     let all = samples(&teacher, &random_values(3000, 4, 9));
     let trees = Tree::nested(&all, &config(64), &[64, 32, 16, 8, 4, 2, 1]);
@@ -186,7 +187,7 @@ fn smaller_trees_are_cut_from_larger_ones_where_least_is_lost() {
 fn a_tree_for_each_head_decides_that_head_alone() {
     let teacher = Rules(|observation| {
         let values = &observation.values;
-        [if values[0] > 0.5 { 9 } else { 1 }, if values[1] > 0.25 { 3 } else { 0 }, 1, u8::from(values[2] > 0.75)]
+        [if values[0] > 0.5 { 9 } else { 1 }, if values[1] > 0.25 { 3 } else { 0 }, 1, u8::from(values[2] > 0.75), 8, 0]
     });
     let values = random_values(250, 4, 3);
     let all = samples(&teacher, &values);
@@ -216,7 +217,7 @@ fn leaf(tree: &Tree, observation: &Observation) -> usize {
 
 #[test]
 fn a_student_never_does_what_the_mask_forbids() {
-    let teacher = Rules(|observation| [(observation.values[0] * 11.0) as u8, 3, 0, 2]);
+    let teacher = Rules(|observation| [(observation.values[0] * 11.0) as u8, 3, 0, 2, 8, 0]);
     let mask = ActionMask::ALL.forbid(Head::Preemption, 0).forbid(Head::Watermark, 4).pin(Head::Admission, 1);
     let label = |values: &Vec<f32>| {
         let mut observation = Observation::ZERO;
@@ -240,7 +241,14 @@ fn it_grows_from_100_000_samples() {
     let teacher = Rules(|observation| {
         let values = &observation.values;
         let score = values.iter().enumerate().map(|(index, value)| value * (index as f32 * 0.7).sin()).sum::<f32>();
-        [(score * 2.0).rem_euclid(12.0) as u8, (values[3] * 4.9) as u8, (values[9] * 2.9) as u8, u8::from(score > 0.0)]
+        [
+            (score * 2.0).rem_euclid(12.0) as u8,
+            (values[3] * 4.9) as u8,
+            (values[9] * 2.9) as u8,
+            u8::from(score > 0.0),
+            8,
+            0,
+        ]
     });
     let all = samples(&teacher, &random_values(100_000, NUM_FEATURES, 11));
     let tree = Tree::grow(&all, &DistilConfig { min_leaf_samples: 16, ..config(256) });

@@ -13,14 +13,14 @@ use kvtide_envs::memory::MemorySource;
 use kvtide_envs::sched::Slo;
 use kvtide_envs::time::Micros;
 use kvtide_envs::workload::{Window, WorkloadSource};
-use kvtide_runtime::action::NUM_CHOICES;
+use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Feature, Head, Host, Observation, Policy};
 
 use super::dataset::{Sample, Visit, first_choice};
 use super::{DistilConfig, Teacher};
 
 /// A teacher made of rules: sure of what they say, indifferent between everything else.
-pub(crate) struct Rules(pub(crate) fn(&Observation) -> [u8; 4]);
+pub(crate) struct Rules(pub(crate) fn(&Observation) -> [u8; NUM_HEADS]);
 
 impl Policy for Rules {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
@@ -40,7 +40,7 @@ impl Teacher for Rules {
 }
 
 /// The watermark follows growth and the queue, preemption the length of sequences, admission the oldest wait.
-pub(crate) fn cautious(observation: &Observation) -> [u8; 4] {
+pub(crate) fn cautious(observation: &Observation) -> [u8; NUM_HEADS] {
     let watermark = match (observation[Feature::Growth32] > 0.02, observation[Feature::Waiting] > 0.02) {
         (true, _) => 7,
         (false, true) => 4,
@@ -48,7 +48,7 @@ pub(crate) fn cautious(observation: &Observation) -> [u8; 4] {
     };
     let preemption = u8::from(observation[Feature::BlocksPerSequence] > 0.12);
     let admission = if observation[Feature::OldestWait] > 0.5 { 1 } else { 2 };
-    [watermark, 0, preemption, admission]
+    [watermark, 0, preemption, admission, 8, 0]
 }
 
 /// A small pool under load, which swaps and queues.

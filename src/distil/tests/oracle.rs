@@ -12,12 +12,12 @@ use crate::distil::{DistilConfig, Tree};
 fn sample() -> impl Strategy<Value = Sample> {
     // Few values and choices, so that there are ties; choices that depend on values, so that there is a best split.
     let values = prop::collection::vec(0..5_u8, 4);
-    (values, 0..3_u8, 0..2_u8, prop::array::uniform4(0..4_u32)).prop_map(|(values, noise, other, regrets)| {
+    (values, 0..3_u8, 0..2_u8, prop::array::uniform6(0..4_u32)).prop_map(|(values, noise, other, regrets)| {
         let mut observation = Observation::ZERO;
         for (slot, value) in observation.values[3..].iter_mut().zip(&values) {
             *slot = f32::from(*value) * 0.3 - 0.5;
         }
-        let action = Action::new([values[1] + noise, other, u8::from(values[3] > 2), 0]).unwrap();
+        let action = Action::new([values[1] + noise, other, u8::from(values[3] > 2), 0, values[2], other]).unwrap();
         Sample { visit: Visit { observation, mask: ActionMask::ALL }, action, regrets: regrets.map(|r| r * 1000) }
     })
 }

@@ -201,7 +201,7 @@ fn an_engine_that_can_die_is_refused() {
     let mut env = (*crowded(ActionProfile::Full)).clone();
     env.worlds[0].node.engine.dead_ends = DeadEnds::Faithful;
     let stop = AtomicBool::new(false);
-    let swaps = Rules(|_| [0, 0, 0, 0]);
+    let swaps = Rules(|_| [0, 0, 0, 0, 8, 0]);
     let outcome = distil(&swaps, &Arc::new(env), &quick(), &mut |_| {}, &stop);
     assert!(matches!(outcome, Err(DistilError::Env(EnvError::Faithful))), "{outcome:?}");
 }

@@ -39,7 +39,7 @@ impl Arena for Worlds {
 
 /// Two leaves, level 8 in the first world and 2 in the second, cut to one of level 5; taught on this much that was free.
 fn chosen(worth: fn(usize, u8) -> u64, least_free: f32) -> Chosen {
-    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0] };
+    let leaf = |level| TreeNode::Leaf { choices: [level, 0, 1, 0, 8, 0] };
     let split = TreeNode::Split { feature: Feature::FreeFraction as u8, left: 1, threshold: 0.5 };
     let tree = |nodes: Vec<TreeNode>| Tree { nodes, ..student(0, 1).tree };
     let mut student = Student {

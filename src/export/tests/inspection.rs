@@ -1,5 +1,6 @@
 //! What people and programs are shown of a file.
 
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
 use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, SCHEMA_HASH, Table, TreeNode};
 
@@ -13,9 +14,9 @@ fn small() -> Student {
     student.tree.nodes = vec![
         TreeNode::Split { feature: 5, left: 1, threshold: 0.183_456_7 },
         TreeNode::Split { feature: 8, left: 3, threshold: 0.02 },
-        TreeNode::Leaf { choices: [4, 0, 0, 1] },
-        TreeNode::Leaf { choices: [1, 0, 1, 0] },
-        TreeNode::Leaf { choices: [11, 4, 2, 2] },
+        TreeNode::Leaf { choices: [4, 0, 0, 1, 8, 0] },
+        TreeNode::Leaf { choices: [1, 0, 1, 0, 8, 0] },
+        TreeNode::Leaf { choices: [11, 4, 2, 2, 8, 0] },
     ];
     student
 }
@@ -49,7 +50,7 @@ fn people_are_shown_rules_with_names() {
 fn a_profile_shows_only_its_heads_and_a_lone_leaf_is_a_rule() {
     let mut student = student(0, 1);
     student.profile = ActionProfile::Watermark;
-    student.tree.nodes = vec![TreeNode::Leaf { choices: [5, 1, 1, 1] }];
+    student.tree.nodes = vec![TreeNode::Leaf { choices: [5, 1, 1, 1, 8, 0] }];
     let bytes = encode(&student, &provenance()).unwrap();
     let text = Inspection::of(&bytes).unwrap().text(9);
     assert!(text.ends_with("\nrules\n  always: watermark 0.08\n"), "{text}");
@@ -79,13 +80,14 @@ fn a_foreign_schema_is_shown_in_numbers() {
     let ranges = [FeatureRange { min: 0.0, max: 1.0 }; 3];
     let nodes = [
         TreeNode::Split { feature: 2, left: 1, threshold: 0.5 },
-        TreeNode::Leaf { choices: [200, 0, 0, 0] },
-        TreeNode::Leaf { choices: [1, 0, 0, 0] },
+        TreeNode::Leaf { choices: [200, 0, 0, 0, 8, 0] },
+        TreeNode::Leaf { choices: [1, 0, 0, 0, 8, 0] },
     ];
     let foreign = |schema_hash: u64, action_set_hash: u64| {
         let profile = ActionProfile::Watermark;
         let spec = TableSpec {
             profile,
+            heads: NUM_HEADS as u8,
             schema_hash,
             action_set_hash,
             ranges: &ranges,
