@@ -78,7 +78,7 @@ def test_wrong_files_give_named_exceptions(golden, tmp_path):
         "trailing_bytes": good + b"\0",
         "too_large": b"\0" * (256 * 1024 + 1),
         "schema": table_bytes(FREE, schema=1),
-        "leaf_choice": table_bytes([leaf(watermark=12)]),
+        "leaf_choice": table_bytes([leaf(watermark=20)]),
     }
     for reason, data in wrong.items():
         path = tmp_path / reason
@@ -186,7 +186,7 @@ def test_an_excursion_and_the_counters_outlive_a_table():
 
 
 def test_a_guard_looks_only_at_what_the_table_decides_by():
-    table = Table.from_bytes(table_bytes([leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}))
+    table = Table.from_bytes(table_bytes([leaf(watermark=10)], ranges={"free_fraction": (0.0, 0.5)}))
     guard = Guard(table, out_of_range_decisions=1)
     assert table.features == []
     assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.25
