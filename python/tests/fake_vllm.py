@@ -138,7 +138,7 @@ class VllmScheduler:
         self.waiting.add_request(request)
 
     def schedule(self):
-        planned, new, resumed, preempted, index = {}, [], [], set(), 0
+        planned, new, preempted, index = {}, [], set(), 0
         budget = self.max_num_scheduled_tokens
         while index < len(self.running) and budget > 0:
             request = self.running[index]
@@ -163,7 +163,8 @@ class VllmScheduler:
             if self.kv_cache_manager.allocate_slots(request, tokens, has_running=bool(self.running)) is None:
                 break
             assert self.waiting.pop_request() is request
-            (resumed if request.status is Status.PREEMPTED else new).append(request)
+            if request.status is Status.WAITING:
+                new.append(request)
             request.status = Status.RUNNING
             self.running.append(request)
             planned[request.request_id] = tokens
@@ -176,11 +177,6 @@ class VllmScheduler:
             num_scheduled_tokens=planned,
             total_num_scheduled_tokens=sum(planned.values()),
             scheduled_new_reqs=[SimpleNamespace(req_id=request.request_id, num_computed_tokens=0) for request in new],
-            scheduled_cached_reqs=SimpleNamespace(
-                req_ids=[request.request_id for request in resumed],
-                resumed_req_ids={request.request_id for request in resumed},
-                num_computed_tokens=[0] * len(resumed),
-            ),
             preempted_req_ids=preempted,
         )
 

@@ -56,11 +56,11 @@ def test_what_others_stand_on_keeps_what_is_in_force():
 
 def test_what_was_free_before_stays_in_its_order():
     blocks = [Block(number, None if number in (3, 1) else "hash") for number in (3, 1, 4, 2)]
-    queue = RetentionQueue(FreeQueue(blocks), Terms(5))
+    queue = RetentionQueue(FreeQueue(blocks), Terms(10))
     assert names(queue) == [3, 1, 4, 2]
     assert queue.popleft() is blocks[0]
     fresh = Block(9, "hash")
-    queue.terms.terms[9] = term_of(EVICT_FIRST, 0, 5)
+    queue.terms.terms[9] = term_of(EVICT_FIRST, 0, 10)
     queue.append(fresh)
     # Behind those without an entry, before all that have one.
     assert names(queue) == [1, 9, 4, 2]
@@ -224,8 +224,11 @@ def test_a_request_is_asked_about_when_it_gives_its_blocks_back(keeping):
     request = scheduler.running.pop()
     scheduler._preempt_request(request)
     assert asked[1:] == [("b", Status.RUNNING, 7, 0)]
-    scheduler.schedule()
-    assert scheduler.kvtide.found == {"b": 0}
+    # What it found at first counts: what it finds now is its own.
+    scheduler.kvtide.found["b"] = 3
+    for _ in range(9):
+        scheduler.update_from_output(scheduler.schedule())
+    assert asked[2:] == [("b", Status.FINISHED_STOPPED, 7, 3)] and scheduler.kvtide.found == {}
 
 
 def test_a_failure_leaves_the_blocks_to_vllm(keeping):

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 CLASSES = ("evict-first", "normal", "keep", "keep-long")
 EVICT_FIRST, NORMAL, KEEP, KEEP_LONG = range(len(CLASSES))
 # How long a class is in force, in turnovers of the pool.
-KEEP_TURNOVERS = 1
-KEEP_LONG_TURNOVERS = 4
+KEEP_TURNOVERS = 2
+KEEP_LONG_TURNOVERS = 8
 
 # Whether it goes first once nothing is in force, and at how many evictions `keep` and `keep-long` end.
 Term = tuple[bool, int, int]

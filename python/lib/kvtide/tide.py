@@ -67,7 +67,7 @@ class Tide:
         # Classes of given-back blocks, and who says them; None: vLLM's own queue.
         self.retention: Retention | None = None
         self.retain: Retain | None = None
-        # Blocks that a request found in the cache when it was admitted.
+        # Blocks that a request found in the cache when it was first admitted.
         self.found: dict[str, int] = {}
         # Requests without a first token yet, and of the others whether it was late.
         self.unanswered: dict = {}
@@ -222,25 +222,22 @@ class Tide:
             self.retention = Retention(self.manager.block_pool)
 
     def note_found(self, output) -> None:
-        """How much those who were admitted in this step found."""
-        size, cached = self.scheduler.block_size, output.scheduled_cached_reqs
+        """How much those who were admitted in this step for the first time found."""
+        size = self.scheduler.block_size
         for request in output.scheduled_new_reqs:
-            self.found[request.req_id] = request.num_computed_tokens // size
-        if cached.resumed_req_ids:
-            for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-                if request_id in cached.resumed_req_ids:
-                    self.found[request_id] = computed // size
+            # vLLM's second model runner has those here too who return after a preemption.
+            self.found.setdefault(request.req_id, request.num_computed_tokens // size)
 
     def gives_back(self, request) -> None:
         """A request is about to give its blocks back, finished or preempted."""
-        request_id = request.request_id
+        request_id, is_finished = request.request_id, request.is_finished()
         blocks = self.manager.coordinator.single_type_managers[0].req_to_blocks.get(request_id)
-        head = self.found.pop(request_id, 0)
+        head = self.found.pop(request_id, 0) if is_finished else self.found.get(request_id, 0)
         if not blocks:
             return
         classes = self.retain(request, blocks, head)
         self.retention.terms.release(blocks, head, classes)
-        if vllm_offload.is_used() and request.is_finished():
+        if is_finished and vllm_offload.is_used():
             vllm_offload.hand(request_id, classes)
 
     def entry(self, request) -> tuple[int, int, int, int | None]:
