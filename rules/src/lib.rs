@@ -10,6 +10,8 @@
 //!   [`learning`]: what a prompt token costs, from a node's own steps;
 //! - [`budget`]: how many tokens a step may have;
 //! - [`ageing`]: when waiting has become too long; [`queue`]: who is admitted next;
+//! - [`retention`]: how long blocks that are given back stay cached; [`reuse`]: what is remembered of prefixes for that;
+//!   [`shadow`]: whether LRU would have hit more;
 //! - [`victim`]: who is preempted; [`cadence`]: when a decision is due; [`windows`]: how far an observation looks.
 //!
 //! # On a node
@@ -52,6 +54,9 @@ pub mod lateness;
 pub mod learning;
 pub mod pricing;
 pub mod queue;
+pub mod retention;
+pub mod reuse;
+pub mod shadow;
 pub mod slo;
 pub mod time;
 pub mod victim;
@@ -63,5 +68,8 @@ pub use lateness::Answer;
 pub use learning::PrefillPrice;
 pub use pricing::Pricing;
 pub use queue::{AdmissionQueue, Entry, Seat};
+pub use retention::{Term, Walk};
+pub use reuse::{Reuse, Visit};
+pub use shadow::Shadow;
 pub use slo::{Slo, SloError};
 pub use time::Micros;

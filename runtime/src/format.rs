@@ -14,20 +14,26 @@ mod file;
 mod metadata;
 mod node;
 mod read;
+mod retention;
 
 pub use crate::crc::crc32;
-pub use encode::{EncodeError, TableSpec, encode, encoded_len};
+pub use encode::{
+    EncodeError, RetentionSpec, TableSpec, encode, encode_with_retention, encoded_len, encoded_len_with_retention,
+};
 pub use error::FormatError;
 pub use extension::{Extension, Extensions};
 pub(crate) use file::Outline;
 pub use file::{FeatureRange, TableFile};
 pub use metadata::Metadata;
 pub use node::{Leaf, Path, PathStep, TreeNode};
+pub use retention::RetentionSection;
 
 /// First bytes of every file. As in PNG, the high bit, CR LF, end-of-file and LF show what a text-mode copy would break.
 pub const MAGIC: [u8; 8] = *b"\x8bKVT\r\n\x1a\n";
-/// The layout this crate reads and writes.
-pub const FORMAT_VERSION: u16 = 1;
+/// The newest layout this crate reads and writes: version 1 with a retention section.
+pub const FORMAT_VERSION: u16 = 2;
+/// The layout of a table without one.
+pub const PLAIN_VERSION: u16 = 1;
 
 /// Bytes before the trained ranges.
 pub const HEADER_BYTES: usize = 40;

@@ -58,6 +58,7 @@ impl GuardConfig {
 
 /// Why a decision was the fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Fallback {
     /// There is no table, or its bytes were refused.
     NoTable,

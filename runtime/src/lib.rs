@@ -42,6 +42,7 @@ pub mod observation;
 pub mod observer;
 pub mod owned;
 pub mod policy;
+pub mod retention;
 pub mod table;
 
 pub use action::{
@@ -59,4 +60,8 @@ pub use observation::{FEATURES, Feature, FeatureSpec, NUM_FEATURES, Observation,
 pub use observer::{Observer, Snapshot};
 pub use owned::OwnedTable;
 pub use policy::Policy;
+pub use retention::{
+    NUM_RELEASE_FEATURES, Part, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, Release, ReleaseFeature, ReleaseObservation,
+    Retention, RetentionCounters, RetentionFallback, RetentionGuard, RetentionPolicy, RetentionTable, Stop,
+};
 pub use table::{Table, TreeNode};

@@ -4,8 +4,10 @@ use crate::action::{ACTION_SET_HASH, Action, ActionMask, ActionProfile, Head, NU
 use crate::edition::Edition;
 use crate::feature_set::FeatureSet;
 use crate::format::{FeatureRange, FormatError, Leaf, Metadata, PathStep, TableFile};
+use crate::guard::Fallback;
 use crate::observation::{Feature, Observation, SCHEMA_HASH};
 use crate::policy::Policy;
+use crate::retention::RetentionTable;
 
 pub use crate::format::TreeNode;
 
@@ -151,6 +153,21 @@ impl<'a> Table<'a> {
             TreeNode::Leaf { choices } => TreeNode::Leaf { choices: edition.translate(choices) },
             split @ TreeNode::Split { .. } => split,
         })
+    }
+
+    /// The tree that says how long blocks that are given back stay cached, if there is one made for this build.
+    pub fn retention(&self) -> Option<RetentionTable<'a>> {
+        self.trusted_retention().ok()
+    }
+
+    /// The same, or why a guard answers without it: [`Fallback::NoTable`] where there is none, [`Fallback::UnknownSchema`]
+    /// where it was made for another build.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn trusted_retention(&self) -> Result<RetentionTable<'a>, Fallback> {
+        let section = self.file.retention().ok_or(Fallback::NoTable)?;
+        RetentionTable::from_section(section).map_err(Fallback::from)
     }
 
     /// What the table says about itself.

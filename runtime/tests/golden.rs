@@ -166,7 +166,7 @@ fn every_released_file_decides_as_it_always_did() {
         released.push(name);
     }
     released.sort();
-    assert_eq!(released, ["v1_small", "v1_wide"]);
+    assert_eq!(released, ["v1_small", "v1_wide", "v2_small"]);
 }
 
 #[test]

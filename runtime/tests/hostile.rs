@@ -114,7 +114,7 @@ fn header() {
     assert_eq!(refuse(0, b"\x0b"), E::TextMode, "high bit stripped");
     assert_eq!(refuse(4, b"\n\x1a\n"), E::TextMode, "CR LF to LF");
     assert_eq!(refuse(7, b"\r"), E::TextMode, "LF to CR");
-    assert_eq!(refuse(8, &[2, 0]), E::Version { found: 2 });
+    assert_eq!(refuse(8, &[3, 0]), E::Version { found: 3 });
     assert_eq!(refuse(8, &[0, 0]), E::Version { found: 0 });
     assert_eq!(refuse(10, &[4]), E::Profile { found: 4 });
     assert_eq!(refuse(11, &[65]), E::Features { found: 65 });
@@ -271,7 +271,7 @@ fn every_profile_is_read() {
 
 #[test]
 fn refusals_are_one_line_and_say_where() {
-    assert_eq!(refuse(8, &[2, 0]).to_string(), "format version 2, this build reads 1");
+    assert_eq!(refuse(8, &[3, 0]).to_string(), "format version 3, this build reads 1 to 2");
     assert_eq!(refuse(node_at(2) + 4, &f32::NAN.to_le_bytes()).to_string(), "node 2 has the threshold NaN");
     assert_eq!(refuse(node_at(3) + 5, &[9]).to_string(), "leaf 3 chooses 9 of head victim, which has 5");
 }

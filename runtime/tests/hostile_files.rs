@@ -14,6 +14,8 @@ use kvtide_runtime::format::{FormatError, MAX_DEPTH, MAX_FILE_BYTES, NODE_BYTES}
 use kvtide_runtime::{NUM_FEATURES, Table, TreeNode};
 
 static GOLDEN: &[u8] = include_bytes!("golden/v1_small.kvt");
+/// The same with a retention section.
+static RETAINING: &[u8] = include_bytes!("golden/v2_small.kvt");
 
 /// Where the parts of the golden file begin; `FORMAT.md`, worked example.
 const RANGES: usize = 0x28;
@@ -21,6 +23,9 @@ const NODES: usize = 0x40;
 const METADATA: usize = 0x68;
 const EXTENSIONS: usize = 0x93;
 const CONTENT_END: usize = 0x9f;
+/// Of the golden file of version 2: its retention section, and the nodes in there.
+const SECTION: usize = 0x9f;
+const SECTION_NODES: usize = SECTION + 16 + 2 * 8;
 
 struct Sample {
     name: &'static str,
@@ -97,7 +102,7 @@ fn samples() -> Vec<Sample> {
         ("trailing", "trailing_bytes", "one byte too many", seal([GOLDEN, &[0]].concat())),
         ("magic", "magic", "another kind of file", with(1, b"P")),
         ("text_mode", "text_mode", "CR LF became LF on the way", text),
-        ("version", "version", "format version 2", with(8, &[2])),
+        ("version", "version", "format version 3", with(8, &[3])),
         ("profile", "profile", "action profile 4", with(10, &[4])),
         ("features", "features", "65 features", with(11, &[65])),
         ("heads", "heads", "9 heads", with(12, &[9])),
@@ -168,7 +173,48 @@ fn samples() -> Vec<Sample> {
         ("schema_features", "schema_features", "this build's schema with a range too few", one_range_less()),
         ("leaf_choice", "leaf_choice", "a leaf that chooses watermark 255", changed_table(leaf_choices, &[255])),
     ];
-    all.into_iter().map(|(name, error, what, bytes)| Sample { name, error, what, bytes }).collect()
+    let all = all.into_iter().chain(retention_samples());
+    all.map(|(name, error, what, bytes)| Sample { name, error, what, bytes }).collect()
+}
+
+/// What breaks the rules of version 2.
+fn retention_samples() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
+    let with = |offset: usize, value: &[u8]| {
+        let mut bytes = RETAINING.to_vec();
+        bytes[offset..offset + value.len()].copy_from_slice(value);
+        seal(bytes)
+    };
+    let node = |node: usize| SECTION_NODES + node * NODE_BYTES;
+    let plain = {
+        let mut bytes = GOLDEN.to_vec();
+        bytes[8] = 2;
+        seal(bytes)
+    };
+    let called_plain = with(8, &[1]);
+    vec![
+        ("retention_missing", "truncated", "format version 2 without its retention section", plain),
+        ("retention_unannounced", "trailing_bytes", "a retention section in a file of version 1", called_plain),
+        ("retention_features", "retention_features", "65 features of a release", with(SECTION + 8, &[65])),
+        ("retention_classes", "retention_classes", "5 classes", with(SECTION + 9, &[5])),
+        ("retention_reserved", "retention_reserved", "a reserved byte of the section is 1", with(SECTION + 11, &[1])),
+        ("retention_no_nodes", "retention_nodes", "a retention tree of 0 nodes", with(SECTION + 12, &[0])),
+        (
+            "retention_nodes_beyond_the_file",
+            "truncated",
+            "16,383 nodes of a retention tree in a file of 5",
+            with(SECTION + 12, &16_383_u32.to_le_bytes()),
+        ),
+        (
+            "retention_range",
+            "retention_range",
+            "a trained range of a release that ends at NaN",
+            with(SECTION + 16 + 4, &f32::NAN.to_le_bytes()),
+        ),
+        ("retention_cycle", "retention_tree", "node 2 leads back to node 1 and itself", with(node(2) + 2, &[1])),
+        ("retention_feature", "retention_tree", "a comparison of feature 2 of 2", with(node(0), &[2])),
+        ("retention_leaf_fields", "retention_tree", "a leaf with a second choice", with(node(1) + 5, &[1])),
+        ("retention_class", "retention_class", "a leaf of class 4", with(node(1) + 4, &[4])),
+    ]
 }
 
 fn folder() -> PathBuf {

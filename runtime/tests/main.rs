@@ -10,5 +10,6 @@ mod hostile;
 mod hostile_files;
 mod properties;
 mod python_fixture;
+mod retention;
 mod support;
 mod table;

@@ -66,7 +66,7 @@ pub fn identity(
 
 /// A digest of what a policy is read from; `None` of one that is not.
 fn held(policy: &PolicySpec) -> Result<Option<String>, TrainedOnError> {
-    Ok(match policy {
+    Ok(match policy.of_heads() {
         PolicySpec::Table(path) => Some(digest(&export::load(path)?)),
         // It lists the digests of its files.
         PolicySpec::Checkpoint(path) => {

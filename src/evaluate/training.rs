@@ -120,7 +120,7 @@ pub fn doubts(world: &World, matrix: &Matrix, policies: &[PolicySpec]) -> Result
     let mut doubts = Vec::new();
     for policy in policies {
         let budget = world.node.engine.max_num_batched_tokens;
-        if matches!(policy, PolicySpec::PromptPressure(rule) if rule.tokens.get() >= budget) {
+        if matches!(policy.of_heads(), PolicySpec::PromptPressure(rule) if rule.tokens.get() >= budget) {
             doubts.push(Doubt::Idle { policy: policy.clone(), budget });
         }
         let Some(trained) = trained(policy)? else { continue };
@@ -176,7 +176,7 @@ fn other_clock(world: &World, policy: &PolicySpec, trained: &BTreeMap<String, St
 
 /// What a policy says it was trained on; `None` of one that was not.
 fn trained(policy: &PolicySpec) -> Result<Option<BTreeMap<String, String>>, TrainedOnError> {
-    Ok(match policy {
+    Ok(match policy.of_heads() {
         PolicySpec::Checkpoint(path) => Some(checkpoint::inspect(path)?.metadata),
         PolicySpec::Table(path) => {
             let table = export::load_table(path)?;

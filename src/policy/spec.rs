@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use kvtide_envs::baseline::Prediction;
 use kvtide_envs::sched::{PromptLimitError, PromptPressure};
-use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch};
+use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch, Retention};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::PolicyName;
@@ -38,6 +38,9 @@ pub enum PolicySpec {
     BestFixed,
     /// The best constant choice over every head of a profile, in hindsight.
     BestStatic(ActionProfile),
+    /// Another policy, with the same retention class for every head and the same for every tail that is given back, in place of
+    /// what it would choose.
+    Retaining(Box<PolicySpec>, [Retention; 2]),
 }
 
 impl PolicySpec {
@@ -48,7 +51,15 @@ impl PolicySpec {
 
     /// Whether it knows what nobody can know while requests are served.
     pub fn knows_the_future(&self) -> bool {
-        self.is_hindsight() || matches!(self, PolicySpec::Oracle(_))
+        self.is_hindsight() || matches!(self.of_heads(), PolicySpec::Oracle(_))
+    }
+
+    /// The policy of the heads, whoever chooses retention classes.
+    pub fn of_heads(&self) -> &PolicySpec {
+        match self {
+            PolicySpec::Retaining(policy, _) => policy,
+            policy => policy,
+        }
     }
 
     /// The same with a file that was relative to `folder`.
@@ -57,6 +68,9 @@ impl PolicySpec {
         match self {
             PolicySpec::Checkpoint(path) => PolicySpec::Checkpoint(folder.join(path)),
             PolicySpec::Table(path) => PolicySpec::Table(folder.join(path)),
+            PolicySpec::Retaining(policy, classes) => {
+                PolicySpec::Retaining(Box::new(policy.relative_to(folder)), classes)
+            }
             other => other,
         }
     }
@@ -87,7 +101,7 @@ pub enum SpecError {
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
          past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed, \
-         best-static[:watermark|core|full]",
+         best-static[:watermark|core|full]; with retention=CLASS[/CLASS] behind it, any but the best",
         keys = keys().join(",")
     )]
     Unknown(String),
@@ -123,6 +137,12 @@ pub enum SpecError {
         /// Why not.
         source: PromptLimitError,
     },
+    /// There is nothing to keep anything in.
+    #[error("{policy}: its retention classes need a pool that has them (--set eviction=classes)")]
+    NoClasses {
+        /// Which policy.
+        policy: PolicyName,
+    },
     /// Its host would refuse it.
     #[error("{policy}: {source}")]
     Unfit {
@@ -137,6 +157,9 @@ impl FromStr for PolicySpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<PolicySpec, SpecError> {
+        if let Some((policy, classes)) = text.rsplit_once(",retention=") {
+            return retaining(text, policy, classes);
+        }
         let (kind, rest) = match text.split_once([':', ',']) {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
@@ -181,6 +204,23 @@ impl FromStr for PolicySpec {
             _ => Err(SpecError::Unknown(text.to_owned())),
         }
     }
+}
+
+/// A policy and `keep` or `keep/normal`: the class of every head, and of every tail where that is another.
+fn retaining(text: &str, policy: &str, classes: &str) -> Result<PolicySpec, SpecError> {
+    let policy: PolicySpec = policy.parse()?;
+    if matches!(policy, PolicySpec::Retaining(..)) {
+        return Err(SpecError::Twice { text: text.to_owned(), key: "retention".to_owned() });
+    }
+    if policy.is_hindsight() {
+        return Err(value(text, "retention", "for a policy that is chosen in hindsight, which has its own"));
+    }
+    let class = |name| {
+        let expected = || format!("one of {}, or two of them as in keep/normal", Retention::NAMES.join(", "));
+        Retention::from_name(name).ok_or_else(|| value(text, name, &expected()))
+    };
+    let (head, tail) = classes.split_once('/').unwrap_or((classes, classes));
+    Ok(PolicySpec::Retaining(Box::new(policy), [class(head)?, class(tail)?]))
 }
 
 fn value(text: &str, part: &str, expected: &str) -> SpecError {
@@ -286,6 +326,8 @@ impl fmt::Display for PolicySpec {
             PolicySpec::Table(path) => write!(f, "table:{}", path.display()),
             PolicySpec::BestFixed => f.write_str("best-fixed"),
             PolicySpec::BestStatic(profile) => write!(f, "best-static:{}", profile.name()),
+            PolicySpec::Retaining(policy, [head, tail]) if head == tail => write!(f, "{policy},retention={head}"),
+            PolicySpec::Retaining(policy, [head, tail]) => write!(f, "{policy},retention={head}/{tail}"),
         }
     }
 }
@@ -317,6 +359,10 @@ mod tests {
             "table:policy.kvt",
             "best-fixed",
             "best-static:core",
+            "default,retention=keep",
+            "fixed:0.05,retention=keep/evict-first",
+            "table:a/b.kvt,retention=normal",
+            "oracle,retention=keep-long/keep",
         ] {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
         }
@@ -349,6 +395,14 @@ mod tests {
         );
         assert!(error("ppas:").contains("\"\" is not N,CAP") && error("ppas:2,2048,1").contains("\"2048,1\" is not"));
         assert!(error("ppas:two,1").contains("\"two\"") && error("ppas:2,4294967296").contains("\"4294967296\""));
+        assert!(
+            error("default,retention=long")
+                .ends_with("is not one of evict-first, normal, keep, keep-long, or two of them as in keep/normal")
+        );
+        assert!(error("default,retention=keep/").contains("\"\" is not one of evict-first"));
+        assert!(error("default,retention=keep,retention=keep").contains("names retention twice"));
+        assert!(error("best-fixed,retention=keep").contains("chosen in hindsight"));
+        assert!(error("lru,retention=keep").starts_with("unknown policy \"lru\""));
         assert!(error("ppas:2,-1").contains("\"-1\"") && error("ppas:2,1.5").contains("\"1.5\""));
         for unknown in [
             "ppas,2",

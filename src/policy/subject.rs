@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
-use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController};
-use kvtide_envs::sched::{PromptLimit, PromptPressure};
+use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController, Retaining};
+use kvtide_envs::evict::Eviction;
+use kvtide_envs::sched::{PromptLimit, PromptPressure, Retain};
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, HostMismatch, Observation, Policy, Preemption,
-    Table,
+    Retention, Table,
 };
 
 use super::{PolicyName, PolicySpec, SpecError};
@@ -39,6 +40,8 @@ pub enum Subject {
     Unguarded(Table<'static>),
     /// The best constant choice over the heads of a profile, chosen after the fact.
     Hindsight(ActionProfile),
+    /// Another policy with retention classes of its own.
+    Retaining(Box<Subject>, [Retention; 2]),
 }
 
 /// A network used by many runs at once.
@@ -72,6 +75,7 @@ impl Subject {
             PolicySpec::Table(path) => Subject::Table(export::load_table(path)?),
             PolicySpec::BestFixed => Subject::Hindsight(ActionProfile::Watermark),
             PolicySpec::BestStatic(profile) => Subject::Hindsight(*profile),
+            PolicySpec::Retaining(policy, classes) => Subject::Retaining(Box::new(Subject::load(policy)?), *classes),
         })
     }
 
@@ -80,6 +84,7 @@ impl Subject {
     pub fn unguarded(self) -> Subject {
         match self {
             Subject::Table(table) => Subject::Unguarded(table),
+            Subject::Retaining(policy, classes) => Subject::Retaining(Box::new(policy.unguarded()), classes),
             other => other,
         }
     }
@@ -88,6 +93,7 @@ impl Subject {
     pub fn table(&self) -> Option<&Table<'static>> {
         match self {
             Subject::Table(table) | Subject::Unguarded(table) => Some(table),
+            Subject::Retaining(policy, _) => policy.table(),
             _ => None,
         }
     }
@@ -99,6 +105,12 @@ impl Subject {
     /// [`SpecError::Unfit`] with what the host lacks, or [`SpecError::PromptLimit`] with what its engine does, about the policy
     /// called `name`.
     pub fn check(&self, name: &PolicyName, node: &NodeConfig) -> Result<(), SpecError> {
+        if let Subject::Retaining(policy, _) = self {
+            if node.engine.eviction != Eviction::Classes {
+                return Err(SpecError::NoClasses { policy: name.clone() });
+            }
+            return policy.check(name, node);
+        }
         let unfit = |source| SpecError::Unfit { policy: name.clone(), source };
         if let Subject::Table(table) = self {
             let tolerance = GuardConfig::default().range_tolerance;
@@ -139,6 +151,7 @@ impl Subject {
         match self {
             Subject::Network(policy, profile) => Some((policy.as_ref(), *profile)),
             Subject::Table(table) | Subject::Unguarded(table) => Some((table, table.profile())),
+            Subject::Retaining(policy, _) => policy.policy(),
             _ => None,
         }
     }
@@ -154,9 +167,17 @@ impl Subject {
             Subject::Oracle(oracle) => Box::new(*oracle),
             Subject::PromptPressure(rule) => Box::new(*rule),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
-            Subject::Table(table) => Box::new(Guarded::new(*table)),
-            Subject::Unguarded(table) => Box::new(PolicyController::new(*table, table.profile())),
+            Subject::Table(table) => {
+                Box::new(Retaining::new(Guarded::new(*table), Retain::Guarded(table.trusted_retention())))
+            }
+            Subject::Unguarded(table) => {
+                let retain = table.retention().map_or(Retain::NORMAL, |tree| Retain::Policy(Arc::new(tree)));
+                Box::new(Retaining::new(PolicyController::new(*table, table.profile()), retain))
+            }
             Subject::Hindsight(_) => return None,
+            Subject::Retaining(policy, classes) => {
+                Box::new(Retaining::new(policy.controller()?, Retain::Always(*classes)))
+            }
         })
     }
 }

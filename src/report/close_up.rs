@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, Node, PolicyController, run};
-use kvtide_envs::sched::{Phase, PromptLimit};
+use kvtide_envs::sched::{Phase, PromptLimit, Retain};
 use kvtide_envs::tier::Tier;
 use kvtide_envs::workload::Window;
 use kvtide_runtime::{Action, ActionMask, Controls, Observation, Policy};
@@ -92,7 +92,8 @@ impl CloseUp {
                 }
                 _ => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
             };
-            let mut timed = TimelineController { controller: controller.as_mut(), timeline: &mut timeline };
+            let retain = subject.controller().map_or(Retain::NORMAL, |controller| controller.retain());
+            let mut timed = TimelineController { controller: controller.as_mut(), retain, timeline: &mut timeline };
             let served = run(&mut node, &mut timed, world.decision_interval);
             drop(controller);
             served.map_err(|error| ReportError::Run { policy: name.clone(), error })?;
@@ -182,6 +183,8 @@ impl Controller for WatchedTable<'_> {
 /// Notes the node at every decision.
 struct TimelineController<'a> {
     controller: &'a mut dyn Controller,
+    /// The subject's, of whom `controller` is only what steers.
+    retain: Retain,
     timeline: &'a mut Vec<Moment>,
 }
 
@@ -206,6 +209,10 @@ impl Controller for TimelineController<'_> {
 
     fn prompt_limit(&self) -> PromptLimit {
         self.controller.prompt_limit()
+    }
+
+    fn retain(&self) -> Retain {
+        self.retain.clone()
     }
 }
 

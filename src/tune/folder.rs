@@ -158,7 +158,7 @@ impl Progress {
 /// # Errors
 /// [`TuneError::Swept`]
 pub(super) fn spares(out: &Path, settings: &Settings) -> Result<(), TuneError> {
-    let versus = match &settings.versus {
+    let versus = match settings.versus.of_heads() {
         PolicySpec::Table(path) | PolicySpec::Checkpoint(path) => Some(("--versus", path)),
         _ => None,
     };

@@ -6,7 +6,7 @@ use super::observe::observe;
 use super::{Node, NodeError, NodeStatus};
 use crate::memory::MemoryError;
 use crate::metrics::{GuardReport, Summary, Unreconciled};
-use crate::sched::{PromptLimit, PromptLimitError};
+use crate::sched::{PromptLimit, PromptLimitError, Retain};
 
 /// Steers a node. Asked once per decision interval.
 pub trait Controller {
@@ -22,6 +22,11 @@ pub trait Controller {
     /// How prompts are limited until the next decision, beside what it controls; only V1 can obey more than the budget.
     fn prompt_limit(&self) -> PromptLimit {
         PromptLimit::Budget
+    }
+
+    /// Who chooses the classes of given-back blocks, asked once at the beginning of a run.
+    fn retain(&self) -> Retain {
+        Retain::NORMAL
     }
 
     /// What its guard did so far; `None` where nothing is guarded.
@@ -47,6 +52,29 @@ impl Controller for Controls {
     }
 }
 
+/// Whoever steers, wherever it is kept.
+impl<C: Controller + ?Sized> Controller for Box<C> {
+    fn control(&mut self, node: &Node) -> Controls {
+        (**self).control(node)
+    }
+
+    fn interval(&self) -> Option<u32> {
+        (**self).interval()
+    }
+
+    fn prompt_limit(&self) -> PromptLimit {
+        (**self).prompt_limit()
+    }
+
+    fn retain(&self) -> Retain {
+        (**self).retain()
+    }
+
+    fn guard(&self) -> Option<GuardReport> {
+        (**self).guard()
+    }
+}
+
 /// The one adapter that makes a [`Policy`] a [`Controller`]. A table ships behind a guard: see [`Guarded`](super::Guarded).
 #[derive(Debug, Clone)]
 pub struct PolicyController<P> {
@@ -66,6 +94,41 @@ impl<P: Policy> Controller for PolicyController<P> {
     fn control(&mut self, node: &Node) -> Controls {
         let observation = observe(node, &mut self.observer);
         self.policy.decide(&observation, mask(node, self.profile)).controls()
+    }
+}
+
+/// A controller with somebody else to choose the classes of given-back blocks.
+pub struct Retaining<C> {
+    controller: C,
+    retain: Retain,
+}
+
+impl<C: Controller> Retaining<C> {
+    /// `controller`, with `retain` in place of what it brings along.
+    pub fn new(controller: C, retain: Retain) -> Retaining<C> {
+        Retaining { controller, retain }
+    }
+}
+
+impl<C: Controller> Controller for Retaining<C> {
+    fn control(&mut self, node: &Node) -> Controls {
+        self.controller.control(node)
+    }
+
+    fn interval(&self) -> Option<u32> {
+        self.controller.interval()
+    }
+
+    fn prompt_limit(&self) -> PromptLimit {
+        self.controller.prompt_limit()
+    }
+
+    fn retain(&self) -> Retain {
+        self.retain.clone()
+    }
+
+    fn guard(&self) -> Option<GuardReport> {
+        self.controller.guard()
     }
 }
 
@@ -119,6 +182,7 @@ pub enum RunError {
 /// The engine died or stalled, or cannot limit prompts as it is told, or the accounts do not add up.
 pub fn run(node: &mut Node, controller: &mut dyn Controller, interval: u32) -> Result<Summary, RunError> {
     let interval = controller.interval().unwrap_or(interval);
+    node.set_retain(controller.retain());
     loop {
         let controls = controller.control(node);
         node.limit_prompts(controller.prompt_limit())?;

@@ -21,7 +21,7 @@ mod vector;
 pub use arena::{Arena, ServingArena};
 pub use batch::{Batch, Episode, Served, VectorEnv};
 pub use check::{CheckError, check_env};
-pub use controller::{Controller, EngineDefault, PolicyController, RunError, mask, run};
+pub use controller::{Controller, EngineDefault, PolicyController, Retaining, RunError, mask, run};
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
 pub use guarded::Guarded;

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use kvtide_rules::Cadence;
-use kvtide_runtime::{Controls, Host};
+use kvtide_runtime::{Controls, Host, Observer};
 
+use super::observe::observe;
 use crate::cost::CostModel;
 use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{Content, shared_prefixes};
 use crate::memory::{Memory, MemoryError, MemoryReport};
 use crate::metrics::{Collector, Summary, Unreconciled};
 use crate::sched::v0::EngineError;
-use crate::sched::{Outcome, Phase, PromptLimit, PromptLimitError, RequestId, Scheduler, Slo, StepPlan};
-use crate::seed::RunHash;
+use crate::sched::{Outcome, Phase, PromptLimit, PromptLimitError, RequestId, Retain, Scheduler, Slo, StepPlan, V1};
+use crate::seed::{self, RunHash};
 use crate::tier::{Route, Tier};
 use crate::time::Micros;
 use crate::trace::Request;
@@ -90,6 +91,8 @@ pub struct Node {
     outcome: Outcome,
     hash: RunHash,
     cadence: Cadence,
+    /// Whoever chooses classes of given-back blocks sees the node as it was when a decision was last due.
+    observer: Observer,
     /// Steps since a token appeared.
     barren_steps: u32,
 }
@@ -133,6 +136,7 @@ impl Node {
             outcome: Outcome::default(),
             hash: RunHash::default(),
             cadence: Cadence::default(),
+            observer: Observer::new(),
             barren_steps: 0,
         })
     }
@@ -258,6 +262,7 @@ impl Node {
     /// As [`step`](Self::step).
     pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<NodeStatus, NodeError> {
         self.cadence.decided();
+        self.observe_for_classes();
         loop {
             let progress = self.step(controls)?;
             let refused = !self.plan.admissions_refused.is_empty()
@@ -268,6 +273,22 @@ impl Node {
                 return Ok(progress);
             }
         }
+    }
+
+    fn observe_for_classes(&mut self) {
+        if self.scheduler.with_classes().is_some_and(V1::wants_observation) {
+            let mut observer = std::mem::take(&mut self.observer);
+            let observation = observe(self, &mut observer);
+            self.observer = observer;
+            if let Some(v1) = self.scheduler.with_classes_mut() {
+                v1.observed(observation, self.now);
+            }
+        }
+    }
+
+    /// Lets `retain` choose the classes of given-back blocks from now on; nothing where the pool has none.
+    pub fn set_retain(&mut self, retain: Retain) {
+        self.scheduler.set_retain(retain);
     }
 
     /// Submits everything that has arrived by now; in a closed loop, one request for each client that waits for none.
@@ -286,6 +307,10 @@ impl Node {
                 .then(|| Content::of(request, self.next_arrival as u64, self.scheduler.config().prefix_sharing));
             let content = shared.and_then(|shared| Some(text.clone()?.shared_up_to(shared)));
             let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo, content);
+            if let Some(v1) = self.scheduler.with_classes_mut() {
+                let kind = request.tenant.as_deref().or(request.slo_class.as_deref());
+                v1.set_kind(id, kind.map_or(0, |kind| seed::derive(0, kind, 0)));
+            }
             if let (Some(memory), Some(text), Phase::Waiting) = (&mut self.memory, text, phase) {
                 memory.arrived(id, text);
             }
@@ -383,7 +408,8 @@ impl Node {
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
         let summary = Summary::of(&self.collector, self.now, self.scheduler.num_blocks(Tier::Gpu), self.hash.value());
-        Ok(Summary { memory: self.memory_report(), ..summary })
+        let retention = self.scheduler.with_classes().and_then(V1::retention_report);
+        Ok(Summary { memory: self.memory_report(), retention, ..summary })
     }
 
     /// What memory did so far; `None` if blocks are only numbers.

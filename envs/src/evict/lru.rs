@@ -12,7 +12,7 @@ use super::{BlockView, Evict};
 pub struct Lru(Order);
 
 impl Evict for Lru {
-    fn new(num_blocks: u32) -> Lru {
+    fn new(num_blocks: u32, _block_tokens: u32) -> Lru {
         Lru(Order::new(num_blocks))
     }
 

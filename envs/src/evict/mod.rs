@@ -6,9 +6,10 @@
 //!
 //! **A new policy** is a file here, an entry in `policies!`, of which `--set`, [`Eviction`] and `EvictionPolicy` follow, and a line
 //! in `policy!`, which the compiler asks for; its file tells the story of the kit (`kit.rs`). What it decides by comes in
-//! [`BlockView`]: where today's policies need the number alone, one that needs the time, a block's place in its prefix or whose
-//! it was adds a field there and fills it in where the pool tells of blocks, `Cache::seen`.
+//! [`BlockView`]: one that needs to know whose a block was, say, adds a field there and fills it in where the pool tells of
+//! idle blocks, `Cache::seen`.
 
+mod classes;
 mod lru;
 mod order;
 mod radix;
@@ -20,6 +21,7 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
+pub use classes::Classes;
 pub use lru::Lru;
 pub use radix::Radix;
 
@@ -28,6 +30,21 @@ pub use radix::Radix;
 pub struct BlockView {
     /// Its number; never 0, vLLM's null block, which is nobody's.
     pub block: u32,
+    /// Key of its content, by which a policy knows again what it has evicted; 0 for content that nobody else asks for. Told
+    /// with [`idle`](Evict::idle) alone, as is all that follows.
+    pub key: u64,
+    /// Which of its path it is, from 0.
+    pub position: u32,
+    /// Blocks of the path that it is told with, itself included.
+    pub length: u32,
+}
+
+impl BlockView {
+    /// A block of which the number is all that is told.
+    #[inline]
+    pub fn of(block: u32) -> BlockView {
+        BlockView { block, key: 0, position: 0, length: 1 }
+    }
 }
 
 /// An order of eviction of the **idle** blocks: cached, and held by no request.
@@ -51,8 +68,13 @@ pub trait Evict: Debug + Clone {
     /// loses its content instead, and so does an idle one whose key a held block is registered under.
     const KEEPS_REPEATS: bool = true;
 
-    /// A policy for blocks with numbers below `num_blocks`, of which none is idle.
-    fn new(num_blocks: u32) -> Self;
+    /// A policy for blocks of `block_tokens` tokens with numbers below `num_blocks`, of which none is idle.
+    fn new(num_blocks: u32, block_tokens: u32) -> Self;
+
+    /// A block that is held is registered under a key, behind `parent` in its path. Not told of content that nobody else can
+    /// ask for.
+    #[inline]
+    fn registered(&mut self, _block: u32, _parent: Option<u32>) {}
 
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
     fn idle(&mut self, block: BlockView);
@@ -62,6 +84,14 @@ pub trait Evict: Debug + Clone {
 
     /// A block is idle no more: it is in use again, or its content is gone. The order of the others stays.
     fn taken(&mut self, block: BlockView);
+
+    /// An idle block is used, and idle again at once: [`taken`](Self::taken) and [`idle`](Self::idle), for whoever has a
+    /// shorter way.
+    #[inline]
+    fn used(&mut self, block: BlockView) {
+        self.taken(block);
+        self.idle(block);
+    }
 
     /// Takes the block that is evicted next out of the order; `None` if none is idle.
     fn victim(&mut self) -> Option<u32>;
@@ -97,9 +127,9 @@ macro_rules! policies {
         }
 
         impl EvictionPolicy {
-            pub(crate) fn new(eviction: Eviction, num_blocks: u32) -> EvictionPolicy {
+            pub(crate) fn new(eviction: Eviction, num_blocks: u32, block_tokens: u32) -> EvictionPolicy {
                 match eviction {
-                    $(Eviction::$policy => EvictionPolicy::$policy($policy::new(num_blocks)),)+
+                    $(Eviction::$policy => EvictionPolicy::$policy($policy::new(num_blocks, block_tokens)),)+
                 }
             }
         }
@@ -112,6 +142,8 @@ policies! {
     Lru = "lru",
     /// SGLang's radix tree; see [`Radix`].
     Radix = "radix",
+    /// Classes that a retention policy chooses; see [`Classes`].
+    Classes = "classes",
 }
 
 /// Evaluates `$body` with `$policy` as the policy that `$which` is.
@@ -120,6 +152,7 @@ macro_rules! policy {
         match $which {
             $crate::evict::EvictionPolicy::Lru($policy) => $body,
             $crate::evict::EvictionPolicy::Radix($policy) => $body,
+            $crate::evict::EvictionPolicy::Classes($policy) => $body,
         }
     };
 }

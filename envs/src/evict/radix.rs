@@ -30,7 +30,7 @@ impl Evict for Radix {
     const LOOKUP_IS_USE: bool = true;
     const KEEPS_REPEATS: bool = false;
 
-    fn new(num_blocks: u32) -> Radix {
+    fn new(num_blocks: u32, _block_tokens: u32) -> Radix {
         Radix(Order::new(num_blocks))
     }
 

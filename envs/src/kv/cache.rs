@@ -40,9 +40,11 @@ impl Cache {
         self.unregistered.len() as u32 + self.num_idle
     }
 
-    /// What a policy is told of a block.
-    fn seen(block: u32) -> BlockView {
-        BlockView { block }
+    /// What a policy is told of a registered block that becomes idle, number `position` of a table of `length` blocks.
+    #[inline]
+    fn seen(&self, block: u32, position: usize, length: usize) -> BlockView {
+        let key = if self.blocks.is_keyless(block) { 0 } else { self.blocks.get(block).key };
+        BlockView { block, key, position: position as u32, length: length as u32 }
     }
 
     /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.
@@ -76,7 +78,8 @@ impl Cache {
 
     pub(super) fn give_back<E: Evict>(&mut self, policy: &mut E, table: &mut Vec<BlockId>) {
         let group = self.unregistered.len();
-        for BlockId(block) in table.drain(..).rev() {
+        let length = table.len();
+        for (position, BlockId(block)) in table.drain(..).enumerate().rev() {
             let record = self.blocks.get_mut(block);
             record.refs = record.refs.checked_sub(1).expect("a block is given back once for each table that holds it");
             if record.refs > 0 {
@@ -89,7 +92,7 @@ impl Cache {
                 self.registry.remove(&mut self.blocks, block);
                 self.unregistered.push(BlockId(block));
             } else {
-                policy.idle(Cache::seen(block));
+                policy.idle(self.seen(block, position, length));
                 self.num_idle += 1;
             }
         }
@@ -106,7 +109,7 @@ impl Cache {
             for &BlockId(block) in path.iter().rev() {
                 if self.blocks.get(block).refs == 0 {
                     debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
-                    policy.accessed(Cache::seen(block));
+                    policy.accessed(BlockView::of(block));
                 }
             }
         }
@@ -117,7 +120,7 @@ impl Cache {
             if self.blocks.get(block).refs == 0 {
                 debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
                 self.disturb(block);
-                policy.taken(Cache::seen(block));
+                policy.taken(BlockView::of(block));
                 self.num_idle -= 1;
             }
             self.blocks.get_mut(block).refs += 1;
@@ -130,7 +133,7 @@ impl Cache {
             && let Some(first) = self.registry.first(&self.blocks, key)
             && self.blocks.get(first).refs == 0
         {
-            policy.taken(Cache::seen(first));
+            policy.taken(BlockView::of(first));
             self.forget(first);
             self.unregistered.push(BlockId(first));
         }

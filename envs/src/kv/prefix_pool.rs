@@ -1,8 +1,13 @@
 //! A block pool with a prefix cache.
 
+use kvtide_runtime::Retention;
+
 use super::BlockId;
 use super::cache::Cache;
-use crate::evict::{Eviction, EvictionPolicy, policy};
+use crate::evict::{Classes, Evict, Eviction, EvictionPolicy, policy};
+
+/// Tokens of vLLM's block.
+const DEFAULT_BLOCK_TOKENS: u32 = 16;
 
 /// A pool of blocks with a prefix cache: what vLLM's V1 scheduler takes blocks from.
 ///
@@ -42,8 +47,17 @@ impl PrefixPool {
     /// # Panics
     /// If there is no null block: `num_blocks` is 0.
     pub fn new(num_blocks: u32, caching: bool, eviction: Eviction) -> PrefixPool {
+        PrefixPool::of_blocks(num_blocks, DEFAULT_BLOCK_TOKENS, caching, eviction)
+    }
+
+    /// The same of blocks of `block_tokens` tokens, which only a policy wants to know that weighs tokens.
+    ///
+    /// # Panics
+    /// If there is no null block: `num_blocks` is 0.
+    pub fn of_blocks(num_blocks: u32, block_tokens: u32, caching: bool, eviction: Eviction) -> PrefixPool {
         assert!(num_blocks > 0, "the pool holds at least the null block");
-        PrefixPool { policy: EvictionPolicy::new(eviction, num_blocks), cache: Cache::new(num_blocks, caching) }
+        let policy = EvictionPolicy::new(eviction, num_blocks, block_tokens);
+        PrefixPool { policy, cache: Cache::new(num_blocks, caching) }
     }
 
     /// Size of the pool, null block included.
@@ -102,6 +116,37 @@ impl PrefixPool {
         }
     }
 
+    /// The same, with a class for each of its two parts: the first `head_blocks`, and the others. Without
+    /// [classes](Eviction::Classes) it is the same.
+    pub fn give_back_as(&mut self, table: &mut Vec<BlockId>, head_blocks: u32, [head, tail]: [Retention; 2]) {
+        if let EvictionPolicy::Classes(classes) = &mut self.policy {
+            let of = |at: usize| if at < head_blocks as usize { head } else { tail };
+            let cached = table.iter().enumerate().rev().filter(|(_, block)| self.cache.blocks.is_registered(block.0));
+            classes.released(cached.map(|(at, block)| (block.0, of(at))));
+        }
+        self.give_back(table);
+    }
+
+    /// Its classes, if it has any.
+    pub fn classes(&self) -> Option<&Classes> {
+        match &self.policy {
+            EvictionPolicy::Classes(classes) => Some(classes),
+            _ => None,
+        }
+    }
+
+    /// Evicts by uses within a class, or by time; nothing without classes.
+    pub fn set_by_use(&mut self, is_by_use: bool) {
+        if let EvictionPolicy::Classes(classes) = &mut self.policy {
+            classes.set_by_use(is_by_use);
+        }
+    }
+
+    /// How many of `blocks`, which the caller holds, somebody else holds as well.
+    pub fn shared_among(&self, blocks: &[BlockId]) -> u32 {
+        blocks.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs > 1)).sum()
+    }
+
     /// Appends to `hits` the block registered first under each key, up to the first key that is not cached. The keys
     /// continue the path that `hits` is, which may be empty: where a [lookup is a use](Self::lookup_is_use), this is a use
     /// of all of it.
@@ -130,7 +175,10 @@ impl PrefixPool {
             parent.is_none_or(|parent| self.cache.blocks.is_registered(parent.0)),
             "tables are registered in order"
         );
-        policy!(&mut self.policy, policy => self.cache.give_way(policy, key));
+        policy!(&mut self.policy, policy => {
+            self.cache.give_way(policy, key);
+            policy.registered(block.0, parent.map(|parent| parent.0));
+        });
         self.cache.register(block.0, key);
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Collector, GroupSummary, GuardReport, Record, Stretches};
 use crate::memory::MemoryReport;
 use crate::percentile::percentile;
+use crate::sched::RetentionReport;
 use crate::tier::Route;
 use crate::time::Micros;
 
@@ -126,6 +127,9 @@ pub struct Summary {
     /// What the guard of a table did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardReport>,
+    /// What became of given-back blocks, where the pool has classes for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionReport>,
 }
 
 impl Summary {
@@ -170,6 +174,7 @@ impl Summary {
             by_tenant: collector.groups.by_tenant(&records, seconds),
             memory: None,
             guard: None,
+            retention: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod cohort;
 mod plan;
 mod prompt_limit;
 mod request;
+mod retain;
 mod scheduler;
 pub mod v0;
 pub mod v1;
@@ -18,6 +19,7 @@ pub use plan::{
 };
 pub use prompt_limit::{PromptLimit, PromptLimitError, PromptPressure};
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
+pub use retain::{Retain, RetentionReport};
 pub use scheduler::Scheduler;
 pub use v0::V0;
 pub use v1::V1;

@@ -4,7 +4,9 @@ use kvtide_rules::windows;
 use kvtide_runtime::{Admission, Controls, Snapshot};
 
 use super::v0::EngineError;
-use super::{Outcome, Phase, PromptLimit, PromptLimitError, RequestId, RequestView, Scheduled, Slo, StepPlan, V0, V1};
+use super::{
+    Outcome, Phase, PromptLimit, PromptLimitError, RequestId, RequestView, Retain, Scheduled, Slo, StepPlan, V0, V1,
+};
 use crate::deploy::{ConfigError, EngineConfig, EngineKind};
 use crate::kv::{BlockId, Content};
 use crate::tier::{Tier, Tiers};
@@ -54,6 +56,13 @@ impl Scheduler {
         match self {
             Scheduler::V0(v0) => v0.submit(arrival, prompt_tokens, output_tokens, slo),
             Scheduler::V1(v1) => v1.submit_with(arrival, prompt_tokens, output_tokens, slo, content),
+        }
+    }
+
+    /// Lets `retain` choose the classes of given-back blocks from now on; nothing where the pool has none.
+    pub fn set_retain(&mut self, retain: Retain) {
+        if let Scheduler::V1(v1) = self {
+            v1.set_retain(retain);
         }
     }
 
@@ -124,6 +133,22 @@ impl Scheduler {
         match self {
             Scheduler::V0(_) => 0,
             Scheduler::V1(v1) => v1.pool().num_idle_cached(),
+        }
+    }
+
+    /// The scheduler whose pool has classes for what is given back.
+    pub fn with_classes(&self) -> Option<&V1> {
+        match self {
+            Scheduler::V1(v1) if v1.has_classes() => Some(v1),
+            _ => None,
+        }
+    }
+
+    /// The same, to be told what classes are chosen by.
+    pub fn with_classes_mut(&mut self) -> Option<&mut V1> {
+        match self {
+            Scheduler::V1(v1) if v1.has_classes() => Some(v1),
+            _ => None,
         }
     }
 

@@ -2,12 +2,14 @@
 
 use core::fmt;
 
+use super::retention::SECTION_HEADER_BYTES;
 use super::{
     CRC_BYTES, Extension, FORMAT_VERSION, FeatureRange, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES,
-    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, TableFile, TreeNode, crc32,
+    MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, PLAIN_VERSION, RANGE_BYTES, TableFile, TreeNode, crc32,
 };
 use crate::action::ActionProfile;
 use crate::edition::Edition;
+use crate::retention::Retention;
 use crate::table::Table;
 
 /// Everything a file says.
@@ -29,6 +31,17 @@ pub struct TableSpec<'a> {
     pub metadata: &'a [(&'a str, &'a str)],
     /// Extensions in increasing order of id.
     pub extensions: &'a [Extension<'a>],
+}
+
+/// The second tree of a file, which says how long blocks that are given back stay cached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetentionSpec<'a> {
+    /// [`RELEASE_SCHEMA_HASH`](crate::RELEASE_SCHEMA_HASH) for a tree that is to be used with this build.
+    pub schema_hash: u64,
+    /// What training saw of each feature of a release, in index order.
+    pub ranges: &'a [FeatureRange],
+    /// The nodes in breadth-first order; a leaf's first choice is the index of its class, the others are 0.
+    pub nodes: &'a [TreeNode],
 }
 
 /// Why a table was not written.
@@ -96,14 +109,40 @@ pub fn encoded_len(spec: &TableSpec<'_>) -> usize {
 /// # Errors
 /// If `out` is too small or a reader would refuse the file; `out` then holds nothing of use.
 pub fn encode(spec: &TableSpec<'_>, out: &mut [u8]) -> Result<usize, EncodeError> {
+    encode_either(spec, None, out)
+}
+
+/// Bytes [`encode_with_retention`] needs for both trees.
+pub fn encoded_len_with_retention(spec: &TableSpec<'_>, retention: &RetentionSpec<'_>) -> usize {
+    encoded_len(spec) + SECTION_HEADER_BYTES + retention.ranges.len() * RANGE_BYTES + retention.nodes.len() * NODE_BYTES
+}
+
+/// Writes `spec` with a second tree, as [`encode`] does without.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_with_retention(
+    spec: &TableSpec<'_>,
+    retention: &RetentionSpec<'_>,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
+    encode_either(spec, Some(retention), out)
+}
+
+fn encode_either(
+    spec: &TableSpec<'_>,
+    retention: Option<&RetentionSpec<'_>>,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
     check_counts(spec)?;
-    let needed = encoded_len(spec);
+    retention.map_or(Ok(()), check_retention_counts)?;
+    let needed = retention.map_or_else(|| encoded_len(spec), |tree| encoded_len_with_retention(spec, tree));
     if needed > MAX_FILE_BYTES {
         return Err(FormatError::TooLarge { found: needed }.into());
     }
     let found = out.len();
     let out = out.get_mut(..needed).ok_or(EncodeError::Space { needed, found })?;
-    write(spec, &mut ByteWriter { out: &mut *out, len: 0 })?;
+    write(spec, retention, &mut ByteWriter { out: &mut *out, len: 0 })?;
 
     let file = TableFile::parse(out)?;
     if Edition::of(file.schema_hash(), file.action_set_hash()).is_some() {
@@ -137,10 +176,27 @@ fn metadata_len(spec: &TableSpec<'_>) -> usize {
     spec.metadata.iter().map(|(key, value)| size_of::<u8>() + size_of::<u16>() + key.len() + value.len()).sum()
 }
 
+fn check_retention_counts(retention: &RetentionSpec<'_>) -> Result<(), EncodeError> {
+    let (features, nodes) = (retention.ranges.len(), retention.nodes.len());
+    if features > usize::from(MAX_FEATURES) {
+        let found = u8::try_from(features).unwrap_or(u8::MAX);
+        return Err(FormatError::RetentionFeatures { found }.into());
+    }
+    if nodes > MAX_NODES as usize {
+        return Err(FormatError::RetentionNodes { found: u32::try_from(nodes).unwrap_or(u32::MAX) }.into());
+    }
+    Ok(())
+}
+
 /// Writes the sections in order. `check_counts` has made every narrowing exact.
-fn write(spec: &TableSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), EncodeError> {
+fn write(
+    spec: &TableSpec<'_>,
+    retention: Option<&RetentionSpec<'_>>,
+    writer: &mut ByteWriter<'_>,
+) -> Result<(), EncodeError> {
+    let version = if retention.is_some() { FORMAT_VERSION } else { PLAIN_VERSION };
     writer.put(&MAGIC)?;
-    writer.put(&FORMAT_VERSION.to_le_bytes())?;
+    writer.put(&version.to_le_bytes())?;
     writer.put(&[spec.profile as u8, spec.ranges.len() as u8, spec.heads, 0, 0, 0])?;
     writer.put(&spec.schema_hash.to_le_bytes())?;
     writer.put(&spec.action_set_hash.to_le_bytes())?;
@@ -165,8 +221,24 @@ fn write(spec: &TableSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), Encode
         writer.put(&(extension.bytes.len() as u32).to_le_bytes())?;
         writer.put(extension.bytes)?;
     }
+    if let Some(retention) = retention {
+        write_retention(retention, writer)?;
+    }
     let crc = crc32(writer.written());
     writer.put(&crc.to_le_bytes())
+}
+
+fn write_retention(retention: &RetentionSpec<'_>, writer: &mut ByteWriter<'_>) -> Result<(), EncodeError> {
+    writer.put(&retention.schema_hash.to_le_bytes())?;
+    writer.put(&[retention.ranges.len() as u8, Retention::ALL.len() as u8, 0, 0])?;
+    writer.put(&(retention.nodes.len() as u32).to_le_bytes())?;
+    for range in retention.ranges {
+        writer.put(&range.to_bytes())?;
+    }
+    for node in retention.nodes {
+        writer.put(&node.to_bytes())?;
+    }
+    Ok(())
 }
 
 struct ByteWriter<'a> {

@@ -2,9 +2,13 @@
 
 use core::fmt;
 
-use super::{FORMAT_VERSION, MAX_DEPTH, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES};
+use super::{
+    FORMAT_VERSION, MAX_DEPTH, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES, MAX_METADATA_BYTES, MAX_NODES,
+    PLAIN_VERSION,
+};
 use crate::action::{Head, NUM_HEADS};
 use crate::observation::NUM_FEATURES;
+use crate::retention::Retention;
 
 /// Why a file was refused. Offsets are bytes from the start of the file; nodes are numbered from the root, 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,6 +189,43 @@ pub enum FormatError {
         /// Its id.
         id: u16,
     },
+    /// More than [`MAX_FEATURES`] features of a release.
+    RetentionFeatures {
+        /// Count in the file.
+        found: u8,
+    },
+    /// Another number of retention classes than there are.
+    RetentionClasses {
+        /// Count in the file.
+        found: u8,
+    },
+    /// Reserved bytes of the retention section that are not zero.
+    RetentionReserved {
+        /// Where they begin.
+        offset: usize,
+    },
+    /// No node in the retention tree, or more than [`MAX_NODES`].
+    RetentionNodes {
+        /// Count in the file.
+        found: u32,
+    },
+    /// A trained range of the retention tree that is not finite and ordered.
+    RetentionRange {
+        /// Which feature.
+        feature: u8,
+    },
+    /// The retention tree breaks a rule that nodes of either tree keep.
+    RetentionTree {
+        /// The [name](Self::name) of the rule.
+        rule: &'static str,
+    },
+    /// A leaf of the retention tree whose class does not exist.
+    RetentionClass {
+        /// Which node of that tree.
+        node: u16,
+        /// Index in the file.
+        found: u8,
+    },
     /// Made for other features than this build observes.
     Schema {
         /// Hash in the file.
@@ -251,6 +292,13 @@ impl FormatError {
             E::ExtensionOrder { .. } => "extension_order",
             E::ExtensionFlags { .. } => "extension_flags",
             E::CriticalExtension { .. } => "critical_extension",
+            E::RetentionFeatures { .. } => "retention_features",
+            E::RetentionClasses { .. } => "retention_classes",
+            E::RetentionReserved { .. } => "retention_reserved",
+            E::RetentionNodes { .. } => "retention_nodes",
+            E::RetentionRange { .. } => "retention_range",
+            E::RetentionTree { .. } => "retention_tree",
+            E::RetentionClass { .. } => "retention_class",
             E::Schema { .. } => "schema",
             E::ActionSet { .. } => "action_set",
             E::SchemaFeatures { .. } => "schema_features",
@@ -273,7 +321,9 @@ impl fmt::Display for FormatError {
             E::TrailingBytes { expected, found } => write!(f, "file has {found} bytes, its table ends at {expected}"),
             E::Magic => write!(f, "not a .kvt file"),
             E::TextMode => write!(f, "line ends were translated; copy the file in binary mode"),
-            E::Version { found } => write!(f, "format version {found}, this build reads {FORMAT_VERSION}"),
+            E::Version { found } => {
+                write!(f, "format version {found}, this build reads {PLAIN_VERSION} to {FORMAT_VERSION}")
+            }
             E::Profile { found } => write!(f, "no action profile {found}"),
             E::Features { found } => write!(f, "{found} features, the limit is {MAX_FEATURES}"),
             E::Heads { found } => write!(f, "{found} heads, this build knows {NUM_HEADS}"),
@@ -309,6 +359,21 @@ impl fmt::Display for FormatError {
             }
             E::ExtensionFlags { offset, flags } => write!(f, "extension at {offset} has unknown flags {flags:#06x}"),
             E::CriticalExtension { offset, id } => write!(f, "critical extension {id} at {offset} is unknown"),
+            E::RetentionFeatures { found } => {
+                write!(f, "retention tree: {found} features, the limit is {MAX_FEATURES}")
+            }
+            E::RetentionClasses { found } => {
+                write!(f, "retention tree: {found} classes, there are {}", Retention::ALL.len())
+            }
+            E::RetentionReserved { offset } => write!(f, "retention tree: reserved bytes at {offset} are not zero"),
+            E::RetentionNodes { found } => write!(f, "retention tree: {found} nodes, expected 1 to {MAX_NODES}"),
+            E::RetentionRange { feature } => {
+                write!(f, "retention tree: trained range of feature {feature} is not finite and ordered")
+            }
+            E::RetentionTree { rule } => write!(f, "retention tree: a node breaks the rule {rule}"),
+            E::RetentionClass { node, found } => {
+                write!(f, "retention tree: leaf {node} chooses class {found}, there are {}", Retention::ALL.len())
+            }
             E::Schema { found, expected } => write!(f, "made for schema {found:016x}, this build has {expected:016x}"),
             E::ActionSet { found, expected } => {
                 write!(f, "made for action set {found:016x}, this build has {expected:016x}")

@@ -4,9 +4,10 @@ use super::extension::{self, Extensions};
 use super::metadata::{self, Metadata};
 use super::node::{self, Leaf, Path, TreeNode};
 use super::read::{ByteReader, ok};
+use super::retention::{RawSection, RetentionSection, SectionOutline};
 use super::{
     CRC_BYTES, FORMAT_VERSION, FormatError, HEADER_BYTES, MAGIC, MAX_EXTENSIONS, MAX_FEATURES, MAX_FILE_BYTES,
-    MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, RANGE_BYTES, crc32,
+    MAX_METADATA_BYTES, MAX_NODES, NODE_BYTES, PLAIN_VERSION, RANGE_BYTES, crc32,
 };
 use crate::action::{ActionProfile, NUM_HEADS};
 
@@ -21,6 +22,7 @@ pub struct TableFile<'a> {
     nodes: &'a [[u8; NODE_BYTES]],
     metadata: &'a [u8],
     extensions: &'a [u8],
+    retention: Option<RetentionSection<'a>>,
     depth: u8,
     leaves: u16,
 }
@@ -43,14 +45,20 @@ impl<'a> TableFile<'a> {
         }
         let extensions_offset = reader.offset();
         let extensions = ok!(take_extensions(&mut reader, extension_count));
+        let raw_retention =
+            if header.version == PLAIN_VERSION { None } else { Some(ok!(RawSection::read(&mut reader))) };
         ok!(check_crc(bytes, reader.offset()));
 
         let (ranges, _) = ranges_bytes.as_chunks();
         ok!(check_ranges(ranges));
         let (nodes, _) = nodes_bytes.as_chunks();
-        let shape = ok!(node::check_tree(nodes, header.features, header.heads));
+        let shape = ok!(node::check_tree(nodes, header.features, header.heads as usize));
         ok!(metadata::check(metadata, metadata_offset));
         ok!(extension::check(extensions, extensions_offset));
+        let retention = match raw_retention {
+            Some(raw) => Some(ok!(raw.check())),
+            None => None,
+        };
         Ok(TableFile {
             profile: header.profile,
             heads: header.heads,
@@ -60,9 +68,20 @@ impl<'a> TableFile<'a> {
             nodes,
             metadata,
             extensions,
+            retention,
             depth: shape.depth,
             leaves: shape.leaves,
         })
+    }
+
+    /// The layout it is written in: that with a retention section, or that without.
+    pub const fn version(&self) -> u16 {
+        if self.retention.is_some() { FORMAT_VERSION } else { PLAIN_VERSION }
+    }
+
+    /// The second tree, for whichever schema it was made; `None` in a file without.
+    pub const fn retention(&self) -> Option<RetentionSection<'a>> {
+        self.retention
     }
 
     /// The heads the table decides. A leaf stores a choice for the others too; a node keeps its own there.
@@ -141,6 +160,10 @@ impl<'a> TableFile<'a> {
             nodes: self.nodes.len(),
             metadata_bytes: self.metadata.len(),
             extension_bytes: self.extensions.len(),
+            retention: match &self.retention {
+                Some(section) => Some(section.outline()),
+                None => None,
+            },
             depth: self.depth,
             leaves: self.leaves,
         }
@@ -166,6 +189,7 @@ pub(crate) struct Outline {
     nodes: usize,
     metadata_bytes: usize,
     extension_bytes: usize,
+    retention: Option<SectionOutline>,
     depth: u8,
     leaves: u16,
 }
@@ -180,6 +204,10 @@ impl Outline {
         let (metadata, rest) = rest.split_at_checked(self.metadata_bytes)?;
         let (_extension_count, rest) = rest.split_at_checked(size_of::<u16>())?;
         let (extensions, rest) = rest.split_at_checked(self.extension_bytes)?;
+        let (retention, rest) = match self.retention {
+            Some(outline) => outline.view(rest).map(|(section, rest)| (Some(section), rest))?,
+            None => (None, rest),
+        };
         if rest.len() != CRC_BYTES {
             return None;
         }
@@ -192,6 +220,7 @@ impl Outline {
             nodes: nodes.as_chunks().0,
             metadata,
             extensions,
+            retention,
             depth: self.depth,
             leaves: self.leaves,
         })
@@ -236,6 +265,7 @@ impl FeatureRange {
 
 /// The fixed part of a file, its counts within their limits.
 struct Header {
+    version: u16,
     profile: ActionProfile,
     features: u8,
     heads: u8,
@@ -249,7 +279,7 @@ impl Header {
     const fn read(reader: &mut ByteReader<'_>) -> Result<Header, FormatError> {
         ok!(check_magic(ok!(reader.array())));
         let version = ok!(reader.u16());
-        if version != FORMAT_VERSION {
+        if version != PLAIN_VERSION && version != FORMAT_VERSION {
             return Err(FormatError::Version { found: version });
         }
         let profile = match ok!(reader.u8()) {
@@ -284,7 +314,7 @@ impl Header {
         if metadata_bytes > MAX_METADATA_BYTES {
             return Err(FormatError::MetadataBytes { found: metadata_bytes });
         }
-        Ok(Header { profile, features, heads, schema_hash, action_set_hash, nodes, metadata_bytes })
+        Ok(Header { version, profile, features, heads, schema_hash, action_set_hash, nodes, metadata_bytes })
     }
 }
 
@@ -329,7 +359,7 @@ const fn check_crc(bytes: &[u8], end: usize) -> Result<(), FormatError> {
     Ok(())
 }
 
-const fn check_ranges(ranges: &[[u8; RANGE_BYTES]]) -> Result<(), FormatError> {
+pub(super) const fn check_ranges(ranges: &[[u8; RANGE_BYTES]]) -> Result<(), FormatError> {
     let mut rest = ranges;
     let mut feature = 0;
     while let Some((bytes, tail)) = rest.split_first() {

@@ -72,9 +72,9 @@ const fn leaf_choices(bytes: [u8; NODE_BYTES]) -> [u8; NUM_HEADS] {
     }
 }
 
-/// Whether what none of so many heads uses is 0.
-const fn leaf_is_clean(bytes: [u8; NODE_BYTES], heads: u8) -> bool {
-    let mut at = heads as usize;
+/// Whether what is behind the first `choices` choices is 0.
+const fn leaf_is_clean(bytes: [u8; NODE_BYTES], choices: usize) -> bool {
+    let mut at = choices;
     while at < CHOICE_AT.len() && bytes[CHOICE_AT[at]] == 0 {
         at += 1;
     }
@@ -87,11 +87,15 @@ pub(super) struct TreeShape {
     pub(super) leaves: u16,
 }
 
-/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order.
+/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order, with so many choices a leaf.
 ///
 /// In that order the children of the nth split are at 2n + 1 and 2n + 2. A counter therefore shows at once that every
 /// node but the root has exactly one parent, that it comes after it, and where each level of the tree ends.
-pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8, heads: u8) -> Result<TreeShape, FormatError> {
+pub(super) const fn check_tree(
+    nodes: &[[u8; NODE_BYTES]],
+    features: u8,
+    choices: usize,
+) -> Result<TreeShape, FormatError> {
     let mut rest = nodes;
     let mut node: u16 = 0;
     let mut next_child: u16 = 1;
@@ -129,7 +133,7 @@ pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8, heads: 
                 next_child += 2;
             }
             (LEAF, TreeNode::Leaf { .. }) => {
-                if !leaf_is_clean(*bytes, heads) {
+                if !leaf_is_clean(*bytes, choices) {
                     return Err(FormatError::LeafFields { node });
                 }
                 shape.leaves += 1;
@@ -181,22 +185,32 @@ impl<'a, 'v> Path<'a, 'v> {
         Path { nodes, values, node: 0, steps_left: MAX_DEPTH }
     }
 
-    /// Walks to the end. As the iterator does, with a node in one word: this is what a decision costs.
+    /// Walks to the leaf.
     pub(super) fn leaf(self) -> Leaf {
+        match self.end() {
+            Some((node, bytes)) => Leaf { node, choices: leaf_choices(bytes) },
+            // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
+            None => Leaf { node: 0, choices: [0; NUM_HEADS] },
+        }
+    }
+
+    /// Walks to the end: the leaf, and how it is stored. As the iterator does, with a node in one word: this is what a
+    /// decision costs.
+    #[inline]
+    pub(super) fn end(self) -> Option<(u16, [u8; NODE_BYTES])> {
         let mut node = self.node;
         for _ in 0..=self.steps_left {
-            let Some(bytes) = self.nodes.get(usize::from(node)) else { break };
+            let bytes = self.nodes.get(usize::from(node))?;
             let word = u64::from_le_bytes(*bytes);
             let [feature, kind, ..] = *bytes;
             if kind == LEAF {
-                return Leaf { node, choices: leaf_choices(*bytes) };
+                return Some((node, *bytes));
             }
             let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
             let threshold = f32::from_bits((word >> 32) as u32);
             node = ((word >> 16) as u16).saturating_add(u16::from(value > threshold));
         }
-        // `check_tree` leaves no way here; the root's index and the first choices are as harmless as any.
-        Leaf { node: 0, choices: [0; NUM_HEADS] }
+        None
     }
 
     fn here(&self) -> Option<TreeNode> {

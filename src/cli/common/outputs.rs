@@ -88,7 +88,7 @@ impl Outputs {
     #[must_use]
     pub(in crate::cli) fn reads_policies(mut self, policies: &[PolicySpec]) -> Outputs {
         for policy in policies {
-            self = match policy {
+            self = match policy.of_heads() {
                 PolicySpec::Table(path) => self.reads("--policy", path.as_path()),
                 PolicySpec::Checkpoint(path) => self.reads_checkpoint("--policy", path),
                 _ => self,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvtide_runtime::Retention;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -72,11 +73,13 @@ struct Both<S> {
     keys: Vec<Vec<u64>>,
     requests: Vec<Request>,
     remembered: (usize, Vec<BlockId>),
+    /// Classes for what is given back, if anybody chooses them.
+    chosen: Option<[Retention; 2]>,
 }
 
 impl<S: Slow> Both<S> {
     fn new(pool: PrefixPool, slow: S) -> Both<S> {
-        Both { pool, slow, keys: keys(), requests: Vec::new(), remembered: (0, Vec::new()) }
+        Both { pool, slow, keys: keys(), requests: Vec::new(), remembered: (0, Vec::new()), chosen: None }
     }
 
     fn apply(&mut self, op: &Op) {
@@ -112,7 +115,10 @@ impl<S: Slow> Both<S> {
                 if request < self.requests.len() {
                     let mut request = self.requests.remove(request);
                     self.slow.give_back(&numbers(&request.table));
-                    self.pool.give_back(&mut request.table);
+                    match self.chosen {
+                        Some(classes) => self.pool.give_back_as(&mut request.table, 3, classes),
+                        None => self.pool.give_back(&mut request.table),
+                    }
                     assert!(request.table.is_empty());
                 }
             }
@@ -162,6 +168,82 @@ impl<S: Slow> Both<S> {
     }
 }
 
+/// A pool with classes, and behind which block each was cached. Texts are admitted with all that is found of them, so that no
+/// text has two copies.
+struct Chosen {
+    pool: PrefixPool,
+    requests: Vec<Request>,
+    keys: Vec<Vec<u64>>,
+    behind: Vec<Option<u32>>,
+}
+
+impl Chosen {
+    fn apply(&mut self, op: &Op, classes: [Retention; 2]) {
+        match *op {
+            Op::Admit { text, new, .. } if self.requests.iter().all(|request| request.text != text) => {
+                let mut table = Vec::new();
+                self.pool.lookup(self.keys[text].iter().copied(), &mut table);
+                self.pool.touch(&table);
+                let registered = table.len();
+                let new = new.min(self.pool.num_free()).min(LONGEST - registered as u32);
+                self.take(new, &mut table);
+                for place in registered..table.len() {
+                    // Another request that shares the beginning may have computed it meanwhile: that is a copy.
+                    let is_cached = !self.found(self.keys[text][place]).is_empty();
+                    if is_cached {
+                        break;
+                    }
+                    let parent = place.checked_sub(1).map(|before| table[before]);
+                    self.pool.register(table[place], self.keys[text][place], parent);
+                    self.behind[table[place].0 as usize] = parent.map(|parent| parent.0);
+                }
+                self.requests.push(Request { text, table, registered });
+            }
+            Op::GiveBack { request } if request < self.requests.len() => {
+                let mut request = self.requests.remove(request);
+                self.pool.give_back_as(&mut request.table, request.registered as u32, classes);
+            }
+            _ => {}
+        }
+        self.pool.validate(self.requests.iter().flat_map(|request| request.table.iter().copied())).unwrap();
+        self.check_order();
+    }
+
+    fn found(&mut self, key: u64) -> Vec<BlockId> {
+        let mut found = Vec::new();
+        self.pool.lookup(std::iter::once(key), &mut found);
+        found
+    }
+
+    /// Takes blocks one by one: each that is evicted is of the lowest class there is.
+    fn take(&mut self, count: u32, table: &mut Vec<BlockId>) {
+        for _ in 0..count {
+            let classes = self.pool.classes().unwrap();
+            let (idle, evicted) = (classes.idle_of(), classes.evicted_of());
+            self.pool.take(1, table);
+            let after = self.pool.classes().unwrap().evicted_of();
+            if let Some(class) = (0..4).find(|&class| after[class] > evicted[class]) {
+                // What was above may have aged into an empty class below.
+                let lowest = (0..4).find(|&class| idle[class] > 0).unwrap();
+                assert!(class <= lowest, "{idle:?} {class}");
+                let block = table[table.len() - 1].0;
+                self.behind.iter_mut().for_each(|before| *before = before.filter(|&before| before != block));
+                self.behind[block as usize] = None;
+            }
+        }
+    }
+
+    fn check_order(&self) {
+        let order = numbers(&self.pool.free_blocks().collect::<Vec<_>>());
+        let place = |block: u32| order.iter().position(|&other| other == block);
+        for (block, parent) in (0..).zip(&self.behind) {
+            if let (Some(at), Some(before)) = (place(block), parent.and_then(place)) {
+                assert!(at < before, "{parent:?} goes before {block}, which continues it: {order:?}");
+            }
+        }
+    }
+}
+
 fn check(mut both: Both<impl Slow>, ops: &[Op]) {
     for op in ops {
         both.apply(op);
@@ -180,6 +262,32 @@ proptest! {
     #[test]
     fn radix_is_the_oldest_leaf_of_a_tree(num_blocks in 1_u32..24, ops in vec(op(), 0..120)) {
         check(Both::new(PrefixPool::new(num_blocks, true, Eviction::Radix), Radix::new(num_blocks)), &ops);
+    }
+
+    /// A pool with classes of which nobody chooses any, or everybody chooses normal, is that of LRU.
+    #[test]
+    fn classes_that_are_all_normal_are_one_queue(num_blocks in 1_u32..24, ops in vec(op(), 0..120), chosen: bool) {
+        let pool = PrefixPool::new(num_blocks, true, Eviction::Classes);
+        let mut both = Both::new(pool, Lru::new(num_blocks));
+        both.chosen = chosen.then_some([Retention::Normal; 2]);
+        check(both, &ops);
+    }
+
+    /// Whatever is chosen: what adds up still does, a victim is of the lowest class there is, and no block is evicted before
+    /// one that was cached behind it, but for copies of the same text.
+    #[test]
+    fn classes_are_evicted_from_the_lowest_and_prefixes_last(
+        num_blocks in 8_u32..24,
+        steps in vec((op(), 0..4_u8, 0..4_u8), 0..120),
+        by_use: bool,
+    ) {
+        let mut pool = PrefixPool::new(num_blocks, true, Eviction::Classes);
+        pool.set_by_use(by_use);
+        let mut random = Chosen { pool, requests: Vec::new(), keys: keys(), behind: vec![None; num_blocks as usize] };
+        for (op, head, tail) in steps {
+            let class = |index| Retention::from_index(index).unwrap();
+            random.apply(&op, [class(head), class(tail)]);
+        }
     }
 
     /// Without caching it is the pool of V0, but for the null block.

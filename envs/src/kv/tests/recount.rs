@@ -43,8 +43,8 @@ fn whatever_is_damaged_the_recount_notices() {
         ("block 3 is idle and not registered", |pool, _| pool.cache.registry.remove(&mut pool.cache.blocks, 3)),
         ("block 3 is free and registered, but not idle", |pool, _| {
             policy!(&mut pool.policy, policy => {
-                policy.taken(BlockView { block: 3 });
-                policy.idle(BlockView { block: 8 });
+                policy.taken(BlockView::of(3));
+                policy.idle(BlockView::of(8));
             });
             pool.cache.unregistered[0] = BlockId(3);
         }),
@@ -52,16 +52,16 @@ fn whatever_is_damaged_the_recount_notices() {
             let block = held.pop().unwrap().0;
             pool.cache.blocks.get_mut(block).refs = 0;
             pool.cache.num_idle += 1;
-            policy!(&mut pool.policy, policy => policy.idle(BlockView { block }));
+            policy!(&mut pool.policy, policy => policy.idle(BlockView::of(block)));
         }),
         ("block 3 is idle, and the policy contradicts itself", |pool, _| {
             policy!(&mut pool.policy, policy => {
                 // One is taken twice.
                 for block in [4, 5, 4] {
-                    policy.taken(BlockView { block });
+                    policy.taken(BlockView::of(block));
                 }
                 for block in [5, 4] {
-                    policy.idle(BlockView { block });
+                    policy.idle(BlockView::of(block));
                 }
             });
         }),

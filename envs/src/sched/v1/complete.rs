@@ -1,5 +1,7 @@
 //! What came of a step: tokens are counted, and who finished gives its blocks back.
 
+use kvtide_runtime::Stop;
+
 use super::super::{Outcome, Phase, RequestId, StepPlan};
 use super::{StepPlace, V1};
 use crate::time::Micros;
@@ -73,10 +75,12 @@ impl V1 {
         let turn = StepPlace { ticket: sequence.ticket, id };
         let was_running = sequence.phase == Phase::Running;
         sequence.phase = Phase::Finished;
+        let is_cut_off = sequence.limit >= self.config.max_model_len;
+        self.release(id, if is_cut_off { Stop::Length } else { Stop::Unknown }, self.clock);
+        let sequence = &mut self.sequences[id.index()];
         sequence.registered = 0;
         sequence.keys = Vec::new();
         sequence.content = None;
-        self.pool.give_back(&mut sequence.blocks);
         if !sequence.host_blocks.is_empty() {
             self.host.give_back(&mut sequence.host_blocks);
             sequence.host_tokens = 0;

@@ -24,6 +24,7 @@ mod cohort;
 mod complete;
 mod preemption;
 mod pressure;
+mod retention;
 mod running;
 mod sequence;
 mod validate;
@@ -33,10 +34,12 @@ use std::sync::Arc;
 use kvtide_runtime::{Admission, Controls};
 
 use self::admission::HeadLookup;
+use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
+use crate::evict::Eviction;
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::tier::Tier;
 use crate::time::Micros;
@@ -69,6 +72,8 @@ pub struct V1 {
     next_ticket: u32,
     preemptions: u64,
     head: HeadLookup,
+    /// Where the pool has classes for what is given back.
+    desk: Option<Box<ReleaseDesk>>,
     /// Turns of one step, kept so that a step allocates nothing.
     turns: Vec<StepPlace>,
 }
@@ -97,7 +102,12 @@ impl V1 {
     pub fn new(config: EngineConfig) -> Result<V1, ConfigError> {
         config.validate()?;
         Ok(V1 {
-            pool: PrefixPool::new(config.num_gpu_blocks, config.enable_prefix_caching, config.eviction),
+            pool: PrefixPool::of_blocks(
+                config.num_gpu_blocks,
+                config.block_size,
+                config.enable_prefix_caching,
+                config.eviction,
+            ),
             host: BlockPool::new(config.num_blocks(Tier::Host)),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
@@ -113,6 +123,8 @@ impl V1 {
             next_ticket: 0,
             preemptions: 0,
             head: HeadLookup::default(),
+            desk: (config.enable_prefix_caching && config.eviction == Eviction::Classes)
+                .then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
             turns: Vec::new(),
             config,
         })

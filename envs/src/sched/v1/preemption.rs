@@ -1,6 +1,7 @@
 //! Running → waiting: a victim gives its blocks up, to be computed again or brought back from the host.
 
 use kvtide_rules::victim;
+use kvtide_runtime::Stop;
 
 use super::super::{AllocStatus, BlockCopy, Phase, Preempted, PreemptedAs, Refusal, RequestId, StepPlan, Test};
 use super::{StepContext, StepPlace, V1};
@@ -50,8 +51,8 @@ impl V1 {
         };
         plan.preempted.push(Preempted { id: victim, how, lost_tokens });
         self.publish(victim);
+        self.release(victim, Stop::Preempted, step.now);
         let sequence = &mut self.sequences[victim.index()];
-        self.pool.give_back(&mut sequence.blocks);
         sequence.phase = Phase::Waiting;
         sequence.preemptions += 1;
         sequence.is_stale = sequence.in_flight > 0;

@@ -1,0 +1,204 @@
+//! What the scheduler knows of those who give blocks back, where the pool has classes for them.
+//!
+//! A node is asked the same at the same moments: when a request finishes or is preempted, at most once for the blocks that
+//! were cached when it was first admitted and once for those it computed. What it is asked by is
+//! [`Release`](kvtide_runtime::Release), filled in here as an adapter fills it in from its engine; a pool without classes
+//! has nothing of this.
+
+use kvtide_rules::{Micros, Reuse, Shadow, Visit};
+use kvtide_runtime::{GuardConfig, Observation, Part, Release, ReleaseObservation, Retention, RetentionGuard, Stop};
+
+use super::super::RequestId;
+use super::super::retain::{Retain, RetentionReport};
+use super::V1;
+use super::sequence::Sequence;
+use crate::deploy::EngineConfig;
+use crate::kv::PrefixPool;
+
+/// Everything that classes are chosen by.
+#[derive(Debug, Clone)]
+pub(super) struct ReleaseDesk {
+    retain: Retain,
+    guard: RetentionGuard,
+    reuse: Reuse,
+    shadow: Shadow,
+    /// The node as it was last observed, and when.
+    node: (Observation, Micros),
+    /// By request.
+    known: Vec<Known>,
+    report: RetentionReport,
+}
+
+/// What is kept of a request from its arrival on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// Stands for its tenant.
+    kind: u64,
+    /// Blocks that were cached when it was first admitted.
+    head_blocks: u32,
+    /// From its first admission on, if anybody looks.
+    visit: Option<Visit>,
+}
+
+impl ReleaseDesk {
+    pub(super) fn new(num_blocks: u32) -> ReleaseDesk {
+        ReleaseDesk {
+            retain: Retain::NORMAL,
+            guard: RetentionGuard::new(GuardConfig::default()),
+            reuse: Reuse::new(num_blocks),
+            shadow: Shadow::new(num_blocks),
+            node: (Observation::ZERO, Micros::ZERO),
+            known: Vec::new(),
+            report: RetentionReport::default(),
+        }
+    }
+
+    fn known(&mut self, id: RequestId) -> &mut Known {
+        if self.known.len() <= id.index() {
+            self.known.resize(id.index() + 1, Known::default());
+        }
+        &mut self.known[id.index()]
+    }
+
+    /// A request is admitted with `hits` blocks cached.
+    fn admitted(&mut self, id: RequestId, sequence: &Sequence, hits: u32, block_size: u32, now: Micros, evicted: u64) {
+        let known = *self.known(id);
+        if sequence.preemptions > 0 {
+            if let Some(visit) = &known.visit {
+                self.reuse.resumed(visit, now);
+            }
+            return;
+        }
+        self.known(id).head_blocks = hits;
+        if !self.retain.looks() {
+            return;
+        }
+        // The last token is never taken from the cache.
+        let asked = (sequence.prompt_tokens - 1) / block_size;
+        let keys = &sequence.keys[..sequence.keys.len().min(asked as usize)];
+        self.known(id).visit = Some(self.reuse.admitted(keys, asked, hits, known.kind, now, evicted));
+        self.shadow.admitted(keys, asked, hits);
+        self.guard.set_behind(self.shadow.is_behind());
+    }
+
+    /// The classes of the head and the tail of what a request gives back.
+    fn classes(
+        &mut self,
+        id: RequestId,
+        sequence: &Sequence,
+        stop: Stop,
+        now: Micros,
+        pool: &PrefixPool,
+        config: &EngineConfig,
+    ) -> [Retention; 2] {
+        let Known { head_blocks, visit, .. } = *self.known(id);
+        let Some(visit) = visit.filter(|_| self.retain.looks()) else {
+            let Retain::Always(classes) = self.retain else { return [Retention::Normal; 2] };
+            return classes;
+        };
+        let evicted = pool.classes().map_or(0, |classes| classes.evicted());
+        let kept = pool.classes().map_or(0, |classes| classes.idle_of()[Retention::Keep as usize..].iter().sum());
+        self.reuse.released(&visit, stop, now, evicted);
+        self.shadow.released(&sequence.keys, sequence.registered);
+        let held = sequence.blocks.len() as u32;
+        let head_blocks = head_blocks.min(held);
+        let mut release = Release {
+            block_size: config.block_size,
+            num_gpu_blocks: config.num_gpu_blocks,
+            prompt_tokens: sequence.prompt_tokens,
+            hit_tokens: head_blocks * config.block_size,
+            generated_tokens: sequence.tokens - sequence.prompt_tokens,
+            kept_blocks: kept,
+            ttft_target_us: sequence.slo.ttft.0,
+            ..Release::default()
+        };
+        let mut decide = |part, before: u32, blocks: u32| {
+            if blocks == 0 {
+                return Retention::Normal;
+            }
+            release.part = part;
+            (release.depth_blocks, release.part_blocks) = (before, blocks);
+            let range = before as usize..(before + blocks) as usize;
+            release.shared_blocks = pool.shared_among(&sequence.blocks[range]);
+            self.reuse.describe(&visit, stop, evicted, &mut release);
+            let age = now.since(self.node.1).0;
+            let class = choose(&self.retain, &mut self.guard, &release.observe(&self.node.0), age);
+            let counts = if part == Part::Head { &mut self.report.heads } else { &mut self.report.tails };
+            counts[class as usize] += 1;
+            class
+        };
+        [decide(Part::Head, 0, head_blocks), decide(Part::Tail, head_blocks, held - head_blocks)]
+    }
+}
+
+fn choose(retain: &Retain, guard: &mut RetentionGuard, seen: &ReleaseObservation, age_us: u64) -> Retention {
+    match retain {
+        Retain::Always([class, _]) => *class,
+        Retain::Guarded(table) => guard.decide(table.as_ref().map_err(|reason| *reason), seen, age_us),
+        Retain::Policy(policy) => policy.retain(seen),
+    }
+}
+
+impl V1 {
+    /// Whether its pool has classes for what is given back.
+    pub fn has_classes(&self) -> bool {
+        self.desk.is_some()
+    }
+
+    /// Lets `retain` choose classes from now on; nothing where the pool has none.
+    pub fn set_retain(&mut self, retain: Retain) {
+        if let Some(desk) = &mut self.desk {
+            desk.retain = retain;
+        }
+    }
+
+    /// Whether classes are chosen by what the node looks like.
+    pub fn wants_observation(&self) -> bool {
+        self.desk.as_ref().is_some_and(|desk| desk.retain.looks())
+    }
+
+    /// The node was observed.
+    pub fn observed(&mut self, node: Observation, now: Micros) {
+        if let Some(desk) = &mut self.desk {
+            desk.node = (node, now);
+        }
+    }
+
+    /// A number that stands for the tenant of a request, to be told before it is admitted.
+    pub fn set_kind(&mut self, id: RequestId, kind: u64) {
+        if let Some(desk) = &mut self.desk {
+            desk.known(id).kind = kind;
+        }
+    }
+
+    /// What became of given-back blocks; `None` without classes.
+    pub fn retention_report(&self) -> Option<RetentionReport> {
+        let desk = self.desk.as_ref()?;
+        let mut report = desk.report.clone();
+        report.set_guard(desk.guard.counters());
+        report.shadow = desk.shadow.counts();
+        report.evicted_blocks = self.pool.classes().map(|classes| classes.evicted_of()).unwrap_or_default();
+        Some(report)
+    }
+
+    /// Tells of an admission with so many cached blocks.
+    pub(super) fn note_admitted(&mut self, id: RequestId, hits: u32, now: Micros) {
+        if let Some(desk) = &mut self.desk {
+            let evicted = self.pool.classes().map_or(0, |classes| classes.evicted());
+            desk.admitted(id, &self.sequences[id.index()], hits, self.config.block_size, now, evicted);
+        }
+    }
+
+    /// A request gives its blocks back.
+    pub(super) fn release(&mut self, id: RequestId, stop: Stop, now: Micros) {
+        let sequence = &mut self.sequences[id.index()];
+        match &mut self.desk {
+            Some(desk) if !sequence.blocks.is_empty() => {
+                let classes = desk.classes(id, sequence, stop, now, &self.pool, &self.config);
+                let head_blocks = desk.known(id).head_blocks;
+                self.pool.give_back_as(&mut sequence.blocks, head_blocks, classes);
+            }
+            _ => self.pool.give_back(&mut sequence.blocks),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Whether LRU would have hit more: the guard of retention, counted while a node serves.
+//!
+//! A small shadow of the pool is kept under LRU, of a sample of its blocks: those whose key falls into a fixed fraction of
+//! all keys, in a queue that is as much shorter than the pool (Waldspurger, Park, Garthwaite and Ahmad 2015, "Efficient MRC
+//! Construction with SHARDS"; a sample by key keeps every use of what it has). Of each block of the sample that a request
+//! asks for it is known whether the pool had it and whether LRU would have, so the difference is one of the same blocks.
+//!
+//! What retention may lose is a budget: [`ALLOWED_LOSS`] of what was asked for. While more than that was lost, net of what
+//! was gained lately, [`is_behind`](Shadow::is_behind) says so, and everything is to be normal until the budget has grown
+//! back. Gains are remembered for [`MEMORY`] blocks' worth of budget and no longer, so that a good week pays for no bad one.
+//!
+//! What the shadow does not know: blocks are held while their requests run, which LRU cannot evict either; it takes a block
+//! that is held for one used when its request was admitted. Bounded, deterministic, and without allocation once made.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Share of the blocks asked for that may be lost against LRU.
+pub const ALLOWED_LOSS: f64 = 0.005;
+
+/// Sampled blocks asked for over which gains are remembered, and over which a loss has to show before it counts.
+pub const MEMORY: f64 = 20_000.0;
+
+/// Most blocks of the shadow.
+const MOST: u32 = 2048;
+
+/// The end of a list, and an empty place of the index.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    key: u64,
+    /// Towards what was used longer ago.
+    older: u32,
+    newer: u32,
+}
+
+/// The shadow. See the [module](self).
+#[derive(Debug, Clone)]
+pub struct Shadow {
+    /// One of so many keys, as a power of two, is in the sample.
+    shift: u32,
+    entries: Vec<Entry>,
+    num_entries: usize,
+    newest: u32,
+    oldest: u32,
+    /// Numbers of entries, by key: open addressing, never more than half full.
+    index: Vec<u32>,
+    /// Blocks without a key that are not in the sample yet, in blocks.
+    unsampled: u64,
+    num_unasked: u64,
+    /// Blocks of the sample asked for, those that the pool had, and those that LRU would have had.
+    asked: u64,
+    hits: u64,
+    lru_hits: u64,
+    /// What was lost beyond the budget.
+    debt: f64,
+    is_behind: bool,
+}
+
+impl Shadow {
+    /// The shadow of a pool of `num_blocks`.
+    pub fn new(num_blocks: u32) -> Shadow {
+        let shift = num_blocks.div_ceil(MOST).next_power_of_two().trailing_zeros();
+        let capacity = (num_blocks >> shift).max(1) as usize;
+        Shadow {
+            shift,
+            entries: vec![Entry { key: 0, older: NONE, newer: NONE }; capacity],
+            num_entries: 0,
+            newest: NONE,
+            oldest: NONE,
+            index: vec![NONE; (2 * capacity).next_power_of_two()],
+            unsampled: 0,
+            num_unasked: 0,
+            asked: 0,
+            hits: 0,
+            lru_hits: 0,
+            debt: 0.0,
+            is_behind: false,
+        }
+    }
+
+    /// A request is admitted that asks for `asked_blocks` blocks, with these `keys` as far as they have any, of which the pool
+    /// had the first `hit_blocks`.
+    pub fn admitted(&mut self, keys: &[u64], asked_blocks: u32, hit_blocks: u32) {
+        let keys = keys.get(..asked_blocks as usize).unwrap_or(keys);
+        let (mut asked, mut hits, mut lru_hits) = (0_u64, 0, 0);
+        let mut continues = true;
+        for (block, &key) in (0..).zip(keys) {
+            if self.is_sampled(key) {
+                continues &= self.find(key).is_some();
+                asked += 1;
+                hits += u64::from(block < hit_blocks);
+                lru_hits += u64::from(continues);
+            }
+        }
+        self.use_path(keys);
+        // Nobody has what has no key.
+        asked += (u64::from(asked_blocks) - keys.len() as u64) >> self.shift;
+        self.judge(asked, hits, lru_hits);
+    }
+
+    /// A request gives `blocks` full blocks back, with these `keys` as far as they have any.
+    pub fn released(&mut self, keys: &[u64], blocks: u32) {
+        let keys = keys.get(..blocks as usize).unwrap_or(keys);
+        self.unsampled += u64::from(blocks) - keys.len() as u64;
+        for _ in 0..self.unsampled >> self.shift {
+            // An odd multiplier: no two of these are alike, and none is like a key but by chance.
+            self.num_unasked += 1;
+            let key = self.num_unasked.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_7469_6465;
+            self.use_key(key);
+        }
+        self.unsampled &= (1 << self.shift) - 1;
+        self.use_path(keys);
+    }
+
+    /// Whether more has been lost against LRU than may be.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Blocks of the sample asked for, those that the pool had, and those that LRU would have had.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.asked, self.hits, self.lru_hits]
+    }
+
+    fn judge(&mut self, asked: u64, hits: u64, lru_hits: u64) {
+        self.asked += asked;
+        self.hits += hits;
+        self.lru_hits += lru_hits;
+        let slack = ALLOWED_LOSS * MEMORY;
+        let debt = self.debt + lru_hits as f64 - hits as f64 - ALLOWED_LOSS * asked as f64;
+        self.debt = debt.max(-slack);
+        // Behind it stays until all is paid, so that it does not change its mind with every request.
+        self.is_behind = self.debt > if self.is_behind { 0.0 } else { slack };
+    }
+
+    /// Whether a key is in the sample: by its high bits after a multiplication, whatever its own are.
+    fn is_sampled(&self, key: u64) -> bool {
+        self.shift == 0 || key.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - self.shift) == 0
+    }
+
+    /// Uses a path, its last block first, so that a prefix outlives what continues it.
+    fn use_path(&mut self, keys: &[u64]) {
+        for &key in keys.iter().rev() {
+            if self.is_sampled(key) {
+                self.use_key(key);
+            }
+        }
+    }
+
+    fn use_key(&mut self, key: u64) {
+        let entry = match self.find(key) {
+            Some(place) => {
+                let entry = self.index[place];
+                self.unlink(entry);
+                entry
+            }
+            None if self.num_entries < self.entries.len() => {
+                self.num_entries += 1;
+                let entry = self.num_entries as u32 - 1;
+                self.enter(key, entry);
+                entry
+            }
+            None => {
+                let entry = self.oldest;
+                self.unlink(entry);
+                let gone = self.entries[entry as usize].key;
+                if let Some(place) = self.find(gone) {
+                    self.leave(place);
+                }
+                self.enter(key, entry);
+                entry
+            }
+        };
+        self.link_newest(entry);
+    }
+
+    fn link_newest(&mut self, entry: u32) {
+        let before = core::mem::replace(&mut self.newest, entry);
+        self.entries[entry as usize].older = before;
+        self.entries[entry as usize].newer = NONE;
+        match before {
+            NONE => self.oldest = entry,
+            before => self.entries[before as usize].newer = entry,
+        }
+    }
+
+    fn unlink(&mut self, entry: u32) {
+        let Entry { older, newer, .. } = self.entries[entry as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+    }
+
+    fn home(&self, key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.index.len() - 1)
+    }
+
+    /// The place of `key` in the index.
+    fn find(&self, key: u64) -> Option<usize> {
+        let mask = self.index.len() - 1;
+        let mut place = self.home(key);
+        // Half of the places are empty, so this ends.
+        loop {
+            match self.index[place] {
+                NONE => return None,
+                entry if self.entries[entry as usize].key == key => return Some(place),
+                _ => place = (place + 1) & mask,
+            }
+        }
+    }
+
+    fn enter(&mut self, key: u64, entry: u32) {
+        self.entries[entry as usize].key = key;
+        let mask = self.index.len() - 1;
+        let mut place = self.home(key);
+        while self.index[place] != NONE {
+            place = (place + 1) & mask;
+        }
+        self.index[place] = entry;
+    }
+
+    /// Empties a place, and moves those up that were put behind it for want of it (Knuth, The Art of Computer Programming 3,
+    /// 6.4, algorithm R).
+    fn leave(&mut self, mut hole: usize) {
+        let mask = self.index.len() - 1;
+        let mut place = hole;
+        loop {
+            place = (place + 1) & mask;
+            let entry = self.index[place];
+            if entry == NONE {
+                break;
+            }
+            let home = self.home(self.entries[entry as usize].key);
+            if (place.wrapping_sub(home) & mask) >= (place.wrapping_sub(hole) & mask) {
+                self.index[hole] = entry;
+                hole = place;
+            }
+        }
+        self.index[hole] = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % bound
+        }
+    }
+
+    /// Where every key is in the sample, the shadow is LRU.
+    #[test]
+    fn a_small_pool_is_shadowed_exactly() {
+        let mut shadow = Shadow::new(40);
+        let mut queue: VecDeque<u64> = VecDeque::new();
+        let mut random = Random(1);
+        let (mut asked, mut lru_hits) = (0, 0);
+        for _ in 0..5_000 {
+            let (text, blocks) = (random.below(12), 1 + random.below(8));
+            let keys: Vec<u64> = (0..blocks).map(|block| 1 + text * 100 + block).collect();
+            asked += blocks;
+            lru_hits += keys.iter().take_while(|key| queue.contains(key)).count() as u64;
+            shadow.admitted(&keys, blocks as u32, 0);
+            for key in keys.iter().rev() {
+                queue.retain(|other| other != key);
+                queue.push_back(*key);
+            }
+            queue.drain(..queue.len().saturating_sub(40));
+            assert_eq!(shadow.counts(), [asked, 0, lru_hits]);
+        }
+        assert!(lru_hits > asked / 4);
+    }
+
+    /// A sample of one block in sixteen says what the whole would.
+    #[test]
+    fn a_sample_is_near_the_whole() {
+        let mut shadow = Shadow::new(32_768);
+        assert_eq!((shadow.shift, shadow.entries.len()), (4, 2048));
+        let mut random = Random(2);
+        let (mut asked, mut lru_hits) = (0_u64, 0_u64);
+        let mut last_use = vec![0_u64; 4_000];
+        let mut used = 0;
+        for _ in 0..40_000 {
+            // Texts of sixteen blocks, some much more popular than others; LRU of whole texts is a matter of what was used since.
+            let popular = 1 + random.below(4_000);
+            let text = random.below(popular) as usize;
+            let keys: Vec<u64> =
+                (0..16).map(|block| (text as u64 * 16 + block + 1).wrapping_mul(0x2545_f491_4f6c_dd1d)).collect();
+            shadow.admitted(&keys, 16, 0);
+            let since = last_use.iter().filter(|&&time| time > last_use[text]).count() as u64;
+            asked += 16;
+            lru_hits += if last_use[text] > 0 && 16 * since < 32_768 { 16 } else { 0 };
+            used += 1;
+            last_use[text] = used;
+        }
+        let [sampled, _, sampled_hits] = shadow.counts();
+        let (whole, sample) = (lru_hits as f64 / asked as f64, sampled_hits as f64 / sampled as f64);
+        assert!((whole - sample).abs() < 0.02, "{whole} {sample}");
+        assert!((sampled as f64 / asked as f64 * 16.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_loss_beyond_the_budget_is_told_until_it_is_paid() {
+        let mut shadow = Shadow::new(100);
+        let keys: Vec<u64> = (1..=50).collect();
+        shadow.admitted(&keys, 50, 0);
+        // LRU would have everything, the pool has nothing: a hundred blocks may be lost before it counts.
+        shadow.admitted(&keys, 50, 0);
+        shadow.admitted(&keys, 50, 0);
+        assert!(!shadow.is_behind());
+        shadow.admitted(&keys, 50, 0);
+        assert!(shadow.is_behind());
+        // Hitting as LRU does pays it back, half a block in a hundred.
+        let mut rounds = 0;
+        while shadow.is_behind() {
+            shadow.admitted(&keys, 50, 50);
+            rounds += 1;
+        }
+        assert_eq!(rounds, 596);
+        // What is gained is soon forgotten.
+        for round in 0..100_000 {
+            shadow.admitted(&[1_000 + round], 1, 1);
+        }
+        let before = shadow.debt;
+        assert_eq!(before, -100.0);
+    }
+
+    #[test]
+    fn what_has_no_key_pushes_others_out() {
+        let mut shadow = Shadow::new(64);
+        let keys: Vec<u64> = (1..=32).collect();
+        shadow.admitted(&keys, 32, 0);
+        shadow.released(&[], 32);
+        shadow.admitted(&keys, 32, 32);
+        assert_eq!(shadow.counts(), [64, 32, 32]);
+        shadow.released(&[], 33);
+        shadow.admitted(&keys, 32, 0);
+        assert_eq!(shadow.counts()[2], 63, "the last block is gone, and the others are not");
+    }
+}

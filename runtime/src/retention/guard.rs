@@ -1,0 +1,148 @@
+//! What stands between a retention tree and a node: wherever the tree cannot be trusted, every block is `normal`, and the
+//! pool evicts as its engine always did.
+
+use super::{ReleaseObservation, Retention, RetentionTable};
+use crate::guard::{Fallback, GuardConfig};
+
+/// Why a class was not the tree's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RetentionFallback {
+    /// There is no tree, or it cannot be trusted with this observation.
+    Table(Fallback),
+    /// The pool hits less with it than LRU would: see [`RetentionGuard::set_behind`].
+    Behind,
+}
+
+impl RetentionFallback {
+    /// The reason's name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RetentionFallback::Table(reason) => reason.name(),
+            RetentionFallback::Behind => "behind_lru",
+        }
+    }
+}
+
+/// What a retention guard has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RetentionCounters {
+    /// Decisions asked for.
+    pub decisions: u64,
+    /// Decisions the tree took.
+    pub table_decisions: u64,
+    /// Of those, how often each class was chosen.
+    pub chosen: [u64; Retention::ALL.len()],
+    /// Fallbacks by reason, in the order of [`Fallback::ALL`].
+    pub fallbacks: [u64; Fallback::ALL.len()],
+    /// Fallbacks because the pool was behind LRU.
+    pub behind: u64,
+}
+
+/// A [`RetentionTable`] where it can be trusted, [`Retention::Normal`] where it cannot.
+///
+/// Of [`GuardConfig`] it obeys the greatest age, the tolerance of ranges and how many decisions in a row set the tree aside
+/// or bring it back. The node's part of an observation is as old as the node's last observation.
+#[derive(Debug, Clone)]
+pub struct RetentionGuard {
+    config: GuardConfig,
+    counters: RetentionCounters,
+    last: Option<RetentionFallback>,
+    is_behind: bool,
+    /// Whether the tree is set aside because a feature left its trained range.
+    out_of_range: bool,
+    /// Decisions in a row that speak against `out_of_range`.
+    contrary_decisions: u32,
+}
+
+impl RetentionGuard {
+    /// The state before the first decision.
+    pub fn new(config: GuardConfig) -> RetentionGuard {
+        let counters = RetentionCounters::default();
+        RetentionGuard { config, counters, last: None, is_behind: false, out_of_range: false, contrary_decisions: 0 }
+    }
+
+    /// Says whether the pool hits less than LRU would have, by more than may be lost: until it does not, everything is
+    /// normal. Told by whoever keeps count, as `kvtide_rules::shadow` does.
+    pub fn set_behind(&mut self, is_behind: bool) {
+        self.is_behind = is_behind;
+    }
+
+    /// Decides with `table`, or without one for the reason given, by an observation whose node part was taken `age_us` ago.
+    pub fn decide(
+        &mut self,
+        table: Result<&RetentionTable<'_>, Fallback>,
+        observation: &ReleaseObservation,
+        age_us: u64,
+    ) -> Retention {
+        let trusted = self.judge(table, observation, age_us).map_err(RetentionFallback::Table);
+        let outcome = if self.is_behind { trusted.and(Err(RetentionFallback::Behind)) } else { trusted };
+        self.last = outcome.err();
+        let class = outcome.map_or(Retention::Normal, |table| table.decide(observation));
+        self.count(class);
+        class
+    }
+
+    fn count(&mut self, class: Retention) {
+        let add = |counter: &mut u64| *counter = counter.saturating_add(1);
+        add(&mut self.counters.decisions);
+        match self.last {
+            None => {
+                add(&mut self.counters.table_decisions);
+                add(&mut self.counters.chosen[class as usize]);
+            }
+            Some(RetentionFallback::Table(reason)) => add(&mut self.counters.fallbacks[reason as usize]),
+            Some(RetentionFallback::Behind) => add(&mut self.counters.behind),
+        }
+    }
+
+    /// What happened so far.
+    pub const fn counters(&self) -> &RetentionCounters {
+        &self.counters
+    }
+
+    /// Why the last class was not the tree's; `None` if it was.
+    pub const fn last_fallback(&self) -> Option<RetentionFallback> {
+        self.last
+    }
+
+    /// The tree, if this observation can be trusted with it.
+    fn judge<'t, 'a>(
+        &mut self,
+        table: Result<&'t RetentionTable<'a>, Fallback>,
+        observation: &ReleaseObservation,
+        age_us: u64,
+    ) -> Result<&'t RetentionTable<'a>, Fallback> {
+        let table = table?;
+        if age_us > self.config.max_age_us {
+            return Err(Fallback::Stale);
+        }
+        let mut left = table.uses();
+        let mut is_outside = false;
+        // One step a feature in use.
+        while left != 0 {
+            let feature = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let value = observation.values.get(feature).copied().unwrap_or(f32::NAN);
+            if !value.is_finite() {
+                return Err(Fallback::NonFinite);
+            }
+            let range = table.range(feature);
+            is_outside |= !range.is_some_and(|range| range.contains(value, self.config.range_tolerance));
+        }
+        self.note_range(is_outside);
+        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+    }
+
+    fn note_range(&mut self, outside: bool) {
+        if outside == self.out_of_range {
+            self.contrary_decisions = 0;
+            return;
+        }
+        self.contrary_decisions = self.contrary_decisions.saturating_add(1);
+        let patience = if outside { self.config.out_of_range_decisions } else { self.config.recovery_decisions };
+        if self.contrary_decisions >= patience {
+            self.out_of_range = outside;
+            self.contrary_decisions = 0;
+        }
+    }
+}
