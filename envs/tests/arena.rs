@@ -82,7 +82,7 @@ fn a_choice_counts_if_any_world_allows_it() {
     let preemption = Head::Preemption as usize;
     assert_eq!(choices(vec![world(0)])[preemption], 0b010);
     assert_eq!(choices(vec![world(0), world(64)])[preemption], 0b111);
-    assert_eq!(choices(vec![world(0)])[0], (1 << 12) - 1);
+    assert_eq!(choices(vec![world(0)])[0], (1 << 20) - 1);
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_clock_is_drawn_for_each_episode_and_nothing_else_with_it() {
     let batch = || Batch::new(3, NUM_FEATURES, NUM_CHOICES);
     let (mut one, mut other) = (batch(), batch());
     first.reset(7, &mut one);
-    let actions = [0, 0, 1, 0].repeat(3);
+    let actions = [0, 0, 1, 0, 8, 0].repeat(3);
     for _ in 0..40 {
         first.step(&actions, &mut one);
     }

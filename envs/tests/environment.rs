@@ -17,7 +17,7 @@ use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
 use kvtide_envs::workload::{Replay, Window, Workload, WorkloadError, WorkloadSource};
 use kvtide_runtime::Snapshot;
-use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
+use kvtide_runtime::action::NUM_CHOICES;
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Host, NUM_FEATURES, Preemption, Victim};
 use rand::RngExt;
@@ -334,7 +334,10 @@ fn without_a_host_pool_nothing_can_be_swapped() {
             }
             let victims = info.mask.allows(Head::Victim, Victim::MostSlack as u8);
             assert_eq!(victims, profile != ActionProfile::Watermark);
-            assert_eq!(info.mask.allows(Head::Admission, 2), profile == ActionProfile::Full);
+            assert_eq!(info.mask.allows(Head::Admission, 2), profile.decides(Head::Admission));
+            // V0 keeps its budget, and nothing here has classes of cached blocks.
+            let budgets = (0..9).filter(|&level| info.mask.allows(Head::Budget, level));
+            assert!(budgets.eq([8]) && !info.mask.allows(Head::Eviction, 1));
             let swap = Action::ENGINE_DEFAULT.with(Head::Preemption, Preemption::Swap as u8).unwrap();
             assert_eq!(
                 matches!(env.step(swap), Err(EnvError::Forbidden { .. })),
@@ -535,9 +538,9 @@ fn a_tampered_state_is_refused_with_its_reason() {
     refused(&changed("/envs/1/episodes", json!(7)), "environment 1 took another course");
     refused(&changed("/envs/1/episodes", json!(0)), "before the first reset");
     refused(&changed("/envs/1/episodes", json!(-1)), "not a saved environment");
-    refused(&changed("/envs/0/actions/3", json!([0, 0, 0, 3])), "out of range");
+    refused(&changed("/envs/0/actions/3", json!([0, 0, 0, 3, 8, 0])), "out of range");
     refused(&changed("/envs/0/actions/3", json!([0, 0, 0])), "not a saved environment");
-    let forever = json!(vec![[0; NUM_HEADS]; 5000]);
+    let forever = json!(vec![Action::ENGINE_DEFAULT.indices(); 5000]);
     refused(&changed("/envs/0/actions", forever), "ended its episode earlier");
     refused(&unused, "before the first reset");
 }
@@ -554,13 +557,13 @@ fn a_saved_action_the_mask_forbids_is_refused() {
     env.reset(1, &mut batch);
     env.step(&Action::ENGINE_DEFAULT.indices(), &mut batch);
     let mut saved = env.save();
-    saved["envs"][0]["actions"][0] = json!([1, 3, 1, 0]);
+    saved["envs"][0]["actions"][0] = json!([1, 3, 1, 0, 8, 0]);
     let said = env.restore(&saved, &mut batch).unwrap_err();
     assert!(said.contains("forbid"), "{said:?}");
     // A state of another profile is the same mistake.
     let mut full = VecEnv::new(&Arc::new(config(ActionProfile::Full)), 1).unwrap();
     full.reset(1, &mut batch);
-    full.step(&[2, 4, 1, 2], &mut batch);
+    full.step(&[2, 4, 1, 2, 8, 0], &mut batch);
     let said = env.restore(&full.save(), &mut batch).unwrap_err();
     assert!(said.contains("forbid"), "{said:?}");
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use kvtide_envs::evict::Eviction;
 use kvtide_envs::golden;
 use rayon::prelude::*;
 
@@ -15,9 +16,12 @@ fn every_log_agrees(folder: &str) {
     }
     let logs = golden::find_logs(&folder).unwrap();
     assert_eq!(logs.len(), 48);
-    let reports: Vec<_> = logs.par_iter().map(|log| golden::replay_log(log).unwrap()).collect();
-    let diverged: Vec<_> = reports.iter().filter(|report| report.divergence.is_some()).collect();
-    assert!(diverged.is_empty(), "{} of {} diverge: {diverged:#?}", diverged.len(), reports.len());
+    // Classes of which nobody chooses any are vLLM's queue.
+    for eviction in [Eviction::Lru, Eviction::Classes] {
+        let reports: Vec<_> = logs.par_iter().map(|log| golden::replay_log_under(log, eviction).unwrap()).collect();
+        let diverged: Vec<_> = reports.iter().filter(|report| report.divergence.is_some()).collect();
+        assert!(diverged.is_empty(), "{eviction:?}: {} of {} diverge: {diverged:#?}", diverged.len(), reports.len());
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod recorded_traces;
 mod reference_model;
 mod reference_v1;
 mod reference_v1_random;
+mod retention;
 mod servegen;
 mod session_files;
 mod simulation;

@@ -45,6 +45,8 @@ struct Seen {
     finished_waiting: u64,
     /// Steps in which prompts were limited.
     pressed: u64,
+    /// Steps that had fewer tokens than the engine allows, and those of them in which decodes needed more than was set.
+    budgeted: [u64; 2],
 }
 
 /// Both schedulers, step by step.
@@ -54,6 +56,8 @@ struct Pair<'a> {
     theirs: Reference,
     stream: Stream,
     watermark: f64,
+    /// Tokens of the next steps, where a policy sets them.
+    budgets: Option<Stream>,
     /// This step's plan and the one's before.
     plans: [StepPlan; 2],
     outcome: Outcome,
@@ -73,6 +77,7 @@ impl<'a> Pair<'a> {
             theirs: Reference::new(world.params()),
             watermark: world_v1::watermark(&mut stream),
             stream,
+            budgets: None,
             plans: [StepPlan::default(), StepPlan::default()],
             outcome: Outcome::default(),
             submitted: 0,
@@ -123,8 +128,14 @@ impl<'a> Pair<'a> {
             self.watermark = world_v1::watermark(&mut self.stream);
         }
         let now = STEP.times(step as u64);
+        let mut controls = Controls { watermark: self.watermark, ..Action::V1_DEFAULT.controls() };
+        if let Some(budgets) = &mut self.budgets {
+            let tokens = budgets.random_range(1..=self.world.engine.max_num_batched_tokens * 5 / 4);
+            let tokens = if budgets.random_bool(0.5) { tokens } else { tokens.div_ceil(8) };
+            controls.budget = tokens.into();
+            self.theirs.set_budget(tokens);
+        }
         let expected = self.theirs.step(self.watermark);
-        let controls = Controls { watermark: self.watermark, ..Action::V1_DEFAULT.controls() };
         self.plans.swap(0, 1);
         let plan = &mut self.plans[0];
         self.ours.schedule(now, &controls, plan);
@@ -196,6 +207,7 @@ impl<'a> Pair<'a> {
     fn count(&mut self, record: &Record) {
         let seen = &mut self.seen;
         seen.pressed = self.theirs.pressed();
+        seen.budgeted = self.theirs.budgeted();
         seen.preemptions += record.preempted.len() as u64;
         seen.hits += record.hits();
         seen.resumed_hits += record.resumed.iter().map(|admitted| u64::from(admitted.2)).sum::<u64>();
@@ -271,6 +283,31 @@ fn prompts_are_limited_as_the_rule_says() {
         let hitting: Vec<_> = runs.iter().copied().filter(|(_, seen)| seen.hits > 0).collect();
         let counts = [&runs, &preempting, &hitting].map(|runs| pressed(runs));
         assert!(counts[0] >= 500 && counts[1] >= 100 && counts[2] >= 100, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_step_has_the_tokens_a_policy_gives_it() {
+    let range = seeds(0..2000);
+    let usual = range == (0..2000);
+    let runs = run_all(range, chunking, |mut pair, seed| {
+        pair.budgets = Some(seed::stream(seed, "reference_v1.budget", 0));
+        // With a limit of its prompts as well.
+        if seed % 4 == 0 {
+            let half = pair.world.engine.max_num_batched_tokens.div_ceil(2);
+            return pair.limit_prompts(PromptPressure { prompts: at_least(2), tokens: at_least(half) });
+        }
+        Ok(pair)
+    });
+    if usual {
+        let with = |what: &dyn Fn(&Seen) -> u64| runs.iter().filter(|(_, seen)| what(seen) >= 5).count();
+        let counts = [
+            with(&|seen| seen.budgeted[0]),
+            with(&|seen| seen.budgeted[1]),
+            with(&|seen| if seen.preemptions > 0 { seen.budgeted[0] } else { 0 }),
+            with(&|seen| if seen.pressed > 0 { seen.budgeted[0] } else { 0 }),
+        ];
+        assert!(counts.iter().all(|&count| count >= 100), "{counts:?}");
     }
 }
 

@@ -113,6 +113,30 @@ fn a_swapped_victim_comes_back_with_its_tokens_and_computes_one() {
 }
 
 #[test]
+fn a_step_has_the_tokens_a_policy_gives_it_and_those_decodes_need() {
+    let mut driver = Driver::new(engine(40, 0), &[(5, 9), (5, 9), (30, 2), (4, 2)]);
+    let mut told = |budget: f64| {
+        driver.step(&Controls { budget, ..controls() });
+        let chunks: Vec<_> = driver.plan.prefills.iter().map(|chunk| (chunk.id.0, chunk.tokens)).collect();
+        (chunks, driver.plan.cohort, driver.v1.num_waiting())
+    };
+    // The engine has 64 tokens a step; the first two prompts are given 12 of them, the second cut short, by what is set.
+    assert_eq!(told(8.0), (vec![(0, 5), (1, 3)], 0, 2));
+    assert_eq!(told(8.0), (vec![(1, 2), (2, 5)], 1, 1));
+    // Two decode: fewer tokens than that there never are, and prompts get none of those.
+    assert_eq!(told(1.0), (vec![], 2, 1));
+    assert_eq!(told(3.0), (vec![(2, 1)], 2, 1));
+    // More than the engine allows is what it allows.
+    assert_eq!(told(1_048_576.0), (vec![(2, 24), (3, 4)], 2, 0));
+
+    // Where prompts are computed whole it is the engine's own.
+    let whole = EngineConfig { enable_chunked_prefill: false, max_num_batched_tokens: 160, ..engine(40, 0) };
+    let mut driver = Driver::new(whole, &[(5, 9), (30, 2)]);
+    driver.step(&Controls { budget: 8.0, ..controls() });
+    assert_eq!(driver.plan.prefills.len(), 2);
+}
+
+#[test]
 fn a_victim_the_host_cannot_hold_is_computed_again() {
     let mut driver = Driver::new(engine(6, 2), &[(10, 12), (9, 6)]);
     driver.until_preempted(&swapping());

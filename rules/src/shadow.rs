@@ -9,8 +9,10 @@
 //! was gained lately, [`is_behind`](Shadow::is_behind) says so, and everything is to be normal until the budget has grown
 //! back. Gains are remembered for [`MEMORY`] blocks' worth of budget and no longer, so that a good week pays for no bad one.
 //!
-//! What the shadow does not know: blocks are held while their requests run, which LRU cannot evict either; it takes a block
-//! that is held for one used when its request was admitted. Bounded, deterministic, and without allocation once made.
+//! What requests hold cannot be evicted by LRU either: the shadow holds it too, and is told how much of the pool is free when
+//! somebody asks. It takes a prompt for cached from its admission on, where the pool has it chunk by chunk.
+//!
+//! Bounded, deterministic, and without allocation once made.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +32,9 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     key: u64,
-    /// Towards what was used longer ago.
+    /// Requests that hold it; while there are any it is in no list.
+    holders: u32,
+    /// Towards what was used longer ago; of an entry without a key, the next of those.
     older: u32,
     newer: u32,
 }
@@ -41,12 +45,14 @@ pub struct Shadow {
     /// One of so many keys, as a power of two, is in the sample.
     shift: u32,
     entries: Vec<Entry>,
-    num_entries: usize,
+    /// The first entry without a key.
+    vacant: u32,
     newest: u32,
     oldest: u32,
+    num_idle: u32,
     /// Numbers of entries, by key: open addressing, never more than half full.
     index: Vec<u32>,
-    /// Blocks without a key that are not in the sample yet, in blocks.
+    /// Blocks without a key that are not in the sample yet.
     unsampled: u64,
     num_unasked: u64,
     /// Blocks of the sample asked for, those that the pool had, and those that LRU would have had.
@@ -62,14 +68,19 @@ impl Shadow {
     /// The shadow of a pool of `num_blocks`.
     pub fn new(num_blocks: u32) -> Shadow {
         let shift = num_blocks.div_ceil(MOST).next_power_of_two().trailing_zeros();
-        let capacity = (num_blocks >> shift).max(1) as usize;
+        // A sample may hold more than its share.
+        let capacity = 2 * (num_blocks >> shift) + 64;
+        let entry = |number: u32| Entry { key: 0, holders: 0, older: number + 1, newer: NONE };
+        let mut entries: Vec<Entry> = (0..capacity).map(entry).collect();
+        entries[capacity as usize - 1].older = NONE;
         Shadow {
             shift,
-            entries: vec![Entry { key: 0, older: NONE, newer: NONE }; capacity],
-            num_entries: 0,
+            entries,
+            vacant: 0,
             newest: NONE,
             oldest: NONE,
-            index: vec![NONE; (2 * capacity).next_power_of_two()],
+            num_idle: 0,
+            index: vec![NONE; (2 * capacity as usize).next_power_of_two()],
             unsampled: 0,
             num_unasked: 0,
             asked: 0,
@@ -81,8 +92,11 @@ impl Shadow {
     }
 
     /// A request is admitted that asks for `asked_blocks` blocks, with these `keys` as far as they have any, of which the pool
-    /// had the first `hit_blocks`.
-    pub fn admitted(&mut self, keys: &[u64], asked_blocks: u32, hit_blocks: u32) {
+    /// had the first `hit_blocks`; before that, `free_blocks` of the pool were held by nobody.
+    pub fn admitted(&mut self, keys: &[u64], asked_blocks: u32, hit_blocks: u32, free_blocks: u32) {
+        while self.num_idle > free_blocks >> self.shift {
+            self.evict();
+        }
         let keys = keys.get(..asked_blocks as usize).unwrap_or(keys);
         let (mut asked, mut hits, mut lru_hits) = (0_u64, 0, 0);
         let mut continues = true;
@@ -94,24 +108,69 @@ impl Shadow {
                 lru_hits += u64::from(continues);
             }
         }
-        self.use_path(keys);
+        self.held(keys);
         // Nobody has what has no key.
         asked += (u64::from(asked_blocks) - keys.len() as u64) >> self.shift;
         self.judge(asked, hits, lru_hits);
     }
 
-    /// A request gives `blocks` full blocks back, with these `keys` as far as they have any.
+    /// A request holds blocks with these `keys` from now on: on admission, which [`admitted`](Self::admitted) tells, and when
+    /// one that was preempted is admitted again.
+    pub fn held(&mut self, keys: &[u64]) {
+        for &key in keys {
+            if self.is_sampled(key) {
+                match self.known(key) {
+                    Some(entry) => {
+                        if self.entries[entry as usize].holders == 0 {
+                            self.unlink(entry);
+                        }
+                        self.entries[entry as usize].holders += 1;
+                    }
+                    None => {
+                        if let Some(entry) = self.enter(key) {
+                            self.entries[entry as usize].holders = 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A request gives `blocks` full blocks back, with these `keys` as far as they have any: those that were held, and those
+    /// that it has computed since.
     pub fn released(&mut self, keys: &[u64], blocks: u32) {
         let keys = keys.get(..blocks as usize).unwrap_or(keys);
         self.unsampled += u64::from(blocks) - keys.len() as u64;
         for _ in 0..self.unsampled >> self.shift {
             // An odd multiplier: no two of these are alike, and none is like a key but by chance.
             self.num_unasked += 1;
-            let key = self.num_unasked.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_7469_6465;
-            self.use_key(key);
+            self.let_go(self.num_unasked.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_7469_6465);
         }
         self.unsampled &= (1 << self.shift) - 1;
-        self.use_path(keys);
+        // The last block first, so that a prefix outlives what continues it.
+        for &key in keys.iter().rev() {
+            if self.is_sampled(key) {
+                self.let_go(key);
+            }
+        }
+    }
+
+    /// One holder less of a block; if it is the last, or there was none, the block is the one used last.
+    fn let_go(&mut self, key: u64) {
+        match self.known(key) {
+            Some(entry) if self.entries[entry as usize].holders > 1 => self.entries[entry as usize].holders -= 1,
+            Some(entry) => {
+                if core::mem::replace(&mut self.entries[entry as usize].holders, 0) == 0 {
+                    self.unlink(entry);
+                }
+                self.link_newest(entry);
+            }
+            None => {
+                if let Some(entry) = self.enter(key) {
+                    self.link_newest(entry);
+                }
+            }
+        }
     }
 
     /// Whether more has been lost against LRU than may be.
@@ -140,43 +199,27 @@ impl Shadow {
         self.shift == 0 || key.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - self.shift) == 0
     }
 
-    /// Uses a path, its last block first, so that a prefix outlives what continues it.
-    fn use_path(&mut self, keys: &[u64]) {
-        for &key in keys.iter().rev() {
-            if self.is_sampled(key) {
-                self.use_key(key);
-            }
-        }
+    /// The entry of `key`.
+    fn known(&self, key: u64) -> Option<u32> {
+        self.find(key).map(|place| self.index[place])
     }
 
-    fn use_key(&mut self, key: u64) {
-        let entry = match self.find(key) {
-            Some(place) => {
-                let entry = self.index[place];
-                self.unlink(entry);
-                entry
-            }
-            None if self.num_entries < self.entries.len() => {
-                self.num_entries += 1;
-                let entry = self.num_entries as u32 - 1;
-                self.enter(key, entry);
-                entry
-            }
-            None => {
-                let entry = self.oldest;
-                self.unlink(entry);
-                let gone = self.entries[entry as usize].key;
-                if let Some(place) = self.find(gone) {
-                    self.leave(place);
-                }
-                self.enter(key, entry);
-                entry
-            }
-        };
-        self.link_newest(entry);
+    /// Forgets what was used longest ago.
+    fn evict(&mut self) {
+        let entry = self.oldest;
+        if entry == NONE {
+            return;
+        }
+        self.unlink(entry);
+        if let Some(place) = self.find(self.entries[entry as usize].key) {
+            self.leave(place);
+        }
+        self.entries[entry as usize] = Entry { key: 0, holders: 0, older: self.vacant, newer: NONE };
+        self.vacant = entry;
     }
 
     fn link_newest(&mut self, entry: u32) {
+        self.num_idle += 1;
         let before = core::mem::replace(&mut self.newest, entry);
         self.entries[entry as usize].older = before;
         self.entries[entry as usize].newer = NONE;
@@ -187,6 +230,7 @@ impl Shadow {
     }
 
     fn unlink(&mut self, entry: u32) {
+        self.num_idle -= 1;
         let Entry { older, newer, .. } = self.entries[entry as usize];
         match older {
             NONE => self.oldest = newer,
@@ -216,14 +260,22 @@ impl Shadow {
         }
     }
 
-    fn enter(&mut self, key: u64, entry: u32) {
-        self.entries[entry as usize].key = key;
+    /// An entry for a key that has none; `None` where everything is held, which only an unlikely sample does.
+    fn enter(&mut self, key: u64) -> Option<u32> {
+        if self.vacant == NONE {
+            self.evict();
+        }
+        let entry = self.vacant;
+        let record = self.entries.get_mut(entry as usize)?;
+        self.vacant = record.older;
+        record.key = key;
         let mask = self.index.len() - 1;
         let mut place = self.home(key);
         while self.index[place] != NONE {
             place = (place + 1) & mask;
         }
         self.index[place] = entry;
+        Some(entry)
     }
 
     /// Empties a place, and moves those up that were put behind it for want of it (Knuth, The Art of Computer Programming 3,
@@ -261,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Where every key is in the sample, the shadow is LRU.
+    /// Where every key is in the sample, and everybody gives back at once, the shadow is LRU.
     #[test]
     fn a_small_pool_is_shadowed_exactly() {
         let mut shadow = Shadow::new(40);
@@ -273,7 +325,8 @@ mod tests {
             let keys: Vec<u64> = (0..blocks).map(|block| 1 + text * 100 + block).collect();
             asked += blocks;
             lru_hits += keys.iter().take_while(|key| queue.contains(key)).count() as u64;
-            shadow.admitted(&keys, blocks as u32, 0);
+            shadow.admitted(&keys, blocks as u32, 0, 40);
+            shadow.released(&keys, blocks as u32);
             for key in keys.iter().rev() {
                 queue.retain(|other| other != key);
                 queue.push_back(*key);
@@ -288,7 +341,7 @@ mod tests {
     #[test]
     fn a_sample_is_near_the_whole() {
         let mut shadow = Shadow::new(32_768);
-        assert_eq!((shadow.shift, shadow.entries.len()), (4, 2048));
+        assert_eq!(shadow.shift, 4);
         let mut random = Random(2);
         let (mut asked, mut lru_hits) = (0_u64, 0_u64);
         let mut last_use = vec![0_u64; 4_000];
@@ -297,9 +350,10 @@ mod tests {
             // Texts of sixteen blocks, some much more popular than others; LRU of whole texts is a matter of what was used since.
             let popular = 1 + random.below(4_000);
             let text = random.below(popular) as usize;
-            let keys: Vec<u64> =
-                (0..16).map(|block| (text as u64 * 16 + block + 1).wrapping_mul(0x2545_f491_4f6c_dd1d)).collect();
-            shadow.admitted(&keys, 16, 0);
+            let key = |block: u64| (text as u64 * 16 + block + 1).wrapping_mul(0x2545_f491_4f6c_dd1d);
+            let keys: Vec<u64> = (0..16).map(key).collect();
+            shadow.admitted(&keys, 16, 0, 32_768);
+            shadow.released(&keys, 16);
             let since = last_use.iter().filter(|&&time| time > last_use[text]).count() as u64;
             asked += 16;
             lru_hits += if last_use[text] > 0 && 16 * since < 32_768 { 16 } else { 0 };
@@ -313,41 +367,82 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_is_not_evicted_and_leaves_less_for_the_rest() {
+        let mut shadow = Shadow::new(64);
+        let keys = |text: u64| (0..16).map(|block| 1 + text * 100 + block).collect::<Vec<u64>>();
+        // The first is held throughout; the others come and go through what is left.
+        shadow.admitted(&keys(0), 16, 0, 64);
+        for text in [1, 2, 3, 1, 2, 3] {
+            shadow.admitted(&keys(text), 16, 0, 48);
+            shadow.released(&keys(text), 16);
+        }
+        assert_eq!(shadow.counts(), [7 * 16, 0, 3 * 16]);
+        // With half of that free, the oldest of three is gone.
+        shadow.admitted(&keys(1), 16, 0, 32);
+        assert_eq!(shadow.counts()[2], 3 * 16);
+        shadow.admitted(&keys(0), 16, 16, 32);
+        assert_eq!(shadow.counts()[2], 4 * 16, "it is held, so it is there");
+        // Two holders, two givings back.
+        shadow.released(&keys(0), 16);
+        assert_eq!(shadow.num_idle, 32);
+        shadow.released(&keys(0), 16);
+        assert_eq!(shadow.num_idle, 48);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_left_out() {
+        let mut shadow = Shadow::new(16);
+        let keys: Vec<u64> = (1..=200).collect();
+        shadow.admitted(&keys, 200, 0, 16);
+        shadow.admitted(&keys, 200, 0, 0);
+        assert_eq!(shadow.counts(), [400, 0, 96]);
+        shadow.released(&keys, 200);
+        shadow.released(&keys, 200);
+        shadow.admitted(&[], 0, 0, 16);
+        assert_eq!(shadow.num_idle, 16);
+    }
+
+    #[test]
     fn a_loss_beyond_the_budget_is_told_until_it_is_paid() {
         let mut shadow = Shadow::new(100);
         let keys: Vec<u64> = (1..=50).collect();
-        shadow.admitted(&keys, 50, 0);
+        let ask = |shadow: &mut Shadow, hits| {
+            shadow.admitted(&keys, 50, hits, 100);
+            shadow.released(&keys, 50);
+        };
+        ask(&mut shadow, 0);
         // LRU would have everything, the pool has nothing: a hundred blocks may be lost before it counts.
-        shadow.admitted(&keys, 50, 0);
-        shadow.admitted(&keys, 50, 0);
+        ask(&mut shadow, 0);
+        ask(&mut shadow, 0);
         assert!(!shadow.is_behind());
-        shadow.admitted(&keys, 50, 0);
+        ask(&mut shadow, 0);
         assert!(shadow.is_behind());
         // Hitting as LRU does pays it back, half a block in a hundred.
         let mut rounds = 0;
         while shadow.is_behind() {
-            shadow.admitted(&keys, 50, 50);
+            ask(&mut shadow, 50);
             rounds += 1;
         }
         assert_eq!(rounds, 596);
         // What is gained is soon forgotten.
         for round in 0..100_000 {
-            shadow.admitted(&[1_000 + round], 1, 1);
+            shadow.admitted(&[1_000 + round], 1, 1, 100);
+            shadow.released(&[1_000 + round], 1);
         }
-        let before = shadow.debt;
-        assert_eq!(before, -100.0);
+        assert_eq!(shadow.debt, -100.0);
     }
 
     #[test]
     fn what_has_no_key_pushes_others_out() {
         let mut shadow = Shadow::new(64);
         let keys: Vec<u64> = (1..=32).collect();
-        shadow.admitted(&keys, 32, 0);
+        shadow.released(&keys, 32);
         shadow.released(&[], 32);
-        shadow.admitted(&keys, 32, 32);
-        assert_eq!(shadow.counts(), [64, 32, 32]);
+        shadow.admitted(&keys, 32, 32, 64);
+        assert_eq!(shadow.counts(), [32, 32, 32]);
+        shadow.released(&keys, 32);
         shadow.released(&[], 33);
-        shadow.admitted(&keys, 32, 0);
+        shadow.admitted(&keys, 32, 0, 64);
         assert_eq!(shadow.counts()[2], 63, "the last block is gone, and the others are not");
     }
 }

@@ -30,9 +30,9 @@ pub enum Retention {
     /// What every engine does with every block.
     #[default]
     Normal = 1,
-    /// Stays while the pool turns over once.
+    /// Stays while the pool turns over twice.
     Keep = 2,
-    /// Stays while the pool turns over several times.
+    /// Stays while the pool turns over eight times.
     KeepLong = 3,
 }
 

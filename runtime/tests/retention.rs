@@ -17,7 +17,7 @@ static GOLDEN: &[u8] = include_bytes!("golden/v2_small.kvt");
 const RANGES: [FeatureRange; 2] = [FeatureRange { min: 0.0, max: 1.0 }, FeatureRange { min: -2.0, max: 2.0 }];
 
 fn class(class: Retention) -> TreeNode {
-    leaf([class as u8, 0, 0, 0])
+    leaf([class as u8, 0, 0, 0, 0, 0])
 }
 
 fn nodes() -> [TreeNode; 5] {
@@ -32,7 +32,7 @@ fn release_ranges() -> Vec<FeatureRange> {
 
 /// A table for this build that always does the same with requests, and retains by `nodes`.
 fn retaining(nodes: &[TreeNode], schema_hash: u64) -> Vec<u8> {
-    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 4])], release_ranges());
+    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 6])], release_ranges());
     let spec = spec(&ranges, &root);
     let retention = RetentionSpec { schema_hash, ranges: &release_ranges, nodes };
     let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
@@ -77,7 +77,7 @@ fn the_first_tree_is_that_of_the_file_without() {
 
 #[test]
 fn a_table_without_a_second_tree_is_written_as_before() {
-    let bytes = table_of(&[leaf([0; 4])]);
+    let bytes = table_of(&[leaf([0; 6])]);
     assert_eq!(bytes[8..10], PLAIN_VERSION.to_le_bytes());
     assert_eq!(Table::parse(&bytes).unwrap().trusted_retention(), Err(Fallback::NoTable));
 }
@@ -92,20 +92,20 @@ fn a_tree_for_another_schema_can_be_shown_and_the_table_still_decides() {
 
 #[test]
 fn what_a_reader_would_refuse_is_not_written() {
-    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 4])], release_ranges());
+    let (ranges, root, release_ranges) = (ranges(), [leaf([0; 6])], release_ranges());
     let spec = spec(&ranges, &root);
     let write = |ranges: &[FeatureRange], nodes: &[TreeNode]| {
         let retention = RetentionSpec { schema_hash: RELEASE_SCHEMA_HASH, ranges, nodes };
         encode_with_retention(&spec, &retention, &mut vec![0; 1 << 18])
     };
-    let wrong = [leaf([7, 0, 0, 0])];
+    let wrong = [leaf([7, 0, 0, 0, 0, 0])];
     let error = FormatError::RetentionClass { node: 0, found: 7 };
     assert_eq!(write(&release_ranges, &wrong), Err(EncodeError::Format(error)));
     let error = FormatError::RetentionNodes { found: 0 };
     assert_eq!(write(&release_ranges, &[]), Err(EncodeError::Format(error)));
     let error = FormatError::RetentionFeatures { found: 65 };
     assert_eq!(write(&[RANGES[0]; 65], &wrong), Err(EncodeError::Format(error)));
-    let two_choices = [leaf([1, 1, 0, 0])];
+    let two_choices = [leaf([1, 1, 0, 0, 0, 0])];
     let error = FormatError::RetentionTree { rule: "leaf_fields" };
     assert_eq!(write(&release_ranges, &two_choices), Err(EncodeError::Format(error)));
 }
@@ -159,7 +159,7 @@ fn the_guard_answers_normal_wherever_the_tree_cannot_be_trusted() {
 fn a_node_that_left_the_trained_range_is_normal_until_it_has_come_back() {
     let mut trained = release_ranges();
     trained[ReleaseFeature::Asked.index()] = FeatureRange { min: 0.0, max: 10.0 };
-    let (ranges, root) = (ranges(), [leaf([0; 4])]);
+    let (ranges, root) = (ranges(), [leaf([0; 6])]);
     let spec = spec(&ranges, &root);
     let asked = ReleaseFeature::Asked.index() as u8;
     let nodes = [split(asked, 1, 2.0), class(Retention::EvictFirst), class(Retention::Keep)];

@@ -17,6 +17,7 @@ mod grow;
 mod loss;
 mod per_head;
 mod prune;
+mod retention;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use constant::ConstantTeacher;
 pub use fidelity::{Fidelity, HeadFidelity};
 pub use loss::{Baseline, Loss};
 pub use per_head::PerHeadTrees;
+pub use retention::{RetentionSample, RetentionTree};
 pub use tree::Tree;
 
 use dagger::SamplingPlan;

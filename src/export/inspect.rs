@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use kvtide_runtime::format::{FORMAT_VERSION, FeatureRange, TableFile};
+use kvtide_runtime::format::{FeatureRange, TableFile};
 use kvtide_runtime::{ACTION_SET_HASH, FormatError, Head, SCHEMA_HASH, Table, TreeNode};
 use serde_json::{Map, Value, json};
 
 use super::picture;
+use super::retention::RetentionText;
 use super::rules::{self, KnownNames, leaves, short};
 use super::summary::TableText;
 use crate::text::printable;
@@ -84,7 +85,7 @@ impl<'a> Inspection<'a> {
                 writeln!(out, "  ... {} more lines", total - lines.len())?;
             }
         }
-        Ok(())
+        file.retention().map_or(Ok(()), |section| RetentionText(section).write(out, max_rules))
     }
 
     /// The tree as an SVG picture, down to `max_depth` comparisons.
@@ -110,9 +111,9 @@ impl<'a> Inspection<'a> {
                 })
             })
             .collect();
-        json!({
+        let mut all = json!({
             "bytes": self.bytes,
-            "format_version": FORMAT_VERSION,
+            "format_version": file.version(),
             "profile": file.profile().name(),
             "schema": {"hash": hex(file.schema_hash()), "known": self.names.schema},
             "action_set": {"hash": hex(file.action_set_hash()), "known": self.names.actions},
@@ -121,7 +122,11 @@ impl<'a> Inspection<'a> {
             "metadata": metadata,
             "features": features,
             "nodes": file.nodes().map(|node| self.node(node)).collect::<Vec<Value>>(),
-        })
+        });
+        if let Some(section) = file.retention() {
+            all["retention"] = RetentionText(section).json();
+        }
+        all
     }
 
     fn node(&self, node: TreeNode) -> Value {
@@ -152,7 +157,7 @@ impl<'a> Inspection<'a> {
     }
 }
 
-fn match_line(found: u64, expected: u64, is_known: bool, numbered: &str) -> String {
+pub(super) fn match_line(found: u64, expected: u64, is_known: bool, numbered: &str) -> String {
     if found == expected {
         format!("this build's ({})", hex(found))
     } else if is_known {
@@ -162,11 +167,11 @@ fn match_line(found: u64, expected: u64, is_known: bool, numbered: &str) -> Stri
     }
 }
 
-fn hex(hash: u64) -> String {
+pub(super) fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
 /// The shortest decimal that reads back to the same `f32`.
-fn exact(value: f32) -> Value {
+pub(super) fn exact(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }

@@ -12,6 +12,7 @@ mod gate;
 mod inspect;
 mod make;
 mod picture;
+mod retention;
 mod rules;
 mod rust;
 mod summary;
@@ -37,6 +38,7 @@ pub use frontier::Frontier;
 pub use gate::{Gate, interval_text, loss_text, unfit};
 pub use inspect::Inspection;
 pub use make::{DistilledStudent, ExportJob, MakeError, TableLoss, TableSummary, Trial, write};
+pub use retention::add_retention;
 pub use rust::rust_source;
 
 use crate::distil::{Student, Tree};

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController, Retaining};
-use kvtide_envs::evict::Eviction;
 use kvtide_envs::sched::{PromptLimit, PromptPressure, Retain};
 use kvtide_runtime::{
     Action, ActionMask, ActionProfile, Controls, GuardConfig, Head, HostMismatch, Observation, Policy, Preemption,
@@ -106,7 +105,7 @@ impl Subject {
     /// called `name`.
     pub fn check(&self, name: &PolicyName, node: &NodeConfig) -> Result<(), SpecError> {
         if let Subject::Retaining(policy, _) = self {
-            if node.engine.eviction != Eviction::Classes {
+            if !node.engine.has_eviction_classes() {
                 return Err(SpecError::NoClasses { policy: name.clone() });
             }
             return policy.check(name, node);

@@ -230,10 +230,9 @@ impl EngineConfig {
         self.engine == EngineKind::V1 && self.enable_chunked_prefill
     }
 
-    /// Whether its pool keeps cached blocks by class, in each of which a policy sets the order: none does yet.
-    #[expect(clippy::unused_self, reason = "a setting will say so")]
+    /// Whether its pool keeps cached blocks by class, in each of which a policy sets the order.
     pub fn has_eviction_classes(&self) -> bool {
-        false
+        self.engine == EngineKind::V1 && self.enable_prefix_caching && self.eviction == Eviction::Classes
     }
 
     /// How long admission may let somebody be overtaken.

@@ -359,17 +359,17 @@ mod story {
                 assert_eq!(pool.victim(), Some(3));
             }
         };
-        turn_over(&mut pool, 10);
+        turn_over(&mut pool, 20);
         assert_eq!(pool.idle_of(), [0, 0, 1, 1]);
-        // Ten evicted: the next victim finds the term of block 2 over. It is then the most recent of the normal ones.
+        // Twenty evicted: the next victim finds the term of block 2 over. It is then the most recent of the normal ones.
         cache(&mut pool, None, &[4], Normal);
         assert_eq!(pool.victim(), Some(4));
         assert_eq!(pool.idle_of(), [0, 1, 0, 1]);
         assert_eq!(pool.victim(), Some(2));
-        turn_over(&mut pool, 29);
-        assert_eq!((pool.evicted(), pool.idle_of()), (41, [0, 0, 1, 0]));
-        turn_over(&mut pool, 10);
-        assert_eq!((pool.evicted(), pool.idle_of()), (51, [0, 1, 0, 0]));
+        turn_over(&mut pool, 59);
+        assert_eq!((pool.evicted(), pool.idle_of()), (81, [0, 0, 1, 0]));
+        turn_over(&mut pool, 20);
+        assert_eq!((pool.evicted(), pool.idle_of()), (101, [0, 1, 0, 0]));
         check(&pool, &[1]);
     }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::evict::Eviction;
 use crate::files::Unpacked;
 
 /// Larger logs are refused, unpacked.
@@ -95,6 +96,14 @@ pub fn find_logs(folder: &Path) -> Result<Vec<PathBuf>, GoldenError> {
 /// # Errors
 /// The file cannot be read or is no decision log. A disagreement is not an error but a [`Divergence`].
 pub fn replay_log(path: &Path) -> Result<RunReport, GoldenError> {
+    replay_log_under(path, Eviction::Lru)
+}
+
+/// The same with another policy of eviction, for those that can be vLLM's.
+///
+/// # Errors
+/// As [`replay_log`].
+pub fn replay_log_under(path: &Path, eviction: Eviction) -> Result<RunReport, GoldenError> {
     let malformed = |reason: String| GoldenError::Malformed { path: path.to_owned(), reason };
     let text = read_text(path)?;
     let header: Header = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
@@ -110,7 +119,7 @@ pub fn replay_log(path: &Path) -> Result<RunReport, GoldenError> {
         }
         version if version.starts_with("vllm 0.33") => {
             let log: v1::Log = serde_json::from_str(&text).map_err(parsed)?;
-            let divergence = v1::replay(&log).map_err(malformed)?;
+            let divergence = v1::replay(&log, eviction).map_err(malformed)?;
             let (steps, requests) = (log.steps.len(), log.requests.len());
             RunReport { run, version: header.version, steps, requests, end: end(&log.end), divergence }
         }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Divergence, crc, first_difference, object};
 use crate::deploy::{DeadEnds, EngineConfig, EngineKind};
+use crate::evict::Eviction;
 use crate::kv::{Content, Segment};
 use crate::sched::{Outcome, PrefillSource, Refusal, RequestId, Slo, StepPlan, Test, V1};
 use crate::time::Micros;
@@ -97,7 +98,7 @@ const IDLE_LIMIT: u32 = 3;
 ///
 /// # Errors
 /// What is wrong with the log.
-pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
+pub(super) fn replay(log: &Log, eviction: Eviction) -> Result<Option<Divergence>, String> {
     let params = &log.params;
     check_requests(log)?;
     let watermark_blocks = (params.watermark * f64::from(params.num_blocks)) as u32;
@@ -105,7 +106,7 @@ pub(super) fn replay(log: &Log) -> Result<Option<Divergence>, String> {
         let (theirs, ours) = (params.watermark_blocks.into(), watermark_blocks.into());
         return Ok(Some(Divergence { step: None, field: "watermark_blocks".to_owned(), theirs, ours }));
     }
-    LogDriver::new(log)?.run()
+    LogDriver::new(log, eviction)?.run()
 }
 
 fn check_requests(log: &Log) -> Result<(), String> {
@@ -148,13 +149,13 @@ struct LogDriver<'a> {
 }
 
 impl<'a> LogDriver<'a> {
-    fn new(log: &'a Log) -> Result<LogDriver<'a>, String> {
+    fn new(log: &'a Log, eviction: Eviction) -> Result<LogDriver<'a>, String> {
         let mut arrivals: Vec<&LoggedRequest> = log.requests.iter().collect();
         arrivals.sort_by_key(|request| (request.arrival_step, request.id));
         Ok(LogDriver {
             log,
             arrivals,
-            scheduler: V1::new(config(&log.params)).map_err(|error| error.to_string())?,
+            scheduler: V1::new(EngineConfig { eviction, ..config(&log.params) }).map_err(|error| error.to_string())?,
             controls: Controls { watermark: log.params.watermark, ..Action::V1_DEFAULT.controls() },
             plan: StepPlan::default(),
             before: StepPlan::default(),

@@ -94,6 +94,10 @@ pub struct Reference {
     pressure: Option<(usize, i64)>,
     /// Steps in which they were.
     pressed: u64,
+    /// Tokens a step is to have, beside what decodes need.
+    budget: Option<i64>,
+    /// Steps that had fewer tokens than the engine allows, and those of them in which decodes had more than was set.
+    budgeted: [u64; 2],
 }
 
 /// The step being scheduled.
@@ -126,6 +130,8 @@ impl Reference {
             preemptions: 0,
             pressure: None,
             pressed: 0,
+            budget: None,
+            budgeted: [0; 2],
         }
     }
 
@@ -170,6 +176,7 @@ impl Reference {
             threshold: if alone { 0 } else { self.params.long_prefill_token_threshold.into() },
             watermark_blocks: (watermark * f64::from(self.params.num_blocks)).trunc() as i64,
         };
+        draft.budget = self.step_budget(&mut draft);
         self.run(&mut draft);
         if draft.record.preempted.is_empty() {
             self.admit(&mut draft);
@@ -209,6 +216,38 @@ impl Reference {
             }
             _ => i64::MAX,
         }
+    }
+
+    /// From now on a step has so many tokens, but for what decodes need and the engine allows.
+    pub fn set_budget(&mut self, tokens: u32) {
+        self.budget = Some(tokens.into());
+    }
+
+    /// Steps that had fewer tokens than the engine allows, and those of them in which decodes needed more than was set.
+    pub fn budgeted(&self) -> [u64; 2] {
+        self.budgeted
+    }
+
+    /// Rule 0 as well: everybody who decodes is reached.
+    fn step_budget(&mut self, draft: &mut Draft) -> i64 {
+        let engine = draft.budget;
+        let Some(budget) = self.budget else { return engine };
+        let prompts = std::mem::replace(&mut draft.prompts, i64::MAX);
+        draft.budget = i64::MAX;
+        let (mut asked, mut needed) = (0, 0);
+        for &id in &self.running {
+            let request = &self.requests[&id];
+            let known = request.len() + request.placeholders;
+            let tokens = self.rest(id, draft);
+            asked += tokens;
+            let decodes = known > i64::from(request.ask.prompt) && known - request.computed == 1 && tokens == 1;
+            needed = if decodes { asked } else { needed };
+        }
+        draft.prompts = prompts;
+        let tokens = engine.min(budget.max(needed));
+        self.budgeted[0] += u64::from(tokens < engine);
+        self.budgeted[1] += u64::from(tokens < engine && tokens > budget);
+        tokens
     }
 
     fn is_prompt(&self, id: u32) -> bool {

@@ -110,11 +110,12 @@ fn requests(s: &mut Stream, engine: &EngineConfig) -> Vec<(Micros, u32, u32, Slo
 /// Any controls, watermarks between the levels included.
 pub fn any_controls(s: &mut Stream) -> Controls {
     Controls {
-        watermark: if s.random_bool(0.8) { pick(s, &WATERMARK_LEVELS) } else { s.random::<f64>() },
+        watermark: if s.random_bool(0.8) { pick(s, &WATERMARK_LEVELS[..15]) } else { s.random::<f64>() },
         victim: pick(s, Victim::ALL),
         preemption: pick(s, Preemption::ALL),
         admission: pick(s, Admission::ALL),
-        budget: if s.random_bool(0.5) { pick(s, &BUDGET_LEVELS) } else { f64::from(s.random_range(1..200_u32)) },
+        // Most worlds here have small budgets of their own.
+        budget: if s.random_bool(0.9) { pick(s, &BUDGET_LEVELS) } else { f64::from(s.random_range(1..100_u32)) },
         eviction: pick(s, Eviction::ALL),
     }
 }

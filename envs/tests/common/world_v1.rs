@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_envs::deploy::{DeadEnds, EngineConfig, EngineKind};
+use kvtide_envs::evict::Eviction;
 use kvtide_envs::kv::{Content, Segment};
 use kvtide_envs::seed::{self, Stream};
 use kvtide_runtime::action::WATERMARK_LEVELS;
@@ -73,6 +74,8 @@ impl World {
             long_prefill_token_threshold: if s.random_bool(0.7) { 0 } else { threshold },
             scheduler_reserve_full_isl: s.random_bool(0.7),
             dead_ends: DeadEnds::Faithful,
+            // The reference has one queue, and classes nobody chooses are that.
+            eviction: if seed.is_multiple_of(2) { Eviction::Lru } else { Eviction::Classes },
             ..EngineConfig::default()
         };
         World { requests: requests(s, &engine), engine, fickle: pick(s, &[0.0, 0.1, 0.5, 1.0]) }

@@ -32,13 +32,13 @@
 
 // Version of the structs and functions in this header. Grows whenever a program built against an older header would
 // misread or be misread.
-#define KVTIDE_ABI_VERSION 2
+#define KVTIDE_ABI_VERSION 3
 
 // Values of an observation.
-#define KVTIDE_NUM_FEATURES 31
+#define KVTIDE_NUM_FEATURES 35
 
 // Words of a mask, one a head: watermark, victim, preemption, admission.
-#define KVTIDE_NUM_HEADS 4
+#define KVTIDE_NUM_HEADS 6
 
 // How many waiting requests are looked at from the front of the queue.
 #define KVTIDE_WAITING_WINDOW 16
@@ -192,8 +192,10 @@ enum kvtide_profile
   KVTIDE_PROFILE_WATERMARK = 0,
   // Watermark, victim, preemption.
   KVTIDE_PROFILE_CORE = 1,
-  // Everything, with admission order.
+  // Everything a scheduler decides, with admission order and the tokens of a step.
   KVTIDE_PROFILE_FULL = 2,
+  // Everything, with the order in which cached blocks go.
+  KVTIDE_PROFILE_CACHE = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -251,6 +253,10 @@ typedef struct kvtide_options {
   uint32_t fallback_preemption;
   // kvtide_admission likewise. Default: fcfs.
   uint32_t fallback_admission;
+  // kvtide_eviction likewise. Default: lru.
+  uint32_t fallback_eviction;
+  // Tokens a step may have, likewise. Default: 1,048,576, which is more than any engine's own.
+  uint32_t fallback_budget;
   // Fraction of the pool to leave free without a table, 0 to 1; clamped, NaN is 0. Default: 0.01.
   double fallback_watermark;
   // An observation older than this is stale. Default: one second.
@@ -311,8 +317,8 @@ typedef struct kvtide_snapshot {
   uint32_t on_time_waiting;
   // (R) Running requests whose next token is past its deadline.
   uint32_t behind;
-  // 0.
-  uint32_t reserved;
+  // (R) Running requests that decode: their prompt is computed.
+  uint32_t decodes;
   // (W) Blocks the first 16 waiting requests ask for.
   uint64_t waiting_blocks;
   // (W) Tokens the first 16 waiting requests ask for.
@@ -329,6 +335,10 @@ typedef struct kvtide_snapshot {
   uint64_t generated_tokens;
   // (R) Prompt tokens the running requests have still to compute.
   uint64_t pending_prefill_tokens;
+  // (R) Sum over those that decode of (deadline of the next token - now).
+  int64_t decode_slack_sum_us;
+  // (R) Least (deadline of the next token - now) of those; of no meaning without any.
+  int64_t least_decode_slack_us;
   // TTFT target.
   uint64_t ttft_target_us;
   // TPOT target.
@@ -349,6 +359,8 @@ typedef struct kvtide_snapshot {
   uint64_t total_preemptions;
   // Since then: blocks swapped in or out.
   uint64_t total_swapped_blocks;
+  // Since then: tokens given to requests in all steps, decodes' included.
+  uint64_t total_tokens;
 } kvtide_snapshot;
 
 // What a node knows of a running request.
@@ -392,7 +404,7 @@ typedef struct kvtide_observation {
 // Which choices the engine can carry out right now: bit i of a head's word allows choice i. Bits beyond a head's
 // choices mean nothing.
 typedef struct kvtide_mask {
-  // Watermark (12 choices), victim (5), preemption (3), admission (3).
+  // Watermark (20 choices), victim (5), preemption (3), admission (3), budget (9), eviction (2).
   uint32_t allowed[KVTIDE_NUM_HEADS];
 } kvtide_mask;
 
@@ -408,6 +420,10 @@ typedef struct kvtide_controls {
   uint32_t admission;
   // Fraction of the GPU pool admission must leave free, 0 to 1.
   double watermark;
+  // Most tokens of a step; where it is more than the engine's own, that. Never fewer than decodes need.
+  uint32_t budget;
+  // In which order cached blocks go, a kvtide_eviction.
+  uint32_t eviction;
   // Why these are the fallback, a kvtide_fallback; 0 if the table decided.
   uint32_t fallback;
   // 0.

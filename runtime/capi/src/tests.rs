@@ -9,6 +9,7 @@ use std::ptr::{null, null_mut};
 use kvtide_runtime as rt;
 use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
 
+use crate::choices::Eviction;
 use crate::status::guarded;
 use crate::structs::{Controls, Counters, Mask, Observation, Options, RunningRequest, Snapshot, WaitingRequest};
 use crate::*;
@@ -54,8 +55,8 @@ fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
         nodes: &[
             // By the first feature, to the same end on either side.
             rt::TreeNode::Split { feature: 0, left: 1, threshold: 0.5 },
-            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 8, 0] },
-            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 8, 0] },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 2, 1] },
+            rt::TreeNode::Leaf { choices: [level, 4, 0, 2, 2, 1] },
         ],
         metadata: &[],
         extensions: &[],
@@ -146,11 +147,11 @@ fn free(policy: *mut Policy) {
 
 #[test]
 fn nothing_has_padding() {
-    assert_eq!(size_of::<Options>(), 6 * 4 + 8 + 8 + 4 * 4);
-    assert_eq!(size_of::<Snapshot>(), 22 * 4 + 19 * 8);
+    assert_eq!(size_of::<Options>(), 8 * 4 + 8 + 8 + 4 * 4);
+    assert_eq!(size_of::<Snapshot>(), 22 * 4 + 22 * 8);
     assert_eq!((size_of::<RunningRequest>(), size_of::<WaitingRequest>()), (24, 32));
-    assert_eq!(size_of::<Observation>(), 4 + 31 * 4 + 8);
-    assert_eq!((size_of::<Controls>(), size_of::<Counters>(), size_of::<Mask>()), (32, 2 * 4 + 14 * 8, 16));
+    assert_eq!(size_of::<Observation>(), 4 + 35 * 4 + 8);
+    assert_eq!((size_of::<Controls>(), size_of::<Counters>(), size_of::<Mask>()), (40, 2 * 4 + 14 * 8, 24));
     assert_eq!((size_of::<Slo>(), size_of::<Pricing>(), size_of::<Candidate>(), size_of::<Next>()), (24, 24, 32, 16));
 }
 
@@ -159,6 +160,7 @@ fn choices_have_the_runtimes_numbers() {
     assert!(rt::Victim::ALL.iter().all(|&choice| Victim::from(choice) as u32 == choice as u32));
     assert!(rt::Preemption::ALL.iter().all(|&choice| Preemption::from(choice) as u32 == choice as u32));
     assert!(rt::Admission::ALL.iter().all(|&choice| Admission::from(choice) as u32 == choice as u32));
+    assert!(rt::Eviction::ALL.iter().all(|&choice| Eviction::from(choice) as u32 == choice as u32));
     let reasons = rt::Fallback::ALL.map(|reason| FallbackReason::from(Some(reason)) as u32);
     assert_eq!(reasons, [1, 2, 3, 4, 5]);
     let profiles = [Profile::Watermark, Profile::Core, Profile::Full, Profile::Cache].map(|profile| profile as u32);
@@ -172,9 +174,15 @@ fn a_table_decides_the_heads_of_its_profile() {
     assert_eq!((status, decided), (Status::Ok, Status::Ok));
     assert_eq!((controls.watermark, controls.fallback, controls.reserved), (0.12, 0, 0));
     assert_eq!((controls.victim, controls.preemption, controls.admission), (4, 0, 0), "admission is the node's own");
-    let mask = Mask { allowed: [u32::MAX, 0b11, 0b110, 1, 8, 0] };
+    assert_eq!((controls.budget, controls.eviction), (1_048_576, 0), "and so are these");
+    let mask = Mask { allowed: [u32::MAX, 0b11, 0b110, 1, u32::MAX, 1] };
     let (decided, controls) = decide(policy, &observation(), 0, Some(&mask));
     assert_eq!((decided, controls.victim, controls.preemption), (Status::Ok, 0, 1));
+    free(policy);
+
+    let (_, policy) = open(&table(6, rt::ActionProfile::Cache), &options(rt::ActionProfile::Cache));
+    let (_, controls) = decide(policy, &observation(), 0, None);
+    assert_eq!((controls.admission, controls.budget, controls.eviction), (2, 512, 1));
     free(policy);
 }
 
@@ -218,7 +226,7 @@ fn another_abi_is_refused() {
     // SAFETY: all pointers are to what lives here.
     let status = unsafe { kvtide_policy_decide(policy, &observation(), 0, null(), &raw mut older) };
     assert_eq!((status, older.watermark), (Status::Abi, -1.0), "nothing is written");
-    assert_eq!(last_error(), "controls.struct_size is 24, this library has 32");
+    assert_eq!(last_error(), "controls.struct_size is 32, this library has 40");
     free(policy);
 }
 
@@ -249,7 +257,7 @@ fn null_is_refused_and_controls_are_safe_to_obey() {
 
     let cautious = Options { fallback_watermark: 0.5, fallback_victim: 2, ..good };
     let (_, policy) = open(&table(6, rt::ActionProfile::Full), &cautious);
-    let nothing = Mask { allowed: [0, u32::MAX, u32::MAX, u32::MAX, 8, 0] };
+    let nothing = Mask { allowed: [0, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX] };
     let (status, controls) = decide(policy, &observation(), 0, Some(&nothing));
     assert_eq!((status, controls.watermark, controls.victim), (Status::Argument, 0.5, 2));
     assert_eq!((controls.fallback, last_error().as_str()), (6, "mask allows no choice of head watermark"));
@@ -262,19 +270,22 @@ fn options_out_of_range_are_refused() {
     let good = options(rt::ActionProfile::Full);
     let bytes = table(6, rt::ActionProfile::Full);
     let wrong = [
-        Options { honoured_profile: 3, ..good },
+        Options { honoured_profile: 4, ..good },
         Options { fallback_victim: 5, ..good },
         Options { fallback_preemption: u32::MAX, ..good },
         Options { fallback_admission: 3, ..good },
+        Options { fallback_eviction: 2, ..good },
     ];
     for options in wrong {
         assert_eq!(open(&bytes, &options), (Status::Argument, null_mut()));
     }
-    let (status, policy) = open(&bytes, &Options { fallback_watermark: f64::NAN, ..good });
+    let unset = Options { fallback_watermark: f64::NAN, fallback_budget: 0, ..good };
+    let (status, policy) = open(&bytes, &unset);
     assert_eq!(status, Status::Ok);
     // SAFETY: a policy of this test.
     assert_eq!(unsafe { kvtide_policy_withdraw(policy) }, Status::Ok);
-    assert_eq!(decide(policy, &observation(), 0, None).1.watermark, 0.0);
+    let controls = decide(policy, &observation(), 0, None).1;
+    assert_eq!((controls.watermark, controls.budget), (0.0, 128));
     free(policy);
 }
 
@@ -389,7 +400,7 @@ fn a_step_allocates_nothing_even_when_the_table_changes() {
         // SAFETY: a policy and bytes of this test.
         assert_eq!(unsafe { kvtide_policy_reload_bytes(policy, second.as_ptr(), second.len()) }, Status::Ok);
     }
-    assert_eq!(seen, [0.12, 0.25]);
+    assert_eq!(seen, [0.12, 0.18]);
     free(policy);
 }
 
@@ -448,7 +459,7 @@ fn a_file_is_opened_and_reloaded() {
     assert_eq!(decide(policy, &observation(), 0, None).1.watermark, 0.12);
     for (bytes, status, watermark) in [
         (table(8, rt::ActionProfile::Full)[..60].to_vec(), Status::Table, 0.12),
-        (table(8, rt::ActionProfile::Full), Status::Ok, 0.25),
+        (table(8, rt::ActionProfile::Full), Status::Ok, 0.18),
     ] {
         fs::write(&path, bytes).unwrap();
         // SAFETY: a policy and a path of this test.

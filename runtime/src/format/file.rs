@@ -52,7 +52,7 @@ impl<'a> TableFile<'a> {
         let (ranges, _) = ranges_bytes.as_chunks();
         ok!(check_ranges(ranges));
         let (nodes, _) = nodes_bytes.as_chunks();
-        let shape = ok!(node::check_tree(nodes, header.features, header.heads as usize));
+        let shape = ok!(node::check_tree(nodes, header.features, header.heads));
         ok!(metadata::check(metadata, metadata_offset));
         ok!(extension::check(extensions, extensions_offset));
         let retention = match raw_retention {

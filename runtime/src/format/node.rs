@@ -72,9 +72,9 @@ const fn leaf_choices(bytes: [u8; NODE_BYTES]) -> [u8; NUM_HEADS] {
     }
 }
 
-/// Whether what is behind the first `choices` choices is 0.
-const fn leaf_is_clean(bytes: [u8; NODE_BYTES], choices: usize) -> bool {
-    let mut at = choices;
+/// Whether what none of so many heads uses is 0.
+const fn leaf_is_clean(bytes: [u8; NODE_BYTES], heads: u8) -> bool {
+    let mut at = heads as usize;
     while at < CHOICE_AT.len() && bytes[CHOICE_AT[at]] == 0 {
         at += 1;
     }
@@ -87,15 +87,11 @@ pub(super) struct TreeShape {
     pub(super) leaves: u16,
 }
 
-/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order, with so many choices a leaf.
+/// Checks that `nodes` (at most `MAX_NODES`) are one tree in breadth-first order, with choices of so many heads a leaf.
 ///
 /// In that order the children of the nth split are at 2n + 1 and 2n + 2. A counter therefore shows at once that every
 /// node but the root has exactly one parent, that it comes after it, and where each level of the tree ends.
-pub(super) const fn check_tree(
-    nodes: &[[u8; NODE_BYTES]],
-    features: u8,
-    choices: usize,
-) -> Result<TreeShape, FormatError> {
+pub(super) const fn check_tree(nodes: &[[u8; NODE_BYTES]], features: u8, heads: u8) -> Result<TreeShape, FormatError> {
     let mut rest = nodes;
     let mut node: u16 = 0;
     let mut next_child: u16 = 1;
@@ -133,7 +129,7 @@ pub(super) const fn check_tree(
                 next_child += 2;
             }
             (LEAF, TreeNode::Leaf { .. }) => {
-                if !leaf_is_clean(*bytes, choices) {
+                if !leaf_is_clean(*bytes, heads) {
                     return Err(FormatError::LeafFields { node });
                 }
                 shape.leaves += 1;

@@ -131,6 +131,7 @@ impl V1 {
     fn enter_running(&mut self, id: RequestId, offer: &Offer, step: &mut StepContext<'_>, plan: &mut StepPlan) {
         let hits = std::mem::take(&mut self.head.hits);
         let num_hits = hits.len() as u32;
+        let free = self.pool.num_free();
         self.pool.touch(&hits);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -147,7 +148,7 @@ impl V1 {
         self.head.hits = hits;
         self.head.hits.clear();
         self.head.of = None;
-        self.note_admitted(id, num_hits, step.now);
+        self.note_admitted(id, num_hits, free, step.now);
         self.bring_back(id, plan);
         self.running.push(id);
         self.loose.push(StepPlace { ticket, id });

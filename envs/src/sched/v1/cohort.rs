@@ -38,6 +38,9 @@ impl V1 {
 
     /// Takes a member out of the cohort as it is before this step.
     pub(super) fn loosen(&mut self, id: RequestId, step: &StepContext<'_>, plan: &mut StepPlan) {
+        if step.leaving.get() > 0 && self.has_all(id, step) {
+            step.leaving.update(|leaving| leaving - 1);
+        }
         let sequence = &mut self.sequences[id.index()];
         sequence.is_member = false;
         sequence.computed = sequence.computed_at(step.number);

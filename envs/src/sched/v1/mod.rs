@@ -29,6 +29,7 @@ mod running;
 mod sequence;
 mod validate;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kvtide_runtime::{Admission, Controls};
@@ -39,7 +40,6 @@ use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
-use crate::evict::Eviction;
 use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
 use crate::tier::Tier;
 use crate::time::Micros;
@@ -84,8 +84,10 @@ struct StepContext<'a> {
     now: Micros,
     /// Its number.
     number: u32,
-    /// Tokens of all requests together.
+    /// Tokens of all requests together, known once it is known to whom something happens.
     budget: u32,
+    /// Members of the cohort that will be found in this step to have all they ask for; counted where a policy sets the budget.
+    leaving: Cell<u32>,
     /// Longest chunk of a prompt.
     longest_chunk: u32,
     /// Tokens given to loose and admitted requests so far. Each member of the cohort takes one more.
@@ -123,8 +125,7 @@ impl V1 {
             next_ticket: 0,
             preemptions: 0,
             head: HeadLookup::default(),
-            desk: (config.enable_prefix_caching && config.eviction == Eviction::Classes)
-                .then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
+            desk: config.has_eviction_classes().then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
             turns: Vec::new(),
             config,
         })
@@ -175,7 +176,10 @@ impl V1 {
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
         plan.clear();
         // All that is to be obeyed: a head that is added stops here until something obeys it.
-        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget, eviction: _ } = controls;
+        let Controls { watermark: _, victim: _, preemption: _, admission: _, budget: _, eviction } = controls;
+        if self.desk.is_some() {
+            self.pool.set_by_use(*eviction == kvtide_runtime::action::Eviction::Lfu);
+        }
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
             0 => u32::MAX,
@@ -186,12 +190,12 @@ impl V1 {
             controls,
             now,
             number: self.planned,
-            budget: self.config.max_num_batched_tokens,
+            budget: 0,
+            leaving: Cell::new(0),
             longest_chunk,
             loose_tokens: 0,
             prompt_tokens_left: self.prompt_tokens_of_step(),
         };
-        step.budget = self.tokens_of_step(*budget, &step);
         self.run(&mut step, plan);
         if plan.preempted.is_empty() {
             self.admit(&mut step, plan);
@@ -210,7 +214,7 @@ impl V1 {
 
     /// Tokens the step has left. Members of the cohort that had their turn and those that will have it count alike.
     fn budget_left(&self, step: &StepContext<'_>) -> u32 {
-        step.budget.saturating_sub(step.loose_tokens + self.cohort.len())
+        step.budget.saturating_sub(step.loose_tokens + self.cohort.len() - step.leaving.get())
     }
 
     /// Position in running.

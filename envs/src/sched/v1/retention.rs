@@ -13,6 +13,7 @@ use super::super::retain::{Retain, RetentionReport};
 use super::V1;
 use super::sequence::Sequence;
 use crate::deploy::EngineConfig;
+use crate::evict::Classes;
 use crate::kv::PrefixPool;
 
 /// Everything that classes are chosen by.
@@ -40,6 +41,18 @@ struct Known {
     visit: Option<Visit>,
 }
 
+/// An admission, as far as classes are concerned.
+#[derive(Debug, Clone, Copy)]
+struct Admission {
+    /// Blocks that were cached.
+    hits: u32,
+    /// Blocks nobody held before it.
+    free: u32,
+    now: Micros,
+    /// Blocks evicted since the beginning.
+    evicted: u64,
+}
+
 impl ReleaseDesk {
     pub(super) fn new(num_blocks: u32) -> ReleaseDesk {
         ReleaseDesk {
@@ -60,12 +73,14 @@ impl ReleaseDesk {
         &mut self.known[id.index()]
     }
 
-    /// A request is admitted with `hits` blocks cached.
-    fn admitted(&mut self, id: RequestId, sequence: &Sequence, hits: u32, block_size: u32, now: Micros, evicted: u64) {
+    /// A request is admitted.
+    fn admitted(&mut self, id: RequestId, sequence: &Sequence, admission: Admission, block_size: u32) {
+        let Admission { hits, free, now, evicted } = admission;
         let known = *self.known(id);
         if sequence.preemptions > 0 {
             if let Some(visit) = &known.visit {
                 self.reuse.resumed(visit, now);
+                self.shadow.held(&sequence.keys);
             }
             return;
         }
@@ -77,7 +92,7 @@ impl ReleaseDesk {
         let asked = (sequence.prompt_tokens - 1) / block_size;
         let keys = &sequence.keys[..sequence.keys.len().min(asked as usize)];
         self.known(id).visit = Some(self.reuse.admitted(keys, asked, hits, known.kind, now, evicted));
-        self.shadow.admitted(keys, asked, hits);
+        self.shadow.admitted(keys, asked, hits, free);
         self.guard.set_behind(self.shadow.is_behind());
     }
 
@@ -96,7 +111,7 @@ impl ReleaseDesk {
             let Retain::Always(classes) = self.retain else { return [Retention::Normal; 2] };
             return classes;
         };
-        let evicted = pool.classes().map_or(0, |classes| classes.evicted());
+        let evicted = pool.classes().map_or(0, Classes::evicted);
         let kept = pool.classes().map_or(0, |classes| classes.idle_of()[Retention::Keep as usize..].iter().sum());
         self.reuse.released(&visit, stop, now, evicted);
         self.shadow.released(&sequence.keys, sequence.registered);
@@ -177,15 +192,16 @@ impl V1 {
         let mut report = desk.report.clone();
         report.set_guard(desk.guard.counters());
         report.shadow = desk.shadow.counts();
-        report.evicted_blocks = self.pool.classes().map(|classes| classes.evicted_of()).unwrap_or_default();
+        report.evicted_blocks = self.pool.classes().map(Classes::evicted_of).unwrap_or_default();
         Some(report)
     }
 
-    /// Tells of an admission with so many cached blocks.
-    pub(super) fn note_admitted(&mut self, id: RequestId, hits: u32, now: Micros) {
+    /// Tells of an admission with so many cached blocks, before which so many were free.
+    pub(super) fn note_admitted(&mut self, id: RequestId, hits: u32, free: u32, now: Micros) {
         if let Some(desk) = &mut self.desk {
-            let evicted = self.pool.classes().map_or(0, |classes| classes.evicted());
-            desk.admitted(id, &self.sequences[id.index()], hits, self.config.block_size, now, evicted);
+            let evicted = self.pool.classes().map_or(0, Classes::evicted);
+            let admission = Admission { hits, free, now, evicted };
+            desk.admitted(id, &self.sequences[id.index()], admission, self.config.block_size);
         }
     }
 

@@ -8,9 +8,10 @@ impl V1 {
     /// Gives every running request its turn, in running order: the loose ones, and those members of the cohort to which
     /// something happens. The other members need nothing.
     pub(super) fn run(&mut self, step: &mut StepContext<'_>, plan: &mut StepPlan) {
-        debug_assert!(self.budget_reaches(step), "who runs was admitted within the budget");
         let mut turns = std::mem::take(&mut self.turns);
         turns.extend(self.cohort.due(step.number));
+        step.budget = self.tokens_of_step(&turns, step);
+        debug_assert!(self.budget_reaches(step), "who runs was admitted within the budget");
         turns.extend_from_slice(&self.loose);
         turns.sort_unstable();
         for &turn in &turns {

@@ -1,0 +1,290 @@
+//! A retention tree grown from releases of which it is known what would have been best.
+//!
+//! As [`Tree`](super::Tree), but over the features of a release and with one head: the leaf is split first whose split takes
+//! away most of the weighted Gini impurity (`split.rs` has the sources), until there are as many leaves as may be; splits whose
+//! sides say the same are merged. Weights are whole numbers, sums of them exact, ties are broken by position: same samples,
+//! same tree.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use kvtide_runtime::action::NUM_HEADS;
+use kvtide_runtime::format::FeatureRange;
+use kvtide_runtime::{NUM_RELEASE_FEATURES, ReleaseObservation, Retention, RetentionPolicy, TreeNode};
+
+use super::DistilConfig;
+
+/// A release, and the class it should have had.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetentionSample {
+    /// What was seen.
+    pub seen: ReleaseObservation,
+    /// What would have been best.
+    pub class: Retention,
+    /// How much depends on it: blocks, or tokens.
+    pub weight: u32,
+}
+
+/// A tree that chooses classes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetentionTree {
+    /// In breadth-first order; a leaf's first choice is its class.
+    pub nodes: Vec<TreeNode>,
+    /// Smallest and largest value of every feature over the samples.
+    pub ranges: [FeatureRange; NUM_RELEASE_FEATURES],
+    /// How many samples it was grown from.
+    pub samples: usize,
+}
+
+const CLASSES: usize = Retention::ALL.len();
+
+/// Gains below this share of all weight are rounding.
+const LEAST_GAIN: f64 = 1e-9;
+
+impl RetentionTree {
+    /// Grows a tree of at most `max_leaves` leaves; without samples one that says normal, and whose ranges no guard trusts.
+    pub fn grow(samples: &[RetentionSample], config: &DistilConfig) -> RetentionTree {
+        let cuts = (0..NUM_RELEASE_FEATURES).map(|feature| cuts(samples, feature, config.bins as usize)).collect();
+        let mut grower = Grower { samples, cuts, config, nodes: Vec::new(), open: BinaryHeap::new(), leaves: 1 };
+        grower.add((0..samples.len()).collect(), 0);
+        while grower.leaves < config.max_leaves as usize {
+            let Some((_, Reverse(node))) = grower.open.pop() else { break };
+            grower.split(node);
+        }
+        RetentionTree { nodes: grower.breadth_first(), ranges: ranges(samples), samples: samples.len() }
+    }
+
+    /// Number of leaves.
+    pub fn leaves(&self) -> usize {
+        self.nodes.len().div_ceil(2)
+    }
+}
+
+impl RetentionPolicy for RetentionTree {
+    fn retain(&self, seen: &ReleaseObservation) -> Retention {
+        let mut node = 0;
+        loop {
+            match self.nodes[node] {
+                TreeNode::Leaf { choices } => return Retention::from_index(choices[0]).unwrap_or_default(),
+                TreeNode::Split { feature, left, threshold } => {
+                    node = usize::from(left) + usize::from(seen.values[usize::from(feature)] > threshold);
+                }
+            }
+        }
+    }
+}
+
+/// Thresholds between neighbouring values of a feature, evenly among the samples, at most `bins`.
+fn cuts(samples: &[RetentionSample], feature: usize, bins: usize) -> Vec<f32> {
+    let mut values: Vec<f32> = samples.iter().map(|sample| sample.seen.values[feature]).collect();
+    values.sort_by(f32::total_cmp);
+    let step = values.len().div_ceil(bins.max(1)).max(1);
+    let mut cuts: Vec<f32> = Vec::new();
+    for pair in values.windows(2).step_by(step).chain(values.windows(2).rev().take(1)) {
+        // Below the last of the lower ones: whatever is greater goes right.
+        let above = values[values.partition_point(|value| *value <= pair[0])..].first();
+        if let Some(above) = above {
+            let middle = f64::midpoint(pair[0].into(), (*above).into()) as f32;
+            cuts.push(if middle < *above { middle } else { pair[0] } + 0.0);
+        }
+    }
+    cuts.sort_by(f32::total_cmp);
+    cuts.dedup();
+    cuts
+}
+
+fn ranges(samples: &[RetentionSample]) -> [FeatureRange; NUM_RELEASE_FEATURES] {
+    std::array::from_fn(|feature| {
+        let values = samples.iter().map(|sample| sample.seen.values[feature]);
+        let range = values.map(|value| FeatureRange { min: value, max: value });
+        let union = |a: FeatureRange, b: FeatureRange| FeatureRange { min: a.min.min(b.min), max: a.max.max(b.max) };
+        range.reduce(union).unwrap_or(FeatureRange { min: 0.0, max: 0.0 })
+    })
+}
+
+/// A node while the tree grows.
+struct Grown {
+    members: Vec<usize>,
+    depth: u32,
+    class: Retention,
+    best: Option<Best>,
+    /// Its left child; the right one follows it.
+    left: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Best {
+    feature: usize,
+    threshold: f32,
+    gain: f64,
+}
+
+struct Grower<'a> {
+    samples: &'a [RetentionSample],
+    cuts: Vec<Vec<f32>>,
+    config: &'a DistilConfig,
+    nodes: Vec<Grown>,
+    /// Leaves that can be split, by gain and then age. The bits of a positive float are in the order of its values.
+    open: BinaryHeap<(u64, Reverse<usize>)>,
+    leaves: usize,
+}
+
+impl Grower<'_> {
+    fn add(&mut self, members: Vec<usize>, depth: u32) {
+        let masses = self.masses(&members);
+        // Of equals the nearest to normal, then the lower.
+        let rank = |class: &Retention| {
+            let distance = (*class as i8 - Retention::Normal as i8).unsigned_abs();
+            (masses[*class as usize], Reverse(distance), Reverse(*class))
+        };
+        let class = Retention::ALL.into_iter().max_by_key(rank).unwrap_or_default();
+        let best = if depth < self.config.max_depth { self.best(&members, &masses) } else { None };
+        self.open.extend(best.map(|best| (best.gain.to_bits(), Reverse(self.nodes.len()))));
+        self.nodes.push(Grown { members, depth, class, best, left: None });
+    }
+
+    fn masses(&self, members: &[usize]) -> [u64; CLASSES] {
+        let mut masses = [0; CLASSES];
+        for &member in members {
+            let RetentionSample { class, weight, .. } = self.samples[member];
+            masses[class as usize] += u64::from(weight);
+        }
+        masses
+    }
+
+    fn best(&self, members: &[usize], masses: &[u64; CLASSES]) -> Option<Best> {
+        let whole = impurity(masses);
+        let least = LEAST_GAIN * masses.iter().sum::<u64>() as f64;
+        let mut best: Option<Best> = None;
+        for (feature, cuts) in self.cuts.iter().enumerate() {
+            // Per bin, the bin of a value being the number of cuts below it: weight by class, and samples.
+            let mut bins = vec![([0_u64; CLASSES], 0_u32); cuts.len() + 1];
+            for &member in members {
+                let RetentionSample { seen, class, weight } = &self.samples[member];
+                let bin = &mut bins[cuts.partition_point(|cut| seen.values[feature] > *cut)];
+                bin.0[*class as usize] += u64::from(*weight);
+                bin.1 += 1;
+            }
+            let (mut left, mut left_count) = ([0; CLASSES], 0);
+            for (cut, (bin, count)) in cuts.iter().zip(&bins) {
+                left = std::array::from_fn(|class| left[class] + bin[class]);
+                left_count += count;
+                let right: [u64; CLASSES] = std::array::from_fn(|class| masses[class] - left[class]);
+                let gain = whole - impurity(&left) - impurity(&right);
+                let fewest = left_count.min(members.len() as u32 - left_count);
+                let is_better = best.is_none_or(|best| gain > best.gain);
+                if gain > least && fewest >= self.config.min_leaf_samples.max(1) && is_better {
+                    best = Some(Best { feature, threshold: *cut, gain });
+                }
+            }
+        }
+        best
+    }
+
+    fn split(&mut self, node: usize) {
+        let Grown { members, depth, best, .. } = &mut self.nodes[node];
+        let (members, depth) = (std::mem::take(members), *depth + 1);
+        let Some(Best { feature, threshold, .. }) = *best else { return };
+        let goes_right = |member: &usize| self.samples[*member].seen.values[feature] > threshold;
+        let (right, left): (Vec<usize>, Vec<usize>) = members.into_iter().partition(goes_right);
+        self.nodes[node].left = Some(self.nodes.len());
+        self.add(left, depth);
+        self.add(right, depth);
+        self.leaves += 1;
+    }
+
+    /// What all leaves below a node say, if they agree.
+    fn verdict(&self, node: usize) -> Option<Retention> {
+        match self.nodes[node].left {
+            None => Some(self.nodes[node].class),
+            Some(left) => self.verdict(left).filter(|&class| self.verdict(left + 1) == Some(class)),
+        }
+    }
+
+    fn breadth_first(&self) -> Vec<TreeNode> {
+        let mut nodes = Vec::new();
+        let mut next = VecDeque::from([0]);
+        while let Some(node) = next.pop_front() {
+            let Grown { best, left, .. } = &self.nodes[node];
+            nodes.push(match (self.verdict(node), *left, *best) {
+                (None, Some(child), Some(Best { feature, threshold, .. })) => {
+                    let left = (nodes.len() + next.len() + 1) as u16;
+                    next.extend([child, child + 1]);
+                    TreeNode::Split { feature: feature as u8, left, threshold }
+                }
+                (verdict, ..) => {
+                    let mut choices = [0; NUM_HEADS];
+                    choices[0] = verdict.unwrap_or_default() as u8;
+                    TreeNode::Leaf { choices }
+                }
+            });
+        }
+        nodes
+    }
+}
+
+/// The weight that a label drawn at random would get wrong.
+fn impurity(masses: &[u64; CLASSES]) -> f64 {
+    let all: u64 = masses.iter().sum();
+    let squares: f64 = masses.iter().map(|&mass| mass as f64 * mass as f64).sum();
+    if all == 0 { 0.0 } else { all as f64 - squares / all as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_runtime::{Observation, ReleaseFeature};
+
+    use super::*;
+
+    fn sample(turn: f32, asked: f32, class: Retention, weight: u32) -> RetentionSample {
+        let mut seen = ReleaseObservation::of_node(&Observation::ZERO);
+        seen.set(ReleaseFeature::Turn, turn);
+        seen.set(ReleaseFeature::Asked, asked);
+        RetentionSample { seen, class, weight }
+    }
+
+    /// Keep long what was asked for twice; of the rest, keep from the second turn on, and let the first go.
+    fn wanted(turn: u32, asked: u32) -> Retention {
+        match (turn, asked) {
+            (_, 2..) => Retention::KeepLong,
+            (2.., _) => Retention::Keep,
+            _ => Retention::EvictFirst,
+        }
+    }
+
+    fn samples() -> Vec<RetentionSample> {
+        let pairs = (1..9).flat_map(|turn| (0..5).map(move |asked| (turn, asked)));
+        let of = |(turn, asked)| sample(turn as f32, asked as f32, wanted(turn, asked), 3);
+        pairs.flat_map(|pair| [of(pair); 4]).collect()
+    }
+
+    fn config() -> DistilConfig {
+        DistilConfig { max_leaves: 8, min_leaf_samples: 1, ..DistilConfig::default() }
+    }
+
+    #[test]
+    fn a_rule_is_found_again() {
+        let tree = RetentionTree::grow(&samples(), &config());
+        assert_eq!(tree.leaves(), 3);
+        for sample in samples() {
+            assert_eq!(tree.retain(&sample.seen), sample.class);
+        }
+        assert_eq!(tree.ranges[ReleaseFeature::Turn.index()], FeatureRange { min: 1.0, max: 8.0 });
+    }
+
+    #[test]
+    fn weight_decides_where_there_is_one_leaf() {
+        let mut samples = samples();
+        samples.push(sample(1.0, 0.0, Retention::Normal, 10_000));
+        let tree = RetentionTree::grow(&samples, &DistilConfig { max_leaves: 1, ..config() });
+        assert_eq!((tree.leaves(), tree.retain(&samples[0].seen)), (1, Retention::Normal));
+    }
+
+    #[test]
+    fn nothing_is_learned_of_nothing() {
+        let tree = RetentionTree::grow(&[], &config());
+        assert_eq!(tree.leaves(), 1);
+        let seen = ReleaseObservation::of_node(&Observation::ZERO);
+        assert_eq!((tree.retain(&seen), tree.samples), (Retention::Normal, 0));
+    }
+}
