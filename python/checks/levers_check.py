@@ -43,7 +43,7 @@ CROWD = {
     "clients": 220,
     "env": "llama-3-8b@h100-datasheet",
     "slo": "ttft:2000,tpot:50,stall:2000",
-    "set": ["max_num_batched_tokens=2048", "num_gpu_blocks=12000"],
+    "set": ["max_num_batched_tokens=2048", "num_gpu_blocks=12000", "max_num_seqs=256"],
 }
 UNCHANGED = ("normal", "keep", "keep-long")
 CLASSES = ("keep/normal", "normal/evict-first", "keep-long/evict-first", "keep/keep-long")
@@ -57,9 +57,10 @@ def budgets() -> dict[str, list[bytes]]:
         "engine's own": [leaf()],
         "128": [at(128)],
         "512": [at(512)],
-        "by who runs": [split("running", 1, 0.4), split("running", 3, 0.15), split("running", 5, 0.7)]
-        + [at(2048), at(256), at(128), at(1024)],
-        "by who waits": [split("waiting", 1, 0.02), at(512), split("running", 3, 0.5), at(1024), at(128)],
+        # Beyond 0.55 of the slots more decode than 128, whom no budget may leave out.
+        "by who runs": [split("running", 1, 0.55), split("running", 3, 0.3), split("running", 5, 0.7)]
+        + [at(1024), at(2048), at(128), at(256)],
+        "by who waits": [split("waiting", 1, 0.02), at(512), split("running", 3, 0.6), at(2048), at(128)],
     }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Request:
     def __init__(self, request_id, prompt, output, arrival_s=0.0):
         self.request_id, self.num_prompt_tokens, self.wanted, self.arrival_time = request_id, prompt, output, arrival_s
         self.num_output_tokens = self.num_computed_tokens = self.num_stale_output_tokens = 0
-        self.is_prefill_chunk = False
+        self.is_prefill_chunk, self.num_output_placeholders, self.max_tokens = False, 0, output
         self.status, self.priority, self.lora_request, self.cache_salt = Status.WAITING, 0, None, None
         self.prompt_token_ids, self.block_hashes = list(range(prompt)), []
 

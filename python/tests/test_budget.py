@@ -59,12 +59,14 @@ def test_a_failure_gives_the_engine_its_own(acting):
 
 
 def running(scheduler, story, spec=0, threshold=0):
-    """Those who run: `d` decodes, a number is what is left of a prompt."""
+    """Those who run: `d` decodes, of `l` the last token is on its way, a number is what is left of a prompt."""
     scheduler.num_spec_tokens, scheduler.scheduler_config.long_prefill_token_threshold = spec, threshold
     for place, what in enumerate(story):
-        request = Request(str(place), 5000 if what == "d" else what, 10)
-        request.num_computed_tokens = 5000 if what == "d" else 0
-        request.is_prefill_chunk = what != "d"
+        decodes = what in ("d", "l")
+        request = Request(str(place), 5000 if decodes else what, 10)
+        request.num_computed_tokens = 5000 + (9 if what == "l" else 0) if decodes else 0
+        request.num_output_placeholders = int(decodes)
+        request.is_prefill_chunk = not decodes
         scheduler.running.append(request)
     return scheduler
 
@@ -81,13 +83,15 @@ def running(scheduler, story, spec=0, threshold=0):
         (["d", 700, "d", 80], {}, 702),
         (["d", 700, "d", 80], {"threshold": 256}, 258),
         (["d", 90, "d", 80], {"threshold": 256, "spec": 1}, 94),
+        (["d", "l", "d", 700], {}, 2),
+        (["d", 700, "l"], {}, 1),
     ],
 )
 def test_it_suffices_for_all_up_to_the_last_that_decodes(story, more, needed):
     scheduler = running(VllmScheduler(), story, **more)
     budget = StepBudget(scheduler)
-    assert budget.needed() == needed
     budget.set(1)
+    assert budget.needed() == needed
     budget.before()
     assert scheduler.max_num_scheduled_tokens == max(needed, 1)
     # A step that is raised for decodes is not full of prompts.

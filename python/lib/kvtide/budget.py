@@ -66,20 +66,29 @@ class StepBudget:
         self.full = tokens if tokens == self.level else self.own
 
     def needed(self) -> int:
-        """Tokens that those who run ask for, up to and including the last that decodes."""
+        """Tokens that those who run ask for, up to and including the last that decodes; where that is no more than the level,
+        perhaps a few more."""
         scheduler = self.scheduler
-        running = scheduler.running
-        tokens = 1 + scheduler.num_spec_tokens
-        prefills = list(map(_is_prefill, running))
-        count = sum(prefills)
-        if count == 0:
-            return len(running) * tokens
-        last = next((place for place in reversed(range(len(running))) if not prefills[place]), -1)
-        if last == len(running) - count - 1:
-            # Prompts stand behind all of them, as they do unless several are computed at once.
-            return (last + 1) * tokens
+        running, tokens = scheduler.running, 1 + scheduler.num_spec_tokens
+        prefills = sum(map(_is_prefill, running))
+        most = (len(running) - prefills) * tokens
+        # Prompts stand behind all who decode, unless several are computed at once.
+        if most <= self.level and (prefills == 0 or prefills == 1 and running[-1].is_prefill_chunk):
+            return most
         threshold = scheduler.scheduler_config.long_prefill_token_threshold or self.own
-        return sum(
-            min(request.num_tokens - request.num_computed_tokens, threshold) if is_prefill else tokens
-            for request, is_prefill in zip(running[: last + 1], prefills, strict=False)
-        )
+        asked = needed = 0
+        for request in running:
+            if request.is_prefill_chunk:
+                asked += min(request.num_tokens - request.num_computed_tokens, threshold)
+            elif not _has_all(request):
+                asked += tokens
+                needed = asked
+        return needed
+
+
+def _has_all(request) -> bool:
+    """Whether its last token is on its way, so that it asks for nothing more."""
+    on_its_way = request.num_output_placeholders
+    return on_its_way > 0 and (
+        request.num_computed_tokens + 2 - on_its_way >= request.num_prompt_tokens + request.max_tokens
+    )
