@@ -32,8 +32,8 @@ from tables import leaf, table_bytes  # noqa: E402
 
 # Steps from decision to decision.
 INTERVAL = 8
-# Level 8 of the watermark, which all of them have: growth never fails, so that victims differ in nothing.
-WATERMARK, LEVEL = 0.25, 8
+# Level 10 of the watermark, which all of them have: growth never fails, so that victims differ in nothing.
+WATERMARK, LEVEL = 0.25, 10
 # Answers of 200 to 600 tokens keep requests coming and going.
 PROMPT, ANSWER = 1600, 200
 # Blocks that a request holds on average.

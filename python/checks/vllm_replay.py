@@ -5,7 +5,8 @@ played: requests arrive as the trace says, or as so many clients send them; a st
 (by the simulator's own code, `kvtide._kvtide.StepCost`); every finished prefill or decode returns one token. So the numbers
 compare with `kvtide simulate` on the same trace.
 
-Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded).
+Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded). A table may
+be followed by `,retention=HEAD/TAIL`, classes for what requests found and for what they computed, as in the simulator.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,7 @@ from engine import BLOCK, Engine, answer, sampled
 
 from kvtide._kvtide import Slo, StepCost
 from kvtide.recording import Recording
+from kvtide.retention import CLASSES
 from kvtide.tide import Tide
 
 
@@ -93,6 +96,10 @@ class Driver:
         self.records: list[Record] = []
         self.steps = self.preemptions = 0
         self.schedule_s = 0.0
+        # Tokens computed in all steps, which says how much was found in the cache.
+        self.computed = 0
+        # Told of every step, if anybody wants to know.
+        self.watch: Callable | None = None
         # What the guard had done when the last request arrived: from then on the node runs empty, as none does.
         self.while_served: dict | None = None
 
@@ -144,6 +151,9 @@ class Driver:
         if output.total_num_scheduled_tokens == 0:
             return None
         self.steps += 1
+        self.computed += output.total_num_scheduled_tokens
+        if self.watch is not None:
+            self.watch(scheduler, output)
         decodes, context, chunks = 0, 0, []
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = scheduler.requests[request_id]
@@ -178,6 +188,7 @@ class Driver:
             "preemptions": self.preemptions,
             "scheduler_steps": self.steps,
             "makespan_s": round(self.now_us * 1e-6, 6),
+            "computed_tokens": self.computed,
             "ttft_p99_ms": ttfts[len(ttfts) * 99 // 100] / 1000,
             "schedule_us_per_step": round(self.schedule_s / self.steps * 1e6, 1),
         }
@@ -207,9 +218,10 @@ def serve(world: World, policy: str) -> dict:
     return {"policy": policy, **drive(world, policy)[1]}
 
 
-def drive(world: World, policy: str) -> tuple[Driver, dict]:
-    """The world, served under `policy`: who drove it, and what came of it."""
+def drive(world: World, policy: str, watch: Callable | None = None) -> tuple[Driver, dict]:
+    """The world, served under `policy`: who drove it, and what came of it. `watch` is told of the scheduler and of every step."""
     kind, _, value = policy.partition(":")
+    value, _, classes = value.partition(",retention=")
     watermark, scheduler_cls = 0.0, None
     for name in ("KVTIDE_TABLE", "KVTIDE_RECORD"):
         os.environ.pop(name, None)
@@ -227,9 +239,14 @@ def drive(world: World, policy: str) -> tuple[Driver, dict]:
     elif kind != "default":
         sys.exit(f"no policy {policy!r}")
     driver = Driver(world)
+    driver.watch = watch
     for told in (Tide, Recording):
         told.clock = told.wall_clock = staticmethod(lambda: driver.now_us * 1e-6)
     scheduler = world.engine.scheduler(watermark, scheduler_cls)
+    if classes:
+        head, _, tail = classes.partition("/")
+        chosen = CLASSES.index(head), CLASSES.index(tail or head)
+        scheduler.kvtide.set_retain(lambda request, blocks, found: chosen)
     # Otherwise every policy pays for the objects of those before it.
     gc.collect()
     gc.disable()
@@ -266,8 +283,8 @@ def world_of(options) -> World:
     return World(read(options.trace), options.clients, cost, engine, Slo.parse(options.slo))
 
 
-def main() -> None:
-    assert BLOCK == 16, "the simulator's blocks"
+def parser() -> argparse.ArgumentParser:
+    """What a world is told by."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, required=True, help="kvtide JSON Lines")
     parser.add_argument("--policy", action="append", required=True)
@@ -276,7 +293,12 @@ def main() -> None:
     parser.add_argument("--slo", default="ttft:2000,tpot:100,stall:3000")
     parser.add_argument("--set", type=setting, action="append", default=[])
     parser.add_argument("--prefix-cache", choices=("on", "off"), default="on")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    assert BLOCK == 16, "the simulator's blocks"
+    options = parser().parse_args()
     world = world_of(options)
     for policy in options.policy:
         print(json.dumps(serve(world, policy)), flush=True)

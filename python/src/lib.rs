@@ -17,6 +17,7 @@ mod pricing;
 mod queue;
 mod recorder;
 mod requests;
+mod retention;
 mod slo;
 mod table;
 mod vllm;
@@ -34,6 +35,7 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("HEADS", action::heads(m.py())?)?;
     m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
     m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
+    m.add("RETENTION", retention::classes())?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;
     #[cfg(feature = "simulator")]
     m.add_class::<cost::PyStepCost>()?;
@@ -45,6 +47,8 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<pricing::PyPricing>()?;
     m.add_class::<queue::PyWaitingQueue>()?;
     m.add_class::<recorder::PyRecorder>()?;
+    m.add_class::<retention::PyRetainer>()?;
+    m.add_class::<retention::PyVisit>()?;
     m.add_class::<slo::PySlo>()?;
     m.add_class::<vllm::PyVllmView>()?;
     m.add_class::<table::PyTable>()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from enum import Enum, auto
+from itertools import pairwise
 from types import SimpleNamespace
 
 from kvtide.vllm import TideMixin
@@ -46,6 +47,7 @@ class Request:
     def __init__(self, request_id, prompt, output, arrival_s=0.0):
         self.request_id, self.num_prompt_tokens, self.wanted, self.arrival_time = request_id, prompt, output, arrival_s
         self.num_output_tokens = self.num_computed_tokens = self.num_stale_output_tokens = 0
+        self.is_prefill_chunk, self.num_output_placeholders, self.max_tokens = False, 0, output
         self.status, self.priority, self.lora_request, self.cache_salt = Status.WAITING, 0, None, None
         self.prompt_token_ids, self.block_hashes = list(range(prompt)), []
 
@@ -57,19 +59,46 @@ class Request:
         return self.status.name.startswith("FINISHED")
 
 
+class Block:
+    """A block of a pool; one with a hash has an entry in the prefix cache."""
+
+    def __init__(self, block_id, block_hash=None):
+        self.block_id, self.block_hash = block_id, block_hash
+        self.prev_free_block = self.next_free_block = None
+
+
+class FreeQueue:
+    """A doubly linked list of blocks between two that are nobody's, as vLLM's is laid out."""
+
+    def __init__(self, blocks):
+        self.fake_free_list_head, self.fake_free_list_tail = Block(-1), Block(-1)
+        self.num_free_blocks = len(blocks)
+        chain = [self.fake_free_list_head, *blocks, self.fake_free_list_tail]
+        for before, behind in pairwise(chain):
+            before.next_free_block, behind.prev_free_block = behind, before
+
+
+class Pool:
+    """What retention needs of a block pool: its free queue, and where blocks get their entries."""
+
+    def __init__(self, num_blocks):
+        self.num_gpu_blocks, self.null_block = num_blocks, Block(0)
+        self.blocks = [self.null_block, *map(Block, range(1, num_blocks))]
+        self.free_block_queue = FreeQueue(self.blocks[1:])
+        self.cached_block_hash_to_block = {}
+
+    def cache_full_blocks(self, request, blocks, num_cached_blocks, num_full_blocks):
+        for block in blocks[num_cached_blocks:num_full_blocks]:
+            block.block_hash = f"{request}-{block.block_id}"
+
+
 class Manager:
     """Blocks by count; block 0 is the null block."""
 
     def __init__(self, num_blocks, watermark):
-        tail = SimpleNamespace(block_hash=None, next_free_block=None)
-        head = SimpleNamespace(block_hash=None, next_free_block=tail)
-        self.free = num_blocks - 1
-        self.block_pool = SimpleNamespace(
-            num_gpu_blocks=num_blocks,
-            get_num_free_blocks=lambda: self.free,
-            cached_block_hash_to_block={},
-            free_block_queue=SimpleNamespace(fake_free_list_head=head, fake_free_list_tail=tail),
-        )
+        self.free, self.taken = num_blocks - 1, 0
+        self.block_pool = Pool(num_blocks)
+        self.block_pool.get_num_free_blocks = lambda: self.free
         self.held, self.enable_caching = defaultdict(list), True
         manager = SimpleNamespace(req_to_blocks=self.held, num_cached_block={})
         self.coordinator = SimpleNamespace(single_type_managers=[manager])
@@ -80,7 +109,9 @@ class Manager:
         reserve = self.watermark_blocks if has_running and request.status is not Status.RUNNING else 0
         if need + reserve > self.free:
             return None
-        self.held[request.request_id] += [object()] * need
+        blocks = self.block_pool.blocks[1:]
+        self.held[request.request_id] += [blocks[(self.taken + place) % len(blocks)] for place in range(need)]
+        self.taken += need
         self.free -= need
         return need
 
@@ -90,10 +121,15 @@ class Manager:
 
 class VllmScheduler:
     def __init__(self, num_blocks=101, watermark=0.0, policy="fcfs"):
-        self.scheduler_config = SimpleNamespace(watermark=watermark, async_scheduling=False)
+        self.scheduler_config = SimpleNamespace(
+            watermark=watermark, async_scheduling=False, enable_chunked_prefill=True, disable_chunked_mm_input=False,
+            long_prefill_token_threshold=0,
+        )  # fmt: skip
+        self.max_num_encoder_input_tokens, self.num_spec_tokens, self.num_sampled_tokens_per_step = 0, 0, 1
+        self.is_encoder_decoder = self.need_mamba_block_aligned_split = False
         self.kv_cache_manager = Manager(num_blocks, watermark)
         self.policy = SimpleNamespace(value=policy)
-        self.block_size, self.max_num_running_reqs, self.max_num_scheduled_tokens = 16, 8, 512
+        self.block_size, self.max_num_running_reqs, self.max_num_scheduled_tokens = 16, 8, 2048
         self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=0))
         self.waiting, self.running, self.requests = Queue(), [], {}
 
@@ -103,9 +139,11 @@ class VllmScheduler:
 
     def schedule(self):
         planned, new, preempted, index = {}, [], set(), 0
-        while index < len(self.running):
+        budget = self.max_num_scheduled_tokens
+        while index < len(self.running) and budget > 0:
             request = self.running[index]
-            while self.kv_cache_manager.allocate_slots(request, 1) is None:
+            tokens = min(request.num_tokens - request.num_computed_tokens, budget)
+            while self.kv_cache_manager.allocate_slots(request, tokens) is None:
                 victim = self.running[-1]
                 if not self._request_blocks_can_be_freed(victim):
                     break
@@ -116,38 +154,47 @@ class VllmScheduler:
                     break
             if request.status is not Status.RUNNING:
                 break
-            planned[request.request_id] = 1
+            planned[request.request_id] = tokens
+            budget -= tokens
             index += 1
-        while not preempted and self.waiting and len(self.running) < self.max_num_running_reqs:
+        while not preempted and self.waiting and len(self.running) < self.max_num_running_reqs and budget > 0:
             request = self.waiting.peek_request()
-            if self.kv_cache_manager.allocate_slots(request, request.num_tokens, has_running=bool(self.running)) is None:
+            tokens = min(request.num_tokens, budget)
+            if self.kv_cache_manager.allocate_slots(request, tokens, has_running=bool(self.running)) is None:
                 break
             assert self.waiting.pop_request() is request
+            if request.status is Status.WAITING:
+                new.append(request)
             request.status = Status.RUNNING
             self.running.append(request)
-            planned[request.request_id] = request.num_tokens
-            new.append(SimpleNamespace(req_id=request.request_id))
+            planned[request.request_id] = tokens
+            budget -= tokens
         for request_id, tokens in planned.items():
-            self.requests[request_id].num_computed_tokens += tokens
+            request = self.requests[request_id]
+            request.num_computed_tokens += tokens
+            request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens
         return SimpleNamespace(
             num_scheduled_tokens=planned,
             total_num_scheduled_tokens=sum(planned.values()),
-            scheduled_new_reqs=new,
+            scheduled_new_reqs=[SimpleNamespace(req_id=request.request_id, num_computed_tokens=0) for request in new],
             preempted_req_ids=preempted,
         )
 
     def _request_blocks_can_be_freed(self, request):
         return True
 
-    def _preempt_request(self, request):
+    def _free_request_blocks(self, request):
         self.kv_cache_manager.release(request)
+
+    def _preempt_request(self, request):
+        self._free_request_blocks(request)
         request.status, request.num_computed_tokens = Status.PREEMPTED, 0
         self.waiting.prepend_request(request)
 
     def update_from_output(self, output):
         for request_id in output.num_scheduled_tokens:
             request = self.requests.get(request_id)
-            if request is None or request.status is not Status.RUNNING:
+            if request is None or request.status is not Status.RUNNING or request.is_prefill_chunk:
                 continue
             request.num_output_tokens += 1
             if request.num_output_tokens >= request.wanted:
@@ -169,7 +216,7 @@ class VllmScheduler:
         self._free_request(request)
 
     def _free_request(self, request):
-        self.kv_cache_manager.release(request)
+        self._free_request_blocks(request)
         del self.requests[request.request_id]
 
     def shutdown(self):

@@ -78,7 +78,7 @@ def test_wrong_files_give_named_exceptions(golden, tmp_path):
         "trailing_bytes": good + b"\0",
         "too_large": b"\0" * (256 * 1024 + 1),
         "schema": table_bytes(FREE, schema=1),
-        "leaf_choice": table_bytes([leaf(watermark=12)]),
+        "leaf_choice": table_bytes([leaf(watermark=20)]),
     }
     for reason, data in wrong.items():
         path = tmp_path / reason
@@ -132,16 +132,16 @@ def flat(rows):
 
 def test_an_observation_is_a_sequence_with_names():
     seen = observe(free_gpu_blocks=25)
-    assert len(seen) == len(Observation.names) == 31
+    assert len(seen) == len(Observation.names) == 35
     assert seen["free_fraction"] == seen[0] == 0.25
-    assert seen[-1] == seen["refusal_rate"]
+    assert seen[-1] == seen["token_time"]
     assert seen.as_dict()["free_fraction"] == 0.25
     with pytest.raises(KeyError):
         seen["nothing"]
     with pytest.raises(IndexError):
-        seen[31]
+        seen[35]
     assert Observation(list(seen)) == seen
-    with pytest.raises(ValueError, match="expected 31 values, found 1"):
+    with pytest.raises(ValueError, match="expected 35 values, found 1"):
         Observation([0.0])
 
 
@@ -158,13 +158,13 @@ def test_wrong_rows_are_exceptions():
 
 
 def test_the_guard_falls_back_and_says_why():
-    table = Table.from_bytes(table_bytes(always(8), ranges={"free_fraction": (0.0, 0.5)}))
+    table = Table.from_bytes(table_bytes(always(10), ranges={"free_fraction": (0.0, 0.5)}))
     guard = Guard(table, fallback_watermark=0.02, out_of_range_decisions=2, recovery_decisions=3)
     inside, outside = observe(free_gpu_blocks=25), observe(free_gpu_blocks=90)
     assert guard.decide(inside).watermark == 0.25
     assert guard.decide(inside, age_us=2_000_000).watermark == 0.02
     assert guard.last_fallback == "stale"
-    assert guard.decide(Observation([math.nan] * 31)).watermark == 0.02
+    assert guard.decide(Observation([math.nan] * 35)).watermark == 0.02
     assert guard.last_fallback == "non_finite"
     assert guard.decide(outside).watermark == 0.25
     assert guard.decide(outside).watermark == 0.02
@@ -178,7 +178,7 @@ def test_the_guard_falls_back_and_says_why():
 
 def test_an_excursion_and_the_counters_outlive_a_table():
     made = lambda level: Table.from_bytes(table_bytes(always(level), ranges={"free_fraction": (0.0, 0.5)}))
-    guard = Guard(made(8), fallback_watermark=0.02, out_of_range_decisions=1, recovery_decisions=2)
+    guard = Guard(made(10), fallback_watermark=0.02, out_of_range_decisions=1, recovery_decisions=2)
     assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.02
     guard.replace(made(5))
     assert [guard.decide(observe(free_gpu_blocks=25)).watermark for _ in range(2)] == [0.02, 0.08]
@@ -186,7 +186,7 @@ def test_an_excursion_and_the_counters_outlive_a_table():
 
 
 def test_a_guard_looks_only_at_what_the_table_decides_by():
-    table = Table.from_bytes(table_bytes([leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}))
+    table = Table.from_bytes(table_bytes([leaf(watermark=10)], ranges={"free_fraction": (0.0, 0.5)}))
     guard = Guard(table, out_of_range_decisions=1)
     assert table.features == []
     assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.25

@@ -54,7 +54,7 @@ def acting(environ, monkeypatch):
 
 
 def test_a_refused_table_leaves_the_engine_alone_and_says_why(acting, caplog):
-    acting.write_bytes(table_bytes([leaf(watermark=8)], metadata={"engine": "v0"}))
+    acting.write_bytes(table_bytes([leaf(watermark=10)], metadata={"engine": "v0"}))
     scheduler = Scheduler()
     assert "is refused (engine): made for the engine v0" in caplog.text
     assert scheduler.kvtide.metrics.of("reloads") == {"engine": 1}

@@ -17,7 +17,7 @@ from kvtide.tide import Tide
 OPS = Path(__file__).resolve().parents[1] / "ops"
 # Decides by the free fraction, which it has seen up to a half.
 NARROW = dict(
-    nodes=[split("free_fraction", 1, 0.5), leaf(watermark=8), leaf(watermark=8)], ranges={"free_fraction": (0.0, 0.5)}
+    nodes=[split("free_fraction", 1, 0.5), leaf(watermark=10), leaf(watermark=10)], ranges={"free_fraction": (0.0, 0.5)}
 )
 
 
@@ -154,7 +154,7 @@ def test_a_clock_that_is_set_freezes_neither_decisions_nor_reloads(acting, monke
     assert steps("a", wall[0]) == 5_000_000
     # NTP sets the clock three hours forward, and finds out later.
     wall[0] += 3 * 3600
-    acting.write_bytes(table_bytes([leaf(watermark=8)]))
+    acting.write_bytes(table_bytes([leaf(watermark=10)]))
     assert steps("b", wall[0]) == 5_000_000
     wall[0] -= 3 * 3600
     acting.write_bytes(table_bytes([leaf(watermark=0)], metadata={"name": "another"}))
@@ -232,7 +232,7 @@ def test_prometheus_is_told_of_failures_when_nothing_can_be_decided(acting, monk
     client = pytest.importorskip("prometheus_client")
     now = [0.0]
     monkeypatch.setattr(Tide, "clock", staticmethod(lambda: now[0]))
-    acting.write_bytes(table_bytes([leaf(watermark=8)]))
+    acting.write_bytes(table_bytes([leaf(watermark=10)]))
     labels = {"host": "vllm", "mode": "act"}
     told = lambda metric, **more: client.REGISTRY.get_sample_value(metric, labels | more) or 0.0
     before = told("kvtide_errors_total", where="decide")

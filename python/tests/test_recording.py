@@ -104,7 +104,7 @@ def test_recording_changes_nothing_with_a_table_and_without(recorded, clock, mon
     assert story(alone) == story(VllmScheduler())
     assert not isinstance(alone.waiting, kvtide.WaitingQueue)
     table = tmp_path / "policy.kvt"
-    table.write_bytes(table_bytes([leaf(watermark=8)]))
+    table.write_bytes(table_bytes([leaf(watermark=10)]))
     for mode in ("shadow", "act"):
         monkeypatch.setenv("KVTIDE_TABLE", str(table))
         monkeypatch.setenv("KVTIDE_MODE", mode)

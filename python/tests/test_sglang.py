@@ -59,7 +59,7 @@ def tracker(*running, ranks=1):
 
 
 def test_a_watermark_becomes_the_ratio_that_leaves_as_much_free(acting):
-    acting.write_bytes(table_bytes([leaf(watermark=7)]))
+    acting.write_bytes(table_bytes([leaf(watermark=8)]))
     # 200 tokens each may come; 0.18 of 1000 tokens is 180.
     assert tracker(request("a"), request("b")).current == pytest.approx(180 / 400)
     # What ignores the end of sequence is reserved in full by SGLang itself.
@@ -96,7 +96,7 @@ def test_it_decides_every_interval_and_after_a_retraction(acting):
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "profile", "shadow", "ranks", "failure"])
 def test_otherwise_the_ratio_is_sglangs(acting, monkeypatch, what):
-    data = table_bytes([leaf(watermark=7)], "full" if what == "profile" else "watermark")
+    data = table_bytes([leaf(watermark=8)], "full" if what == "profile" else "watermark")
     if what != "missing":
         acting.write_bytes(data[:-1] if what == "damaged" else data)
     if what == "shadow":
@@ -172,7 +172,7 @@ def test_sglangs_own_hook_registry_carries_the_hooks(acting, monkeypatch):
     text = open(f"{root}/sglang/srt/managers/scheduler.py").read()
     for name in ("def init_schedule_policy(self)", "def _add_request_to_queue(self, req", "self.new_token_ratio_tracker ="):
         assert name in text
-    acting.write_bytes(table_bytes([leaf(watermark=7)]))
+    acting.write_bytes(table_bytes([leaf(watermark=8)]))
 
     class Scheduler:
         def __init__(self):

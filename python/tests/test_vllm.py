@@ -15,7 +15,7 @@ from tables import leaf, split, table_bytes
 from kvtide import vllm as adapter
 from kvtide.tide import Tide
 
-FULL = [leaf(watermark=8, victim=2, admission=2)]
+FULL = [leaf(watermark=10, victim=2, admission=2)]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def counts(scheduler, name):
 
 
 def test_the_watermark_is_set_before_each_step(acting):
-    acting.write_bytes(table_bytes([split("running", 1, 0.01), leaf(watermark=0), leaf(watermark=8)]))
+    acting.write_bytes(table_bytes([split("running", 1, 0.01), leaf(watermark=0), leaf(watermark=10)]))
     scheduler = Scheduler()
     assert scheduler.kvtide.pilot.interval == 8
     assert scheduler.kv_cache_manager.watermark_blocks == 0
@@ -186,7 +186,7 @@ def test_a_new_file_is_taken_and_a_bad_one_is_not(acting):
         return manager.watermark_blocks
 
     assert steps() == 5
-    replace(acting, table_bytes([leaf(watermark=8)]), 10**18)
+    replace(acting, table_bytes([leaf(watermark=10)]), 10**18)
     assert steps() == 25
     first = pilot.table
     for age, bad in ((2 * 10**18, b"nothing at all"), (3 * 10**18, table_bytes([leaf()], schema=1))):
@@ -202,7 +202,7 @@ def test_a_new_file_is_taken_and_a_bad_one_is_not(acting):
 
 
 def test_out_of_range_falls_back_to_vllms_watermark(acting):
-    nodes = [split("free_fraction", 1, 0.5), leaf(watermark=8), leaf(watermark=8)]
+    nodes = [split("free_fraction", 1, 0.5), leaf(watermark=10), leaf(watermark=10)]
     acting.write_bytes(table_bytes(nodes, ranges={"free_fraction": (0.0, 0.5)}))
     scheduler = Scheduler(watermark=0.02)
     scheduler.kvtide.pilot.interval = 1
@@ -238,7 +238,7 @@ def test_a_failure_inside_is_counted_and_vllm_goes_on(acting, monkeypatch, metho
 
 
 def test_what_was_in_force_ends_with_a_failure(acting, monkeypatch):
-    acting.write_bytes(table_bytes([leaf(watermark=8, victim=2, admission=1)], "full"))
+    acting.write_bytes(table_bytes([leaf(watermark=10, victim=2, admission=1)], "full"))
     scheduler = Scheduler(watermark=0.02)
     scheduler.add_request(Request("a", 50, 500))
     scheduler.schedule()

@@ -35,6 +35,8 @@ class Engine:
     asks_table: bool
     # Names of the model it serves, as far as it has any.
     models: tuple[str, ...] = ()
+    # Tokens its steps have at most; None where nobody bounds them anew.
+    step_tokens: int | None = None
 
 
 class Pilot:
@@ -167,8 +169,10 @@ class Pilot:
         if fallback is not None and self._falls_back_to_engine():
             return None
         if controls != self._decided:
-            own = (self.engine.watermark, "newest", "fcfs")
-            self._decided, self._overrides = controls, (controls.watermark, controls.victim, controls.admission) != own
+            own = (self.engine.watermark, "newest", "fcfs", False)
+            is_bounded = controls.budget < (self.engine.step_tokens or 0)
+            self._decided = controls
+            self._overrides = (controls.watermark, controls.victim, controls.admission, is_bounded) != own
         if self._overrides:
             self.metrics.count("overrides")
         return controls

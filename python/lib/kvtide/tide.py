@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from itertools import islice
 
+from kvtide import vllm_offload
 from kvtide._kvtide import Ledger, Observer, Pricing, VllmView, WaitingQueue
+from kvtide.budget import StepBudget, can_follow
 from kvtide.metrics import Metrics
 from kvtide.pilot import Engine, Pilot
+from kvtide.retention import Retention
 from kvtide.settings import Settings
 
 # vLLM shows what is logged under its own name.
@@ -22,7 +26,9 @@ WAITING_WINDOW = 16
 NEWEST_WINDOW = 64
 # Older than this on arrival is nobody: somebody has set the clock.
 MAX_AGE_S = 60.0
-ALL_HEADS = frozenset({"watermark", "victim", "preemption", "admission"})
+# Of a request, its blocks and how many of them it found: the class of these, and of the others.
+Retain = Callable[[object, list, int], tuple[int, int]]
+ALL_HEADS = frozenset({"watermark", "victim", "preemption", "admission", "budget"})
 
 
 class Tide:
@@ -57,6 +63,12 @@ class Tide:
         self.victims: list = []
         self.arrived_us: dict[str, int] = {}
         self.view = VllmView(scheduler, self.arrived_us)
+        self.budget = StepBudget(scheduler)
+        # Classes of given-back blocks, and who says them; None: vLLM's own queue.
+        self.retention: Retention | None = None
+        self.retain: Retain | None = None
+        # Blocks that a request found in the cache when it was first admitted.
+        self.found: dict[str, int] = {}
         # Requests without a first token yet, and of the others whether it was late.
         self.unanswered: dict = {}
         self.was_late: dict[str, bool] = {}
@@ -82,8 +94,10 @@ class Tide:
             # Only where the engine plans further ahead than a step.
             if self.ledger.is_due(self.pilot.interval):
                 self.decide()
+            self.budget.before()
         except Exception:
             self.pilot.failed("before")
+            self.budget.set(None)
 
     def decide(self) -> None:
         """Decides, and puts the decision in force."""
@@ -102,28 +116,32 @@ class Tide:
         try:
             self.in_force = controls
             if controls is None:
-                blocks, self.victim, order = self.engine_blocks, "newest", "fcfs"
+                blocks, self.victim, order, tokens = self.engine_blocks, "newest", "fcfs", None
             else:
                 # Of all blocks, the null block included, as vLLM counts its own.
                 blocks = int(controls.watermark * self.manager.block_pool.num_gpu_blocks)
-                self.victim, order = controls.victim, controls.admission
+                self.victim, order, tokens = controls.victim, controls.admission, controls.budget
             self.manager.watermark_blocks = blocks
             self.queue.order = order
+            self.budget.set(tokens)
         except Exception:
             self.pilot.failed("obey")
             self.in_force = None
             self.manager.watermark_blocks, self.victim, self.queue.order = self.engine_blocks, "newest", "fcfs"
+            self.budget.set(None)
 
     def after(self, output) -> None:
         """After a step is planned."""
         tokens = output.total_num_scheduled_tokens
         # Running requests that were refused have preempted somebody.
         self.ledger.planned(tokens, self.queue.take_refusal(), self.preempted)
-        self.pricing.planned(self.now_us, tokens, self.scheduler.max_num_scheduled_tokens)
+        self.pricing.planned(self.now_us, tokens, self.budget.full)
         for request in output.scheduled_new_reqs:
             # vLLM's second model runner has those here too who return after a preemption.
             if request.req_id not in self.was_late:
                 self.unanswered[request.req_id] = self.scheduler.requests.get(request.req_id)
+        if self.retention is not None:
+            self.note_found(output)
         # The first step after a pause: asynchronously the next is planned before it is done.
         if self.is_async and self.ledger.in_flight == 1 and self.ledger.is_due(self.pilot.interval):
             self.decide()
@@ -190,6 +208,37 @@ class Tide:
         # Its name without a property's call.
         if request.status._name_ != "FINISHED_ABORTED":
             self.ledger.completed(request.num_output_tokens)
+
+    # --- who keeps what ---------------------------------------------------------------------------------------------
+
+    def set_retain(self, retain: Retain | None) -> None:
+        """From now on `retain` says of which classes the blocks are that a request found, and those that it computed."""
+        self.retain = retain
+        if retain is None and self.retention is not None:
+            self.retention.withdraw()
+            self.retention = None
+            self.found.clear()
+        elif retain is not None and self.retention is None:
+            self.retention = Retention(self.manager.block_pool)
+
+    def note_found(self, output) -> None:
+        """How much those who were admitted in this step for the first time found."""
+        size = self.scheduler.block_size
+        for request in output.scheduled_new_reqs:
+            # vLLM's second model runner has those here too who return after a preemption.
+            self.found.setdefault(request.req_id, request.num_computed_tokens // size)
+
+    def gives_back(self, request) -> None:
+        """A request is about to give its blocks back, finished or preempted."""
+        request_id, is_finished = request.request_id, request.is_finished()
+        blocks = self.manager.coordinator.single_type_managers[0].req_to_blocks.get(request_id)
+        head = self.found.pop(request_id, 0) if is_finished else self.found.get(request_id, 0)
+        if not blocks:
+            return
+        classes = self.retain(request, blocks, head)
+        self.retention.terms.release(blocks, head, classes)
+        if is_finished and vllm_offload.is_used():
+            vllm_offload.hand(request_id, classes)
 
     def entry(self, request) -> tuple[int, int, int, int | None]:
         """What admission order and an observation need of a request as it joins the queue."""
@@ -260,9 +309,11 @@ def engine_of(scheduler) -> Engine:
         heads = frozenset()
     elif getattr(scheduler.policy, "value", scheduler.policy) != "fcfs":
         heads = frozenset({"watermark"})
+    elif not can_follow(scheduler):
+        heads -= {"budget"}
     watermark = scheduler.scheduler_config.watermark
     return Engine(HOST, heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True,
-                  models=models_of(scheduler))  # fmt: skip
+                  models=models_of(scheduler), step_tokens=scheduler.max_num_scheduled_tokens)  # fmt: skip
 
 
 def models_of(scheduler) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ synchronous or asynchronous as configured. What a table decides is carried out l
 - **watermark**: the KV-cache manager's `watermark_blocks`, which vLLM reads at every admission;
 - **admission**: a waiting queue with vLLM's interface and order, except for which request is next;
 - **victim**: when a running request is refused blocks, the victim is moved to the end of `running`, whence vLLM takes it;
+- **budget**: `max_num_scheduled_tokens`, set before every step as far as decodes and the engine let it (`budget.py`);
 - **preemption**: V1 knows recompute only, and the guard asks for nothing else.
 
 Under `--scheduling-policy priority` only the watermark is kvtide's, since order and victim are the operator's then.
@@ -182,6 +183,17 @@ class TideMixin:
         if tide is not None:
             tide.was_preempted(request)
         return super()._preempt_request(request, *args, **kwargs)
+
+    def _free_request_blocks(self, request, *args, **kwargs):
+        """Where vLLM gives the blocks of a request back that has finished, or is preempted, at once or when nobody writes to
+        them any more."""
+        tide = self.kvtide
+        if tide is not None and tide.retention is not None:
+            try:
+                tide.gives_back(request)
+            except Exception:
+                tide.pilot.failed("gives_back")
+        return super()._free_request_blocks(request, *args, **kwargs)
 
     def _free_request(self, request, *args, **kwargs):
         tide = self.kvtide
