@@ -35,11 +35,13 @@ def main(files, seconds):
             if line["type"] == "run":
                 run = line["data"]
                 settings = {"max_num_batched_tokens": 2048, **{key: int(text) for key, text in run.get("set", {}).items()}}
-                found[(tuple(sorted(settings.items())), run["policy"])].append(run)
-    for (settings, policy), runs in sorted(found.items()):
+                found[(tuple(sorted(settings.items())), run["policy"], run.get("clock_draw", 0))].append(run)
+    for (settings, policy, clock), runs in sorted(found.items()):
         loads = sorted({run["load"] for run in runs})
         by_load = [sorted((run for run in runs if run["load"] == load), key=lambda run: (run["seed"], run["trace"])) for load in loads]
         line = {"settings": dict(settings), "policy": policy, "loads": loads}
+        if clock:
+            line["clock_draw"] = clock
         line["attained"] = [[round(run["slo_attainment"], 4) for run in of] for of in by_load]
         line["requests"] = [round(sum(run["requests"] for run in of) / len(of)) for of in by_load]
         for name, path in FIGURES.items():

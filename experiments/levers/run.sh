@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures what constants attain that differ in what a step may compute, as the results here were made; see README.md.
-#   experiments/levers/run.sh [budgets|chunks|changing] [WORLD@CLOCK …]   all of them, of every world, unless named: results/*.jsonl
+#   experiments/levers/run.sh [budgets|finer|spread|chunks|changing] [WORLD@CLOCK …]   all of them, of every world, unless named: results/*.jsonl
 #   experiments/levers/run.sh table                                       README.md out of results/
 # KVTIDE names the program, TRACES the folder of traces, SEEDS the draws. What is run lies in runs/levers and is not run again.
 set -eu
@@ -47,40 +47,57 @@ evaluated() {
     "$kvtide" evaluate "$@" --out "$file" -q > /dev/null
 }
 
-# Choices of today's heads for WORLD@CLOCK: admission in two orders over watermarks beyond the grid of today, and victims; fewer of them
-# where runs take long or the same traffic has all of them by another clock.
+# Choices of today's heads for WORLD@CLOCK: admission in two orders over watermarks beyond the grid of today, and victims; the few that
+# attain most of these where the same traffic has all of them by another clock, or runs take long.
 constants() {
-    echo "--policy default"
-    case $1 in
-    code* | azure* | mix@h100-datasheet | mooncake@h100-datasheet) ;;
-    *)
-        echo "--policy fixed:0.01 --policy fixed:0.12"
-        for watermark in 0 0.01 0.05 0.12 0.35 0.8; do echo "--policy fixed:$watermark,$reordered"; done
-        return
-        ;;
-    esac
-    for watermark in 0 0.01 0.05 0.12 0.25 0.35 0.5 0.6 0.7 0.8 0.9; do echo "--policy fixed:$watermark,$reordered"; done
-    for watermark in 0.01 0.05 0.12 0.5; do echo "--policy fixed:$watermark"; done
+    echo "--policy default --policy fixed:0.01"
+    for watermark in 0.01 0.12 0.35 0.8; do echo "--policy fixed:$watermark,$reordered"; done
+    case $1 in code@rtx-4090 | azure@rtx-4090 | mix@h100-datasheet | mooncake@h100-datasheet) ;; *) return ;; esac
+    for watermark in 0 0.05 0.25 0.5 0.6 0.7 0.9; do echo "--policy fixed:$watermark,$reordered"; done
+    for watermark in 0.05 0.12 0.5; do echo "--policy fixed:$watermark"; done
     for watermark in 0.01 0.12 0.5; do echo "--policy fixed:$watermark,admission=on-time-first"; done
     for victim in fewest-blocks most-slack least-progress; do echo "--policy fixed:0.01,victim=$victim,$reordered"; done
-}
-
-few() {
-    echo "--policy default --policy fixed:0.01"
-    for watermark in 0.01 0.12 0.5 0.8; do echo "--policy fixed:$watermark,$reordered"; done
 }
 
 budgets() {
     for at in "$@"; do
         of=$(loads "${at%@*}" "${at#*@}")
-        for tokens in 128 256 512 1024 2048 4096 8192 16384; do
+        case $at in code* | azure* | mix* | mooncake*) powers="128 256 512 1024 2048 4096 8192 16384" ;; *) powers="256 512 1024 2048 4096 16384" ;; esac
+        for tokens in $powers; do
             more=
             case $tokens in 16384) more="--policy ppas --policy ppas:2,1024 --policy ppas:2,512 --policy ppas:1,512 --policy ppas:1,256" ;; esac
             # shellcheck disable=SC2046,SC2086
             evaluated "budgets-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
                 --set "max_num_batched_tokens=$tokens" $(constants "$at") $more
         done
-        "$python" experiments/levers/condense.py "$raw"/budgets-"$at"-*.jsonl > "$out/budgets-$at.jsonl"
+        "$python" experiments/levers/condense.py "$raw"/budgets-"$at"-[0-9]*.jsonl > "$out/budgets-$at.jsonl"
+    done
+}
+
+# finer WORLD@CLOCK …: budgets between the powers of two.
+finer() {
+    for at in "$@"; do
+        of=$(loads "${at%@*}" "${at#*@}")
+        case $at in *rtx-4090*) between="320 384 448 512 576 640 768 896 1024" ;; *) between="1024 1280 1536 1792 2048 2560 3072 4096" ;; esac
+        for tokens in $between; do
+            # shellcheck disable=SC2046,SC2086
+            evaluated "finer-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
+                --set "max_num_batched_tokens=$tokens" --policy "fixed:0.01,$reordered" --policy "fixed:0.35,$reordered" --policy "fixed:0.8,$reordered"
+        done
+        "$python" experiments/levers/condense.py "$raw"/finer-"$at"-[0-9]*.jsonl > "$out/finer-$at.jsonl"
+    done
+}
+
+# spread WORLD@CLOCK …: budgets by clocks drawn within the spread of the profile's constants.
+spread() {
+    for at in "$@"; do
+        of=$(loads "${at%@*}" "${at#*@}" | cut -d, -f2,3)
+        for tokens in 256 512 1024 2048 4096; do
+            # shellcheck disable=SC2046,SC2086
+            evaluated "spread-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "${seeds%%[.,]*}" \
+                --set "max_num_batched_tokens=$tokens" --clock-spread 10 --policy "fixed:0.01,$reordered" --policy "fixed:0.8,$reordered"
+        done
+        "$python" experiments/levers/condense.py "$raw"/spread-"$at"-[0-9]*.jsonl > "$out/spread-$at.jsonl"
     done
 }
 
@@ -88,9 +105,10 @@ budgets() {
 chunks() {
     for at in "$@"; do
         of=$(loads "${at%@*}" "${at#*@}")
-        for set in 512:threshold=128 512:threshold=256 1024:threshold=256 1024:threshold=512 2048:threshold=256 2048:threshold=512 \
-            2048:threshold=1024 8192:threshold=512 8192:threshold=1024 8192:threshold=2048 \
-            512:seqs=8 512:seqs=16 512:seqs=32 512:seqs=64 512:seqs=128 2048:seqs=8 2048:seqs=16 2048:seqs=32 2048:seqs=64 2048:seqs=128; do
+        small="512:threshold=128 512:threshold=256 1024:threshold=256 1024:threshold=512 2048:threshold=256 512:seqs=8 512:seqs=16 512:seqs=32
+            512:seqs=64 512:seqs=128 2048:seqs=8 2048:seqs=128 8192:threshold=512"
+        case $at in *h100*) small= ;; esac
+        for set in $small 2048:threshold=512 2048:threshold=1024 8192:threshold=1024 8192:threshold=2048 2048:seqs=16 2048:seqs=32 2048:seqs=64; do
             value=${set#*=}
             case $set in
             *threshold*) setting=long_prefill_token_threshold=$value ;;
@@ -98,9 +116,9 @@ chunks() {
             esac
             # shellcheck disable=SC2046,SC2086
             evaluated "chunks-$at-$(echo "$set" | tr ':=' '--')" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
-                --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $(few)
+                --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $(constants few)
         done
-        "$python" experiments/levers/condense.py "$raw"/chunks-"$at"-*.jsonl > "$out/chunks-$at.jsonl"
+        "$python" experiments/levers/condense.py "$raw"/chunks-"$at"-[0-9]*.jsonl > "$out/chunks-$at.jsonl"
     done
 }
 
@@ -128,7 +146,8 @@ changed() {
 changing() {
     for at in "$@"; do
         name=${at%@*}
-        for seed in 1 2 3 4 5; do
+        case $name in tasks | mix) draws="1 2 3" ;; *) draws="1 2 3 4 5" ;; esac
+        for seed in $draws; do
             case $name in
             mix | azure | mooncake) of=$(loads "$name" "${at#*@}" | cut -d, -f2,3) traffic="$(world "$name") --loads $of --seeds 30$seed" ;;
             *)
@@ -139,10 +158,10 @@ changing() {
             esac
             for tokens in 128 256 512 1024 2048 4096 8192; do
                 # shellcheck disable=SC2046,SC2086
-                evaluated "changing-$at-$tokens-$seed" $traffic --env "llama-3-8b@${at#*@}" --set "max_num_batched_tokens=$tokens" $(few)
+                evaluated "changing-$at-$tokens-$seed" $traffic --env "llama-3-8b@${at#*@}" --set "max_num_batched_tokens=$tokens" $(constants few)
             done
         done
-        "$python" experiments/levers/condense.py --stretch 90 "$raw"/changing-"$at"-*.jsonl > "$out/changing-$at.jsonl"
+        "$python" experiments/levers/condense.py --stretch 90 "$raw"/changing-"$at"-[0-9]*.jsonl > "$out/changing-$at.jsonl"
     done
 }
 
@@ -150,7 +169,9 @@ every="code@rtx-4090 azure@rtx-4090 mix@h100-datasheet mooncake@h100-datasheet c
     code@rtx-4090-measured azure@rtx-4090-measured mooncake@h100 mix@h100 tight@h100-datasheet tight@h100 reasoning@h100-datasheet reasoning@h100
     agentic@h100-datasheet agentic@h100 coding@h100-datasheet"
 measured="code@rtx-4090-estimated azure@rtx-4090-estimated mooncake@h100 mix@h100 reasoning@h100 agentic@h100"
-change="kinds@rtx-4090 steps@rtx-4090 tasks@h100-datasheet mix@h100-datasheet kinds@rtx-4090-estimated steps@rtx-4090-estimated tasks@h100 mix@h100"
+finer="code@rtx-4090 azure@rtx-4090 mooncake@h100-datasheet"
+spread="code@rtx-4090-estimated azure@rtx-4090-estimated mooncake@h100"
+change="kinds@rtx-4090 steps@rtx-4090 kinds@rtx-4090-estimated steps@rtx-4090-estimated tasks@h100 mix@h100"
 what=${1:-all}
 test $# -eq 0 || shift
 mkdir -p "$raw" "$out"
@@ -158,8 +179,10 @@ mkdir -p "$raw" "$out"
 case $what in
 budgets) test $# -gt 0 || set -- $every; budgets "$@" ;;
 chunks) test $# -gt 0 || set -- $measured; chunks "$@" ;;
+finer) test $# -gt 0 || set -- $finer; finer "$@" ;;
+spread) test $# -gt 0 || set -- $spread; spread "$@" ;;
 changing) test $# -gt 0 || set -- $change; changing "$@" ;;
-all) budgets $every; chunks $measured; changing $change ;;
+all) budgets $every; spread $spread; finer $finer; chunks $measured; changing $change ;;
 table) exec "$python" experiments/levers/table.py ;;
-*) echo "run.sh [budgets|chunks|changing|table], not $what" >&2; exit 2 ;;
+*) echo "run.sh [budgets|finer|spread|chunks|changing|table], not $what" >&2; exit 2 ;;
 esac

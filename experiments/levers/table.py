@@ -98,14 +98,21 @@ def at_budget(found, tokens, upto=1.0):
     return [row for row in found if budget(row) == tokens and constant(row, upto)]
 
 
+def attained_cells(attained, top):
+    """A cell for every budget, that of the best in bold; a dash where there is none."""
+    shown = {tokens: f"{mean(of) * 100:.1f}" for tokens, of in attained.items()}
+    return [f"**{shown[tokens]}**" if tokens == top else shown.get(tokens, "–") for tokens in BUDGETS]
+
+
 def budget_rows(upto):
     lines = []
     for at in places("budgets"):
         found = load(f"budgets-{at}")
-        attained = {tokens: left_out(at_budget(found, tokens, upto)) for tokens in BUDGETS}
+        measured = sorted({budget(row) for row in found})
+        attained = {tokens: left_out(at_budget(found, tokens, upto)) for tokens in measured}
         top = max(attained, key=lambda tokens: mean(attained[tokens]))
         chosen = left_out([row for row in found if constant(row, upto)])
-        cells = [f"**{mean(of) * 100:.1f}**" if tokens == top else f"{mean(of) * 100:.1f}" for tokens, of in attained.items()]
+        cells = attained_cells(attained, top)
         lines.append([*at.split("@"), *cells, points(less(chosen, attained[2048])), fewer(chosen, attained[2048]),
                       short(best(at_budget(found, top, upto))["policy"])])
     return rows(["traffic", "clock", *(f"{tokens:,}" for tokens in BUDGETS), "best over 2,048", "fewer violations", "best constant"], lines)
@@ -119,13 +126,28 @@ def budgets_wide():
     return budget_rows(1.0)
 
 
+def by_load():
+    """What it gains to know the load: the best budget and constant of each load, chosen on the other draws."""
+    lines = []
+    for at in places("budgets"):
+        found = [row for row in load(f"budgets-{at}") if constant(row)]
+        overall, count = left_out(found), len(found[0]["loads"])
+        alone = [[{"attained": [row["attained"][which]], **{key: row[key] for key in ("settings", "policy")}} for row in found] for which in range(count)]
+        each = [left_out(of) for of in alone]
+        tops = [max({budget(row) for row in of}, key=lambda tokens: mean(by_draw(best([row for row in of if budget(row) == tokens])))) for of in alone]  # noqa: B023
+        known = [mean(draw) for draw in zip(*each, strict=True)]
+        cells = [f"{tokens:,}" for tokens in tops]
+        lines.append([*at.split("@"), *cells, *["–"] * (4 - len(cells)), f"{mean(overall) * 100:.1f}", points(less(known, overall))])
+    return rows(["traffic", "clock", "lowest load", "second", "third", "highest", "best constant of all", "knowing the load"], lines)
+
+
 def defaults():
     lines = []
     for at in places("budgets"):
         found = load(f"budgets-{at}")
         of = {budget(row): by_draw(row) for row in found if row["policy"] == "default"}
         top = max(of, key=lambda tokens: mean(of[tokens]))
-        cells = [f"**{mean(of[tokens]) * 100:.1f}**" if tokens == top else f"{mean(of[tokens]) * 100:.1f}" for tokens in BUDGETS]
+        cells = attained_cells(of, top)
         lines.append([*at.split("@"), *cells, points(less(of[top], of[2048]))])
     return rows(["traffic", "clock", *(f"{tokens:,}" for tokens in BUDGETS), "best over 2,048"], lines)
 
@@ -164,14 +186,47 @@ def ppas():
     return rows(["traffic", "clock", "as it comes, with", "attained %", "over 2,048", "TTFT mean s", "p50", "p99", "E2E mean s", "to 2,048"], lines)
 
 
+def finer():
+    lines = []
+    for at in places("finer"):
+        found = load(f"finer-{at}")
+        for tokens in sorted({budget(row) for row in found}):
+            of = [row for row in found if budget(row) == tokens]
+            top = best(of)
+            lines.append([*at.split("@"), f"{tokens:,}", f"{mean(left_out(of)) * 100:.1f}", short(top["policy"]), f"{mean(top['ttft_p99']) / 1000:.2f}",
+                          f"{mean(top['tpot_p95']):.0f}"])
+    return rows(["traffic", "clock", "tokens a step", "attained %", "best constant", "TTFT p99 s", "TPOT p95 ms"], lines)
+
+
+def spread():
+    """The best budget by drawn clocks, and what it gains there."""
+    lines = []
+    for at in places("spread"):
+        found = load(f"spread-{at}")
+        tokens = sorted({budget(row) for row in found})
+        of = {}
+        for clock in sorted({row.get("clock_draw", 0) for row in found}):
+            of[clock] = {each: mean(by_draw(best([row for row in found if budget(row) == each and row.get("clock_draw", 0) == clock]))) for each in tokens}
+        drawn = [clock for clock in of if clock]
+        tops = [max(of[clock], key=of[clock].get) for clock in drawn]
+        counted = ", ".join(f"{each:,}: {tops.count(each)}" for each in tokens if each in tops)
+        cells = [f"{of[0][each] * 100:.1f} ({min(of[clock][each] for clock in drawn) * 100:.0f} to {max(of[clock][each] for clock in drawn) * 100:.0f})" for each in tokens]
+        own = max(of[0], key=of[0].get)
+        gains = [of[clock][own] - of[clock][2048] for clock in drawn]
+        regret = [max(of[clock].values()) - of[clock][own] for clock in drawn]
+        lines.append([*at.split("@"), *cells, counted, f"{points(gains)} ({min(gains) * 100:+.1f} at worst)", f"{max(regret) * 100:.1f}"])
+    return rows(["traffic", "clock", "256", "512", "1,024", "2,048", "4,096", "best by drawn clocks", "the profile's best over 2,048", "most it loses to a clock's own"], lines)
+
+
 def chunks():
     lines = []
     for at in places("chunks"):
         found = load(f"chunks-{at}")
         plain = load(f"budgets-{at}")
         policies = {row["policy"] for row in found}
-        beside = [row for row in plain if row["policy"] in policies]
-        free = {tokens: left_out([row for row in beside if budget(row) == tokens]) for tokens in BUDGETS}
+        draws = len(found[0]["attained"][0])
+        beside = [{**row, "attained": [of[:draws] for of in row["attained"]]} for row in plain if row["policy"] in policies]
+        free = {tokens: left_out([row for row in beside if budget(row) == tokens]) for tokens in sorted({budget(row) for row in beside})}
         reference = left_out(beside)
         for key, name in (("long_prefill_token_threshold", "chunk"), ("max_num_seqs", "requests")):
             settings = sorted({(budget(row), row["settings"][key]) for row in found if key in row["settings"]})
@@ -181,7 +236,7 @@ def chunks():
             cells = []
             for tokens in (512, 2048, 8192):
                 mine = [pair for pair in settings if pair[0] == tokens]
-                if mine:
+                if mine and tokens in free:
                     one = max(mine, key=lambda pair: mean(of[pair]))
                     cells.append(f"{mean(free[tokens]) * 100:.1f} → {mean(of[one]) * 100:.1f} ({one[1]:,})")
                 else:
@@ -261,7 +316,7 @@ def stretches():
 def main():
     path = HERE / "README.md"
     text = path.read_text()
-    for table in (budgets, budgets_wide, defaults, edge, ppas, chunks, changing, stretches):
+    for table in (budgets, budgets_wide, by_load, defaults, finer, spread, edge, ppas, chunks, changing, stretches):
         before, rest = text.split(f"<!-- {table.__name__} -->\n")
         _, after = rest.split("<!-- / -->", 1)
         text = f"{before}<!-- {table.__name__} -->\n{table()}\n<!-- / -->{after}"
