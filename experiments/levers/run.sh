@@ -2,12 +2,11 @@
 # Measures what constants attain that differ in what a step may compute, as the results here were made; see README.md.
 #   experiments/levers/run.sh [budgets|finer|spread|chunks|changing] [WORLD@CLOCK …]   all of them, of every world, unless named: results/*.jsonl
 #   experiments/levers/run.sh table                                       README.md out of results/
-# KVTIDE names the program, TRACES the folder of traces, SEEDS the draws. What is run lies in runs/levers and is not run again.
+# KVTIDE names the program, TRACES the folder of traces, SEEDS other draws than its own. What is run lies in runs/levers and is not run again.
 set -eu
 cd "$(dirname "$0")/../.."
 kvtide=${KVTIDE:-target/release/kvtide}
 traces=${TRACES:-../shared/traces}
-seeds=${SEEDS:-301..305}
 python=${PYTHON:-python3}
 raw=runs/levers
 out=experiments/levers/results
@@ -29,12 +28,21 @@ world() {
     esac
 }
 
+# Draws of a world: fewer where runs take long, or the same traffic has more of them by another clock.
+draws() {
+    case $2:$1 in
+    chunks:code@* | budgets:mooncake@* | [bf]*:code@rtx-4090 | budgets:code@rtx-4090-estimated | [bf]*:azure@rtx-4090 | \
+        budgets:azure@rtx-4090-estimated | budgets:mix@h100-datasheet) echo "${SEEDS:-301..305}" ;;
+    *) echo "${SEEDS:-301..303}" ;;
+    esac
+}
+
 # Loads at which the engine as it comes, at 2,048 tokens a step, attains about .95, .8, .6 and .4 of the first draw. Of code they are
 # set: a step of 2,048 tokens takes longer than its target of a token, so that nothing but a load near none would attain .8.
 loads() {
     case $1 in code) echo 0.1,0.2,0.3,0.4 && return ;; esac
     # shellcheck disable=SC2046
-    "$kvtide" evaluate $(world "$1") --env "llama-3-8b@$2" --loads auto --seeds "${seeds%%[.,]*}" --policy default --json -q |
+    "$kvtide" evaluate $(world "$1") --env "llama-3-8b@$2" --loads auto --seeds 301 --policy default --json -q |
         sed -n 's/.*"type":"load".*"load":\([0-9.]*\),.*/\1/p' | paste -s -d, -
 }
 
@@ -67,7 +75,7 @@ budgets() {
             more=
             case $tokens in 16384) more="--policy ppas --policy ppas:2,1024 --policy ppas:2,512 --policy ppas:1,512 --policy ppas:1,256" ;; esac
             # shellcheck disable=SC2046,SC2086
-            evaluated "budgets-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
+            evaluated "budgets-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$(draws "$at" budgets)" \
                 --set "max_num_batched_tokens=$tokens" $(constants "$at") $more
         done
         "$python" experiments/levers/condense.py "$raw"/budgets-"$at"-[0-9]*.jsonl > "$out/budgets-$at.jsonl"
@@ -81,7 +89,7 @@ finer() {
         case $at in *rtx-4090*) between="320 384 448 512 576 640 768 896 1024" ;; *) between="1024 1280 1536 1792 2048 2560 3072 4096" ;; esac
         for tokens in $between; do
             # shellcheck disable=SC2046,SC2086
-            evaluated "finer-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
+            evaluated "finer-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$(draws "$at" finer)" \
                 --set "max_num_batched_tokens=$tokens" --policy "fixed:0.01,$reordered" --policy "fixed:0.35,$reordered" --policy "fixed:0.8,$reordered"
         done
         "$python" experiments/levers/condense.py "$raw"/finer-"$at"-[0-9]*.jsonl > "$out/finer-$at.jsonl"
@@ -94,7 +102,7 @@ spread() {
         of=$(loads "${at%@*}" "${at#*@}" | cut -d, -f2,3)
         for tokens in 256 512 1024 2048 4096; do
             # shellcheck disable=SC2046,SC2086
-            evaluated "spread-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "${seeds%%[.,]*}" \
+            evaluated "spread-$at-$tokens" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds 301 \
                 --set "max_num_batched_tokens=$tokens" --clock-spread 10 --policy "fixed:0.01,$reordered" --policy "fixed:0.8,$reordered"
         done
         "$python" experiments/levers/condense.py "$raw"/spread-"$at"-[0-9]*.jsonl > "$out/spread-$at.jsonl"
@@ -115,8 +123,8 @@ chunks() {
             *) setting=max_num_seqs=$value ;;
             esac
             # shellcheck disable=SC2046,SC2086
-            evaluated "chunks-$at-$(echo "$set" | tr ':=' '--')" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" --seeds "$seeds" \
-                --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $(constants few)
+            evaluated "chunks-$at-$(echo "$set" | tr ':=' '--')" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" \
+                --seeds "$(draws "$at" chunks)" --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $(constants few)
         done
         "$python" experiments/levers/condense.py "$raw"/chunks-"$at"-[0-9]*.jsonl > "$out/chunks-$at.jsonl"
     done

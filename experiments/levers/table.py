@@ -153,7 +153,7 @@ def defaults():
 
 
 def edge():
-    """Watermarks beyond the grid, under the order of admission that attains most."""
+    """Watermarks beyond the grid, under the order of admission that attains most, where all of them were run."""
     marks = [0.01, 0.12, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9]
     lines = []
     for at in places("budgets"):
@@ -161,7 +161,9 @@ def edge():
         for tokens in (512, 2048):
             of = {watermark(row): by_draw(row) for row in found
                   if budget(row) == tokens and row["policy"].endswith(",admission=shortest-on-time-first") and "victim" not in row["policy"]}
-            top = max(marks, key=lambda mark: mean(of[mark]))
+            if not {0.5, 0.6, 0.7, 0.9} <= set(of):
+                continue
+            top = max(marks, key=lambda mark: mean(of[mark]))  # noqa: B023
             inside, wide = left_out(at_budget(found, tokens, 0.5)), left_out(at_budget(found, tokens))
             cells = [f"**{mean(of[mark]) * 100:.1f}**" if mark == top else f"{mean(of[mark]) * 100:.1f}" for mark in marks]
             lines.append([*at.split("@"), f"{tokens:,}", *cells, points(less(wide, inside))])
