@@ -9,7 +9,7 @@ from collections import defaultdict
 
 FIGURES = {
     "ttft_mean": ("ttft_ms", "mean"), "ttft_p50": ("ttft_ms", "p50"), "ttft_p99": ("ttft_ms", "p99"), "tpot_p95": ("tpot_ms", "p95"),
-    "e2e_mean": ("e2e_ms", "mean"), "e2e_p95": ("e2e_ms", "p95"), "longest_wait": ("longest_wait_ms",),
+    "e2e_mean": ("e2e_ms", "mean"),
 }
 
 
@@ -43,10 +43,8 @@ def main(files, seconds):
         if clock:
             line["clock_draw"] = clock
         line["attained"] = [[round(run["slo_attainment"], 4) for run in of] for of in by_load]
-        line["requests"] = [round(sum(run["requests"] for run in of) / len(of)) for of in by_load]
         for name, path in FIGURES.items():
             line[name] = [round(sum(value(run, path) for run in of) / len(of)) for of in by_load]
-        line["tokens_s"] = [round(sum(run["output_tok_s"] for run in of) / len(of)) for of in by_load]
         if seconds:
             line["stretches"] = [[stretches(run, seconds) for run in of] for of in by_load]
         print(json.dumps(line, separators=(",", ":")))

@@ -70,7 +70,11 @@ constants() {
 budgets() {
     for at in "$@"; do
         of=$(loads "${at%@*}" "${at#*@}")
-        case $at in code* | azure* | mix* | mooncake*) powers="128 256 512 1024 2048 4096 8192 16384" ;; *) powers="256 512 1024 2048 4096 16384" ;; esac
+        case $at in
+        code* | azure* | mix* | mooncake*) powers="128 256 512 1024 2048 4096 8192 16384" ;;
+        *@h100-datasheet) powers="512 1024 2048 4096" ;;
+        *) powers="256 512 1024 2048 4096 16384" ;;
+        esac
         for tokens in $powers; do
             more=
             case $tokens in 16384) more="--policy ppas --policy ppas:2,1024 --policy ppas:2,512 --policy ppas:1,512 --policy ppas:1,256" ;; esac
@@ -115,7 +119,8 @@ chunks() {
         of=$(loads "${at%@*}" "${at#*@}")
         small="512:threshold=128 512:threshold=256 1024:threshold=256 1024:threshold=512 2048:threshold=256 512:seqs=8 512:seqs=16 512:seqs=32
             512:seqs=64 512:seqs=128 2048:seqs=8 2048:seqs=128 8192:threshold=512"
-        case $at in *h100*) small= ;; esac
+        policies=$(constants few)
+        case $at in *h100*) small='' policies="--policy default --policy fixed:0.01,$reordered --policy fixed:0.12,$reordered" ;; esac
         for set in $small 2048:threshold=512 2048:threshold=1024 8192:threshold=1024 8192:threshold=2048 2048:seqs=16 2048:seqs=32 2048:seqs=64; do
             value=${set#*=}
             case $set in
@@ -124,7 +129,7 @@ chunks() {
             esac
             # shellcheck disable=SC2046,SC2086
             evaluated "chunks-$at-$(echo "$set" | tr ':=' '--')" $(world "${at%@*}") --env "llama-3-8b@${at#*@}" --loads "$of" \
-                --seeds "$(draws "$at" chunks)" --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $(constants few)
+                --seeds "$(draws "$at" chunks)" --set "max_num_batched_tokens=${set%%:*}" --set "$setting" $policies
         done
         "$python" experiments/levers/condense.py "$raw"/chunks-"$at"-[0-9]*.jsonl > "$out/chunks-$at.jsonl"
     done
@@ -174,9 +179,8 @@ changing() {
 }
 
 every="code@rtx-4090 azure@rtx-4090 mix@h100-datasheet mooncake@h100-datasheet code@rtx-4090-estimated azure@rtx-4090-estimated
-    code@rtx-4090-measured azure@rtx-4090-measured mooncake@h100 mix@h100 tight@h100-datasheet tight@h100 reasoning@h100-datasheet reasoning@h100
-    agentic@h100-datasheet agentic@h100 coding@h100-datasheet"
-measured="code@rtx-4090-estimated azure@rtx-4090-estimated mooncake@h100 mix@h100 reasoning@h100 agentic@h100"
+    azure@rtx-4090-measured mooncake@h100 mix@h100 tight@h100 reasoning@h100 agentic@h100-datasheet agentic@h100"
+measured="code@rtx-4090-estimated azure@rtx-4090-estimated mooncake@h100 agentic@h100"
 finer="code@rtx-4090 azure@rtx-4090 mooncake@h100-datasheet"
 spread="code@rtx-4090-estimated azure@rtx-4090-estimated mooncake@h100"
 change="kinds@rtx-4090 steps@rtx-4090 kinds@rtx-4090-estimated steps@rtx-4090-estimated tasks@h100 mix@h100"

@@ -126,19 +126,26 @@ def budgets_wide():
     return budget_rows(1.0)
 
 
+def knowing(found):
+    """Attained of every draw by the best constant of all loads, by the best of each load, and the budgets of those; chosen on the other draws."""
+    overall, count = left_out(found), len(found[0]["loads"])
+    alone = [[{"attained": [row["attained"][which]], **{key: row[key] for key in ("settings", "policy")}} for row in found] for which in range(count)]
+    each = [mean(draw) for draw in zip(*map(left_out, alone), strict=True)]
+    return overall, each, [budget(best(of)) for of in alone]
+
+
 def by_load():
-    """What it gains to know the load: the best budget and constant of each load, chosen on the other draws."""
+    """What it gains to know the load."""
     lines = []
     for at in places("budgets"):
         found = [row for row in load(f"budgets-{at}") if constant(row)]
-        overall, count = left_out(found), len(found[0]["loads"])
-        alone = [[{"attained": [row["attained"][which]], **{key: row[key] for key in ("settings", "policy")}} for row in found] for which in range(count)]
-        each = [left_out(of) for of in alone]
-        tops = [max({budget(row) for row in of}, key=lambda tokens: mean(by_draw(best([row for row in of if budget(row) == tokens])))) for of in alone]  # noqa: B023
-        known = [mean(draw) for draw in zip(*each, strict=True)]
+        overall, each, tops = knowing(found)
+        only = budget(best(found))
+        heads, heads_each, _ = knowing([row for row in found if budget(row) == only])
         cells = [f"{tokens:,}" for tokens in tops]
-        lines.append([*at.split("@"), *cells, *["–"] * (4 - len(cells)), f"{mean(overall) * 100:.1f}", points(less(known, overall))])
-    return rows(["traffic", "clock", "lowest load", "second", "third", "highest", "best constant of all", "knowing the load"], lines)
+        lines.append([*at.split("@"), *cells, *["–"] * (4 - len(cells)), f"{mean(overall) * 100:.1f} ({only:,})", points(less(each, overall)),
+                      points(less(heads_each, heads))])
+    return rows(["traffic", "clock", "lowest load", "second", "third", "highest", "best constant of all", "knowing the load", "at that budget"], lines)
 
 
 def defaults():
@@ -174,6 +181,8 @@ def ppas():
     lines = []
     for at in places("budgets"):
         found = load(f"budgets-{at}")
+        if not any(row["policy"].startswith("ppas") for row in found):
+            continue
         reference = next(row for row in found if budget(row) == 2048 and row["policy"] == "default")
         shown = [(f"{tokens:,} tokens", next(row for row in found if budget(row) == tokens and row["policy"] == "default")) for tokens in (256, 512, 1024, 2048, 16384)]
         shown += [(f"`{row['policy']}`", row) for row in found if row["policy"].startswith("ppas")]
