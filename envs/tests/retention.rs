@@ -14,7 +14,6 @@ use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     FeatureRange, RetentionSpec, TableSpec, encode_with_retention, encoded_len_with_retention,
 };
-use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::{
     ACTION_SET_HASH, ActionProfile, FEATURES, NUM_FEATURES, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseFeature,
     ReleaseObservation, Retention, RetentionPolicy, SCHEMA_HASH, Table, TreeNode,
