@@ -1,7 +1,7 @@
 """Tokens a step and classes of cached blocks, on vLLM's own V1 scheduler: `levers_check.py --kvtide PROGRAM [--quick]`.
 
-- **Classes that change nothing.** With every block `normal`, or every block in any one class that is kept, the order of the free
-  queue is that of time: every step has the same requests, tokens and blocks, number for number, as with vLLM's own queue.
+- **Classes that change nothing.** With every block `normal`, or every block in any one class that is kept, the order of the
+  free queue is that of time: every step has the same requests, tokens and blocks, number for number, as with vLLM's own queue.
 - **Classes that do.** Other classes for what requests find than for what they compute: what comes of it is what
   `kvtide simulate --set eviction=classes` says, to the microsecond.
 - **Budgets that change all the time.** Tables that bound steps by who runs and waits, decided every step: the same, and no step

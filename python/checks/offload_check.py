@@ -169,7 +169,9 @@ def main() -> int:
             lru, arc, ours = (hits(prompts, capacity, policy) for policy in ("lru", "arc", OURS))
             is_behind = ours < lru - MOST_BEHIND
             wrong += is_behind
-            print(f"{capacity:>8}{100 * lru:>8.2f}{100 * arc:>8.2f}{100 * ours:>8.2f}{'  FAILS' if is_behind else ''}", flush=True)
+            print(
+                f"{capacity:>8}{100 * lru:>8.2f}{100 * arc:>8.2f}{100 * ours:>8.2f}{'  FAILS' if is_behind else ''}", flush=True
+            )
     return int(wrong > 0)
 
 

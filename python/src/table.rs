@@ -59,6 +59,12 @@ impl PyTable {
         self.table.heads().iter().map(|head| head.name()).collect()
     }
 
+    /// Whether it says which blocks stay cached as well.
+    #[getter]
+    fn retains(&self) -> bool {
+        self.table.retention().is_some()
+    }
+
     /// Number of leaves.
     #[getter]
     fn leaves(&self) -> u16 {

@@ -138,7 +138,7 @@ class VllmScheduler:
         self.waiting.add_request(request)
 
     def schedule(self):
-        planned, new, preempted, index = {}, [], set(), 0
+        planned, new, resumed, preempted, index = {}, [], set(), set(), 0
         budget = self.max_num_scheduled_tokens
         while index < len(self.running) and budget > 0:
             request = self.running[index]
@@ -165,6 +165,8 @@ class VllmScheduler:
             assert self.waiting.pop_request() is request
             if request.status is Status.WAITING:
                 new.append(request)
+            else:
+                resumed.add(request.request_id)
             request.status = Status.RUNNING
             self.running.append(request)
             planned[request.request_id] = tokens
@@ -177,6 +179,7 @@ class VllmScheduler:
             num_scheduled_tokens=planned,
             total_num_scheduled_tokens=sum(planned.values()),
             scheduled_new_reqs=[SimpleNamespace(req_id=request.request_id, num_computed_tokens=0) for request in new],
+            scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=resumed),
             preempted_req_ids=preempted,
         )
 

@@ -21,7 +21,9 @@ def split(feature, left, threshold):
 
 def table_bytes(nodes, profile="watermark", metadata=None, ranges=None, schema=None):
     ranges = ranges or {}
-    body = b"\x8bKVT\r\n\x1a\n" + struct.pack("<H6B", 1, PROFILES[profile], len(kvtide.FEATURE_NAMES), len(kvtide.HEADS), 0, 0, 0)
+    body = b"\x8bKVT\r\n\x1a\n" + struct.pack(
+        "<H6B", 1, PROFILES[profile], len(kvtide.FEATURE_NAMES), len(kvtide.HEADS), 0, 0, 0
+    )
     body += struct.pack("<QQ", kvtide.SCHEMA_HASH if schema is None else schema, kvtide.ACTION_SET_HASH)
     pairs = b""
     for key, value in sorted((metadata or {}).items()):

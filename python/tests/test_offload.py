@@ -165,7 +165,9 @@ def test_whatever_happens_what_is_kept_of_chunks_is_of_those_that_are_there(seed
     pinned = set()
     for number in range(3000):
         path = f"{stream.randrange(6)}"
-        text = " ".join(path + "".join(f"/{stream.randrange(3)}" for _ in range(depth)) for depth in range(stream.randint(1, 5)))
+        text = " ".join(
+            path + "".join(f"/{stream.randrange(3)}" for _ in range(depth)) for depth in range(stream.randint(1, 5))
+        )
         classes = (stream.randrange(4), stream.randrange(4)) if stream.random() < 0.5 else None
         serve(order, str(number), text, classes)
         if order.chunks and stream.random() < 0.3:

@@ -10,6 +10,8 @@ ACTION_SET_HASH: int
 FEATURE_NAMES: tuple[str, ...]
 HEADS: dict[str, list[float] | list[str]]
 WATERMARK_LEVELS: list[float]
+# Classes of given-back blocks, and how many turnovers of the pool `keep` and `keep-long` last.
+RETENTION: tuple[tuple[str, str, str, str], int, int]
 FALLBACK_REASONS: tuple[str, ...]
 
 Profile = Literal["watermark", "core", "full"]
@@ -45,6 +47,50 @@ class Controls:
     def budget(self) -> int: ...
     @property
     def eviction(self) -> Literal["lru", "lfu"]: ...
+
+class Visit:
+    """What is known of a request from its first admission on."""
+
+    @property
+    def head(self) -> int: ...
+    @property
+    def turn(self) -> int: ...
+
+class Retainer:
+    """Chooses the classes of what requests give back, and remembers what that is chosen by."""
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        block_size: int,
+        *,
+        max_age_us: int = 10_000_000,
+        range_tolerance: float = 0.1,
+        out_of_range_decisions: int = 8,
+        recovery_decisions: int = 32,
+    ) -> None: ...
+    def replace(self, table: Table | None) -> None: ...
+    def observed(self, observation: Observation, now_us: int) -> None: ...
+    def admitted(
+        self, hashes: list[bytes], prompt_tokens: int, head: int, kind: int, now_us: int, evicted: int
+    ) -> Visit: ...
+    def resumed(self, visit: Visit, now_us: int) -> None: ...
+    def release(
+        self,
+        visit: Visit,
+        hashes: list[bytes],
+        blocks: list,
+        tokens: tuple[int, int],
+        stop: Literal["preempted", "length", "unknown"],
+        now_us: int,
+        evicted: int,
+        kept: int,
+        ttft_target_us: int,
+    ) -> tuple[int, int]: ...
+    @property
+    def last_fallback(self) -> str | None: ...
+    @property
+    def counters(self) -> dict[str, int]: ...
 
 class Slo:
     """Targets a request must meet all at once; times are microseconds."""
@@ -229,6 +275,8 @@ class Table:
     def profile(self) -> Profile: ...
     @property
     def heads(self) -> list[str]: ...
+    @property
+    def retains(self) -> bool: ...
     @property
     def leaves(self) -> int: ...
     @property

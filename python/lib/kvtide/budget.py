@@ -89,6 +89,4 @@ class StepBudget:
 def _has_all(request) -> bool:
     """Whether its last token is on its way, so that it asks for nothing more."""
     on_its_way = request.num_output_placeholders
-    return on_its_way > 0 and (
-        request.num_computed_tokens + 2 - on_its_way >= request.num_prompt_tokens + request.max_tokens
-    )
+    return on_its_way > 0 and (request.num_computed_tokens + 2 - on_its_way >= request.num_prompt_tokens + request.max_tokens)

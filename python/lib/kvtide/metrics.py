@@ -12,6 +12,7 @@ COUNTERS = {
     "out_of_range": ("Decisions at which a feature that the table decides by was out of its trained range", ("feature",)),
     "errors": ("Failures inside kvtide; the engine went on by itself", ("where",)),
     "reloads": ("Table files read", ("result",)),
+    "retained": ("Parts of requests' blocks given back, by the class they are kept in", ("retention",)),
     "record_rows": ("Requests written to the trace", ()),
     "record_aborted": ("Of these, requests that were aborted, with the tokens they had", ()),
     "record_dropped": ("Requests that ended and are not in the trace", ("reason",)),

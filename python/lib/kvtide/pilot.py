@@ -37,6 +37,8 @@ class Engine:
     models: tuple[str, ...] = ()
     # Tokens its steps have at most; None where nobody bounds them anew.
     step_tokens: int | None = None
+    # Whether it lets given-back blocks have classes.
+    retains: bool = False
 
 
 class Pilot:
@@ -70,6 +72,8 @@ class Pilot:
         # What was decided last, and whether that is not what the engine does by itself.
         self._decided: Controls | None = None
         self._overrides = False
+        # What was seen last.
+        self.seen: Observation | None = None
         self.load()
 
     def poll(self, now_us: int) -> None:
@@ -130,6 +134,8 @@ class Pilot:
                 f"decides {', '.join(missing)} (profile {table.profile}), which this engine does not let kvtide decide; "
                 "export it for a smaller profile"
             )
+        if table.retains and not self.engine.retains:
+            raise Unsupported("says which blocks stay cached, which this engine does not let kvtide say; export it without")
         table.check_host(
             self.engine.host, prefix_cache=self.engine.prefix_cache, range_tolerance=self.settings.range_tolerance
         )
@@ -160,7 +166,8 @@ class Pilot:
         if self.table is None:
             self._note(self.refusal, (), self.engine.watermark, now_us)
             return None
-        controls = self.guard.decide(observe(), swap=swap)
+        self.seen = observe()
+        controls = self.guard.decide(self.seen, swap=swap)
         outside = self.guard.outside
         for feature in outside:
             self.metrics.count("out_of_range", feature)

@@ -1,15 +1,15 @@
 """vLLM's free queue with classes: which of the blocks that nobody holds is taken next.
 
-vLLM takes free blocks from the head of one doubly linked list: those without an entry in the prefix cache, then the others, the
-longest unused first. This is the same list, with the same interface, in which the second part has four classes behind each other:
-`evict-first`, `normal`, `keep`, `keep-long`. Where each class ends is remembered, so every operation takes constant time a block,
-and where everything is `normal` the order is vLLM's, block for block.
+vLLM takes free blocks from the head of one doubly linked list: those without an entry in the prefix cache, then the others,
+the longest unused first. This is the same list, with the same interface, in which the second part has four classes behind each
+other: `evict-first`, `normal`, `keep`, `keep-long`. Where each class ends is remembered, so every operation takes constant time
+a block, and where everything is `normal` the order is vLLM's, block for block.
 
-The rules are kvtide's own (`rules/src/retention.rs`). A class is in force for as many evictions as a term says: `keep` for one
-turnover of the pool, `keep-long` for four and is `keep` for another. The first of a class whose term is over becomes the most
-recent of the class below; it lies next to it, so that is one step of a pointer. A request's blocks are given their terms when
-it gives them back, from the last to the first: where no other text continues a block the last release decides, where one does
-the block keeps what is in force and is `normal` at least, and nothing has less than what continues it.
+The rules are kvtide's own (`rules/src/retention.rs`). A class is in force for as many evictions as a term says: `keep` for a few
+turnovers of the pool, `keep-long` for some more, after which it is `keep` for as long as that. The first of a class whose term
+is over becomes the most recent of the class below; it lies next to it, so that is one step of a pointer. A request's blocks are
+given their terms when it gives them back, from the last to the first: where no other text continues a block the last release
+decides, where one does the block keeps what is in force and is `normal` at least, and nothing has less than what continues it.
 
 What stands outside the scheduler sees the list through the same methods. One of vLLM's own does: the lazy mode of its simple
 offload connector, which goes along the list with a cursor, overlooks blocks that enter before it, and they are not copied.
@@ -20,11 +20,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 
-CLASSES = ("evict-first", "normal", "keep", "keep-long")
+from kvtide._kvtide import RETENTION
+
+# How long `keep` and `keep-long` are in force, in turnovers of the pool.
+CLASSES, KEEP_TURNOVERS, KEEP_LONG_TURNOVERS = RETENTION
 EVICT_FIRST, NORMAL, KEEP, KEEP_LONG = range(len(CLASSES))
-# How long a class is in force, in turnovers of the pool.
-KEEP_TURNOVERS = 2
-KEEP_LONG_TURNOVERS = 8
 
 # Whether it goes first once nothing is in force, and at how many evictions `keep` and `keep-long` end.
 Term = tuple[bool, int, int]
@@ -141,6 +141,8 @@ class RetentionQueue:
         self.num_free_blocks = queue.num_free_blocks
         self.fake_free_list_head = queue.fake_free_list_head
         self.fake_free_list_tail = queue.fake_free_list_tail
+        # Those in a class above normal.
+        self.kept: set[int] = set()
         # The last of each class and those before it; what is here already is normal, or has no entry.
         last = self.fake_free_list_tail.prev_free_block
         self.ends = [self.fake_free_list_head, last, last, last]
@@ -173,6 +175,7 @@ class RetentionQueue:
             block.prev_free_block = block.next_free_block = None
             if block.block_hash is not None:
                 terms.lost(block.block_id)
+                self.kept.discard(block.block_id)
             block = following
         head.next_free_block = block
         block.prev_free_block = head
@@ -191,6 +194,8 @@ class RetentionQueue:
                 now = of(first.block_id)
                 if now >= above:
                     break
+                if now == NORMAL:
+                    self.kept.discard(first.block_id)
                 if now == above - 1:
                     ends[now] = first
                 else:
@@ -209,6 +214,7 @@ class RetentionQueue:
         for index, end in enumerate(ends):
             if end is block:
                 ends[index] = before
+        self.kept.discard(block.block_id)
         self.num_free_blocks -= 1
 
     def append(self, block) -> None:
@@ -240,6 +246,8 @@ class RetentionQueue:
     def _insert(self, blocks: list, retention: int) -> None:
         old = self.ends[retention]
         self._link(blocks, old)
+        if retention > NORMAL:
+            self.kept.update(block.block_id for block in blocks)
         self.ends = [blocks[-1] if end is old and index >= retention else end for index, end in enumerate(self.ends)]
 
     def _link(self, blocks: list, before) -> None:
@@ -287,6 +295,7 @@ class Retention:
 
     def withdraw(self) -> None:
         """Gives vLLM its own queue back. Both are one list."""
+        # What has a class keeps its place until it is taken.
         self.plain.num_free_blocks = self.pool.free_block_queue.num_free_blocks
         self.pool.free_block_queue = self.plain
         del self.pool.cache_full_blocks

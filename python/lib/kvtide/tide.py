@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import islice
+from zlib import crc32
 
 from kvtide import vllm_offload
-from kvtide._kvtide import Ledger, Observer, Pricing, VllmView, WaitingQueue
+from kvtide._kvtide import Ledger, Observer, Pricing, Retainer, Visit, VllmView, WaitingQueue
 from kvtide.budget import StepBudget, can_follow
 from kvtide.metrics import Metrics
 from kvtide.pilot import Engine, Pilot
-from kvtide.retention import Retention
+from kvtide.retention import CLASSES, NORMAL, Retention, can_replace
 from kvtide.settings import Settings
 
 # vLLM shows what is logged under its own name.
@@ -67,8 +68,14 @@ class Tide:
         # Classes of given-back blocks, and who says them; None: vLLM's own queue.
         self.retention: Retention | None = None
         self.retain: Retain | None = None
-        # Blocks that a request found in the cache when it was first admitted.
+        # Blocks that a request found in the cache when it was first admitted, and what else a retention tree looks at.
         self.found: dict[str, int] = {}
+        self.visits: dict[str, Visit] = {}
+        self.retainer = Retainer(
+            self.manager.block_pool.num_gpu_blocks, scheduler.block_size, range_tolerance=settings.range_tolerance,
+            out_of_range_decisions=settings.out_of_range_decisions, recovery_decisions=settings.recovery_decisions,
+        )  # fmt: skip
+        self.followed = None
         # Requests without a first token yet, and of the others whether it was late.
         self.unanswered: dict = {}
         self.was_late: dict[str, bool] = {}
@@ -104,7 +111,10 @@ class Tide:
         try:
             self.ledger.decided()
             self.pilot.poll(self.now_us)
+            self.follow()
             self.obey(self.pilot.decide(self.observe, self.now_us))
+            if self.retain is not None and self.pilot.seen is not None:
+                self.retainer.observed(self.pilot.seen, self.now_us)
         except Exception:
             self.pilot.gave_up("decide", self.now_us)
             self.obey(None)
@@ -211,6 +221,15 @@ class Tide:
 
     # --- who keeps what ---------------------------------------------------------------------------------------------
 
+    def follow(self) -> None:
+        """Another table may have another tree, or none."""
+        table = self.pilot.table
+        if table is self.followed:
+            return
+        self.followed = table
+        self.retainer.replace(table)
+        self.set_retain(self.choose if self.acts and table.retains else None)
+
     def set_retain(self, retain: Retain | None) -> None:
         """From now on `retain` says of which classes the blocks are that a request found, and those that it computed."""
         self.retain = retain
@@ -218,15 +237,48 @@ class Tide:
             self.retention.withdraw()
             self.retention = None
             self.found.clear()
+            self.visits.clear()
         elif retain is not None and self.retention is None:
             self.retention = Retention(self.manager.block_pool)
 
     def note_found(self, output) -> None:
-        """How much those who were admitted in this step for the first time found."""
-        size = self.scheduler.block_size
-        for request in output.scheduled_new_reqs:
-            # vLLM's second model runner has those here too who return after a preemption.
-            self.found.setdefault(request.req_id, request.num_computed_tokens // size)
+        """How much those who were admitted in this step for the first time found. vLLM's second model runner has those among
+        the new who return after a preemption, too."""
+        size, evicted = self.scheduler.block_size, self.retention.terms.evicted
+        for new in output.scheduled_new_reqs:
+            request = self.scheduler.requests.get(new.req_id)
+            if new.req_id in self.found:
+                self.note_resumed(new.req_id)
+            elif request is not None:
+                head = self.found[new.req_id] = new.num_computed_tokens // size
+                kind = crc32(str(request.lora_request.lora_name if request.lora_request else "").encode())
+                self.visits[new.req_id] = self.retainer.admitted(
+                    request.block_hashes, request.num_prompt_tokens, head, kind, self.now_us, evicted
+                )
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            self.note_resumed(request_id)
+
+    def note_resumed(self, request_id: str) -> None:
+        visit = self.visits.get(request_id)
+        if visit is not None:
+            self.retainer.resumed(visit, self.now_us)
+
+    def choose(self, request, blocks, head) -> tuple[int, int]:
+        """By the table's tree, or normal where it cannot be trusted."""
+        visit = self.visits.get(request.request_id)
+        if visit is None:
+            return NORMAL, NORMAL
+        # An engine does not know whether an answer was a call of a tool; what is cut off by the model's length it does.
+        is_cut_off = request.num_tokens >= getattr(self.scheduler, "max_model_len", request.num_tokens + 1)
+        stop = "preempted" if not request.is_finished() else "length" if is_cut_off else "unknown"
+        queue, tokens = self.manager.block_pool.free_block_queue, (request.num_prompt_tokens, request.num_output_tokens)
+        classes = self.retainer.release(
+            visit, request.block_hashes, blocks, tokens, stop, self.now_us, self.retention.terms.evicted, len(queue.kept),
+            self.pilot.slo.ttft_us,
+        )  # fmt: skip
+        for retention in classes:
+            self.metrics.count("retained", CLASSES[retention])
+        return classes
 
     def gives_back(self, request) -> None:
         """A request is about to give its blocks back, finished or preempted."""
@@ -237,6 +289,8 @@ class Tide:
             return
         classes = self.retain(request, blocks, head)
         self.retention.terms.release(blocks, head, classes)
+        if is_finished:
+            self.visits.pop(request_id, None)
         if is_finished and vllm_offload.is_used():
             vllm_offload.hand(request_id, classes)
 
@@ -311,9 +365,10 @@ def engine_of(scheduler) -> Engine:
         heads = frozenset({"watermark"})
     elif not can_follow(scheduler):
         heads -= {"budget"}
+    retains = bool(heads) and manager.enable_caching and can_replace(manager.block_pool.free_block_queue)
     watermark = scheduler.scheduler_config.watermark
     return Engine(HOST, heads, prefix_cache=manager.enable_caching, watermark=watermark, asks_table=True,
-                  models=models_of(scheduler), step_tokens=scheduler.max_num_scheduled_tokens)  # fmt: skip
+                  models=models_of(scheduler), step_tokens=scheduler.max_num_scheduled_tokens, retains=retains)  # fmt: skip
 
 
 def models_of(scheduler) -> tuple[str, ...]:

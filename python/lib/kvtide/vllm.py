@@ -8,6 +8,8 @@ synchronous or asynchronous as configured. What a table decides is carried out l
 - **admission**: a waiting queue with vLLM's interface and order, except for which request is next;
 - **victim**: when a running request is refused blocks, the victim is moved to the end of `running`, whence vLLM takes it;
 - **budget**: `max_num_scheduled_tokens`, set before every step as far as decodes and the engine let it (`budget.py`);
+- **retention**: a table with a tree for it says of which class blocks are as a request gives them back; the block pool's free
+  queue is then one that has classes (`retention.py`), and vLLM's own again without such a table;
 - **preemption**: V1 knows recompute only, and the guard asks for nothing else.
 
 Under `--scheduling-policy priority` only the watermark is kvtide's, since order and victim are the operator's then.

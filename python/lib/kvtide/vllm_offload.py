@@ -1,7 +1,7 @@
 """What vLLM's CPU offload tier evicts: a `CachePolicy` for its own hook.
 
-    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
-        "cpu_bytes_to_use": 64000000000,
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 64000000000,
         "eviction_policy": "RetentionCachePolicy", "cache_policy_module_path": "kvtide.vllm_offload"}}'
 
 It needs neither a table nor the plugin. Chunks go in the order of recency or of frequency, whichever would have hit more of late
