@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::common::defective::{Defect, Defective};
 use crate::common::node_config;
 use crate::common::sim::any_controls;
 use kvtide_envs::deploy::{ConfigError, EngineConfig, EngineKind};
-use kvtide_envs::env::{Node, NodeStatus, run};
+use kvtide_envs::env::{Node, NodeError, NodeStatus, RunError, run};
 use kvtide_envs::evict::Eviction;
 use kvtide_envs::kv::Content;
-use kvtide_envs::memory::MemorySource;
+use kvtide_envs::memory::{Contents, KvShape, MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{Outcome, Phase, PreemptedAs, Pricing, RequestId, Slo, StepPlan, V1};
 use kvtide_envs::seed::{self, Stream};
@@ -331,6 +332,49 @@ fn drawn_worlds_lose_nothing() {
         stored > 5000 && fetched > 500 && swapped > 500 && checked > 1000,
         "{stored} {fetched} {swapped} {checked}"
     );
+}
+
+/// Two conversations in turn, of which the GPU holds one.
+fn turns() -> (EngineConfig, Vec<Request>) {
+    let turn = |at: u32| {
+        let mut request = Request::new(Micros(u64::from(at) * 10_000_000), 13 + at / 2, 4);
+        request.session = Some(["a", "b"][at as usize % 2].to_owned());
+        request
+    };
+    (engine(HostCache::WriteThrough, 6, 16), (0..14).map(turn).collect())
+}
+
+fn defective(defect: Defect) -> Result<Summary, RunError> {
+    let (config, requests) = turns();
+    let memory = Defective::source(KvShape::small(32, 4).unwrap(), &config, Contents::Drawn, defect);
+    let node = Node::new(&node_config(config.clone(), Slo::default()), requests.into(), Collector::with_gaps());
+    let mut node = node.unwrap().with_memory(memory.memory(&config)?);
+    run(&mut node, &mut Action::V1_DEFAULT.controls(), 8)
+}
+
+#[test]
+fn whatever_goes_wrong_with_a_cached_block_is_noticed() {
+    let report = defective(|_, _| {}).unwrap().memory.unwrap();
+    assert!(report.round_trips_checked > 20, "{report:?}");
+    let defects: [(&str, Defect); 4] = [
+        ("a block is not stored", |copies, _| _ = copies.out.pop()),
+        ("a block is not brought back", |copies, _| _ = copies.back.pop()),
+        ("another block is stored", |copies, _| {
+            if let [first, second, ..] = &mut copies.out[..] {
+                std::mem::swap(&mut first.src, &mut second.src);
+            }
+        }),
+        ("another block is brought back", |copies, _| {
+            if let [first, second, ..] = &mut copies.back[..] {
+                std::mem::swap(&mut first.src, &mut second.src);
+            }
+        }),
+    ];
+    for (name, defect) in defects {
+        let result = defective(defect);
+        let is_noticed = matches!(result, Err(RunError::Node(NodeError::Memory(MemoryError::Corrupt(_)))));
+        assert!(is_noticed, "{name}: {result:?}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub enum HostPool {
     /// Of swapped requests alone.
     Swap(BlockPool),
     /// Of swapped requests and of what is cached.
-    Cache(PrefixPool),
+    Cache(Box<PrefixPool>),
 }
 
 impl HostPool {
@@ -23,7 +23,8 @@ impl HostPool {
         match order {
             None => HostPool::Swap(BlockPool::new(num_blocks)),
             Some(order) => {
-                HostPool::Cache(PrefixPool::of_blocks(num_blocks.saturating_add(1), block_tokens, true, order))
+                let pool = PrefixPool::of_blocks(num_blocks.saturating_add(1), block_tokens, true, order);
+                HostPool::Cache(Box::new(pool))
             }
         }
     }

@@ -35,7 +35,6 @@ impl HostCache {
     pub(crate) const NAMES: &[&str] = &["off", "write-through", "write-back"];
 
     /// Whether the host tier is no cache.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it skips by reference")]
     pub fn is_off(&self) -> bool {
         *self == HostCache::Off
     }
