@@ -43,7 +43,11 @@ pub enum CachePolicy {
 impl CachePolicy {
     /// Every policy, the oracle last.
     pub fn all() -> impl Iterator<Item = CachePolicy> {
-        Eviction::ALL.iter().copied().map(CachePolicy::Pool).chain([CachePolicy::PerfectLfu, CachePolicy::PerfectSlru, CachePolicy::Belady])
+        Eviction::ALL.iter().copied().map(CachePolicy::Pool).chain([
+            CachePolicy::PerfectLfu,
+            CachePolicy::PerfectSlru,
+            CachePolicy::Belady,
+        ])
     }
 
     /// Its name, as in `--set eviction=`, or `belady`.

@@ -46,7 +46,8 @@ fn by_least<K: Ord>(blocks: &[u32], capacity: usize, ages: bool, least: impl Fn(
     for (now, &block) in blocks.iter().enumerate() {
         let (next_use, past_uses) = (asked.next_uses[now], asked.past_uses[now]);
         if let Some(known) = cached.iter_mut().find(|known| known.block == block) {
-            *known = Known { used: now, uses: known.uses + 1, rank: age + known.uses + 1, next_use, past_uses, ..*known };
+            *known =
+                Known { used: now, uses: known.uses + 1, rank: age + known.uses + 1, next_use, past_uses, ..*known };
             hits += 1;
             continue;
         }
@@ -106,7 +107,11 @@ fn by_segments(blocks: &[u32], capacity: usize) -> u64 {
             continue;
         }
         if probation.len() + protected.len() == capacity {
-            if probation.is_empty() { protected.remove(0) } else { probation.remove(0) };
+            if probation.is_empty() {
+                protected.remove(0)
+            } else {
+                probation.remove(0)
+            };
         }
         probation.push(block);
     }
@@ -159,7 +164,8 @@ fn by_adaptation(blocks: &[u32], capacity: usize) -> u64 {
 /// The hits of S3-FIFO: entries are blocks and their uses after the first.
 fn by_three_queues(blocks: &[u32], capacity: usize) -> u64 {
     let most = (capacity as f64 * 0.1) as usize;
-    let (mut small, mut main, mut ghosts): (Vec<(u32, u8)>, Vec<(u32, u8)>, Vec<u32>) = Default::default();
+    let [mut small, mut main] = [const { Vec::<(u32, u8)>::new() }; 2];
+    let mut ghosts: Vec<u32> = Vec::new();
     let mut hits = 0;
     for &block in blocks {
         if let Some(entry) = small.iter_mut().chain(&mut main).find(|entry| entry.0 == block) {
@@ -286,7 +292,8 @@ fn on_a_law_of_zipf_every_policy_is_its_definition() {
         assert_eq!(hits(&references, policy, 100, HitRule::Objects), definitions[policy], "{policy}");
     }
     // Admission pays where what is asked for once is most of it.
-    let [tiny, lru, best] = ["w-tinylfu", "lru", "belady"].map(|policy| hits(&references, policy, 100, HitRule::Objects));
+    let [tiny, lru, best] =
+        ["w-tinylfu", "lru", "belady"].map(|policy| hits(&references, policy, 100, HitRule::Objects));
     assert!(lru + 1500 < tiny && tiny < best, "{lru} {tiny} {best}");
 }
 
