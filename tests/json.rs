@@ -213,6 +213,8 @@ fn written(folder: &Path) -> String {
     run(&["inspect", root().join("checkpoints/chat-24g").to_str().unwrap(), "--json"]);
     run(&["explain", "policy.kvt", "oldest_wait=0.5", "late_waiting=0.1", "progress=0.2", "growth_1=1", "--json"]);
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
+    let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
+    run(&prefixes);
     fs::write(folder.join("search.toml"), SEARCH).unwrap();
     run(&["train", "--experiment", "search.toml", "--out", "run"]);
     fs::copy(&table, folder.join("run/policy.kvt")).unwrap();

@@ -51,7 +51,13 @@ struct ReplayArgs {
     #[arg(long)]
     partial: bool,
     /// Blocks of the cache, or a share of the different blocks that are asked for; comma-separated.
-    #[arg(long, value_name = "BLOCKS|%,…", value_delimiter = ',', default_value = "1%,2%,5%,10%", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "BLOCKS|%,…",
+        value_delimiter = ',',
+        default_value = "1%,2%,5%,10%",
+        allow_hyphen_values = true
+    )]
     capacity: Vec<String>,
     /// Policies, comma-separated: lru, radix, fifo, lfu, lfu-da, clock, sieve, s3-fifo, arc, slru, gdsf, w-tinylfu, t-lru,
     /// perfect-lfu, perfect-slru, belady [default: all]. Belady, the bound, is always among them.
@@ -160,8 +166,8 @@ fn traffic(args: &ReplayArgs, window: Option<Window>) -> anyhow::Result<(String,
 fn references(args: &ReplayArgs, workload: &Workload) -> anyhow::Result<References> {
     let of_trace = workload.requests().iter().map(|request| request.hash_block_tokens).find(|&tokens| tokens > 0);
     let block_tokens = args.block_size.or(of_trace).unwrap_or(BLOCK_TOKENS);
-    let references = References::of(workload, block_tokens, args.partial)
-        .with_context(|| format!("--block-size {block_tokens}"))?;
+    let references =
+        References::of(workload, block_tokens, args.partial).with_context(|| format!("--block-size {block_tokens}"))?;
     ensure!(!references.is_empty(), "no prompt has a full block of {block_tokens} tokens: a smaller --block-size?");
     detail!(
         "{} requests ask for {} blocks of {block_tokens} tokens, {} different ones",
@@ -219,7 +225,8 @@ fn render(rows: &[EvictionRow], width: usize) -> String {
     ]);
     let bound = rows.last().map_or(0, |row| row.hits);
     for row in rows {
-        let of_bound = if bound > 0 { format!("{:.0} %", row.hits as f64 / bound as f64 * 100.0) } else { "-".to_owned() };
+        let of_bound =
+            if bound > 0 { format!("{:.0} %", row.hits as f64 / bound as f64 * 100.0) } else { "-".to_owned() };
         table.row(vec![
             row.policy.to_owned(),
             format!("{:.1} %", row.hit_ratio * 100.0),

@@ -23,7 +23,9 @@ pub enum Capacity {
 
 /// Why there is no such capacity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("capacity {0:?}: expected blocks such as 820, from 1 to {MAX_BLOCKS}, or a share of the distinct blocks such as 5%, above 0 and at most 100%")]
+#[error(
+    "capacity {0:?}: expected blocks such as 820, from 1 to {MAX_BLOCKS}, or a share of the distinct blocks such as 5%, above 0 and at most 100%"
+)]
 pub struct CapacityError(String);
 
 /// Most blocks of a cache: what a policy keeps of each takes memory whether or not it is ever used.
@@ -35,7 +37,8 @@ impl FromStr for Capacity {
     fn from_str(text: &str) -> Result<Capacity, CapacityError> {
         let capacity = match text.trim().strip_suffix('%') {
             Some(percent) => {
-                let percent = percent.trim_end().parse::<f64>().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
+                let percent =
+                    percent.trim_end().parse::<f64>().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
                 percent.map(|percent| Capacity::Share(percent / 100.0))
             }
             None => {

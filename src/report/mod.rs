@@ -39,8 +39,8 @@ use crate::world::World;
 use close_up::CloseUp;
 
 pub(crate) use cells::{Cell, table};
-pub(crate) use page::head;
 pub use day::today;
+pub(crate) use page::head;
 
 /// What a report is made of.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Ranks that age: what GreedyDual keeps.
+//! Ranks that age: what `GreedyDual` keeps.
 
 use super::ranked::{MAX_RANK, Ranked};
 

@@ -20,7 +20,7 @@ pub struct Arc {
     queues: Queues,
     blocks: Vec<Record>,
     /// Ghosts of each queue.
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Blocks of each queue, held ones included.
     lengths: [usize; 2],
     /// How many of the first queue are spared.
@@ -67,7 +67,7 @@ impl Evict for Arc {
         Arc {
             queues: Queues::new(2, num_blocks),
             blocks: vec![Record::default(); num_blocks as usize],
-            ghosts: Ghosts::new(2 * capacity),
+            ghosts: Box::new(Ghosts::new(2 * capacity)),
             lengths: [0; 2],
             target: 0,
             capacity,

@@ -21,7 +21,7 @@ pub struct Lfu {
     /// Per block; 0 for one whose content is new.
     uses: Vec<u16>,
     /// Which queues have any block: a bit each, and of each word of these whether it is not 0.
-    any: [u64; 64],
+    any: Vec<u64>,
     any_word: u64,
 }
 
@@ -59,7 +59,7 @@ impl Evict for Lfu {
         Lfu {
             queues: Queues::new(MAX_USES as u32 + 1, num_blocks),
             uses: vec![0; num_blocks as usize],
-            any: [0; 64],
+            any: vec![0; 64],
             any_word: 0,
         }
     }

@@ -213,7 +213,7 @@ policies! {
     Arc = "arc",
     /// Segmented LRU; see [`Slru`].
     Slru = "slru",
-    /// GreedyDual by uses and by what computing again costs; see [`Gdsf`].
+    /// `GreedyDual` by uses and by what computing again costs; see [`Gdsf`].
     Gdsf = "gdsf",
     /// LRU with admission; see [`TinyLfu`].
     TinyLfu = "w-tinylfu",

@@ -28,7 +28,7 @@ const GHOST: u8 = 0;
 pub struct S3Fifo {
     queues: Queues,
     blocks: Vec<Record>,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Blocks with a place in the small and in the main queue.
     lengths: [u32; 2],
     small: u32,
@@ -99,7 +99,7 @@ impl Evict for S3Fifo {
         S3Fifo {
             queues: Queues::new(2, num_blocks),
             blocks: vec![Record::default(); num_blocks as usize],
-            ghosts: Ghosts::new((capacity - small) as usize),
+            ghosts: Box::new(Ghosts::new((capacity - small) as usize)),
             lengths: [0; 2],
             small,
         }

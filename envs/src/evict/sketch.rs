@@ -12,7 +12,7 @@ const LOW_THREE_BITS: u64 = 0x7777_7777_7777_7777;
 /// A count-min sketch of four-bit counters, of which all are halved when it has seen ten keys for each block: what was asked for
 /// long ago fades.
 ///
-/// Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on Storage
+/// Source: G. Einziger, R. Friedman, B. Manes, "`TinyLFU`: a highly efficient cache admission policy", ACM Transactions on Storage
 /// 13(4), 2017, section 3.
 #[derive(Debug, Clone)]
 pub(super) struct Sketch {

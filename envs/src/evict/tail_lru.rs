@@ -18,7 +18,8 @@ const NEEDED: u32 = 1;
 /// What one history needs stays needed while it is cached, also after a shorter one that shares it. The source counts a
 /// conversation's tokens; here a history is the path that a block is given back with.
 ///
-/// Source: W. Zhang, Y. Li, C. Moallemi, T. Peng, "Tail-optimized caching for LLM inference", NeurIPS 2025.
+/// Source: W. Zhang, Y. Li, C. Moallemi, T. Peng, "Tail-optimized caching for LLM inference", Advances in
+/// Neural Information Processing Systems, 2025.
 #[derive(Debug, Clone)]
 pub struct TailLru {
     queues: Queues,

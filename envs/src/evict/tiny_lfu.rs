@@ -14,18 +14,18 @@ const WINDOW: u32 = 0;
 /// asks to be admitted to the main part: it takes the place of that part's victim if it was asked for more often lately, as a
 /// sketch counts, and else goes itself.
 ///
-/// A pool admits every block that was computed, so admission is decided when a victim is asked for: of the oldest of a
-/// full window and the main part's victim the one goes that was asked for less, and the next block pushes the other on. A block that a request holds counts for
-/// its part.
+/// A pool admits every block that was computed, so admission is decided when a victim is asked for: of the oldest of a full
+/// window and the main part's victim the one goes that was asked for less, and the next block pushes the other on. A block
+/// that a request holds counts for its part.
 ///
-/// Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on Storage
+/// Source: G. Einziger, R. Friedman, B. Manes, "`TinyLFU`: a highly efficient cache admission policy", ACM Transactions on Storage
 /// 13(4), 2017, section 4.
 #[derive(Debug, Clone)]
 pub struct TinyLfu {
     window: Queues,
     main: Segments,
     blocks: Vec<Record>,
-    sketch: Sketch,
+    sketch: Box<Sketch>,
     /// Blocks of the window and of the main part, held ones included.
     lengths: [u32; 2],
     most: [u32; 2],
@@ -75,7 +75,7 @@ impl Evict for TinyLfu {
             window: Queues::new(1, num_blocks),
             main: Segments::new(num_blocks, main),
             blocks: vec![Record::default(); num_blocks as usize],
-            sketch: Sketch::new(capacity),
+            sketch: Box::new(Sketch::new(capacity)),
             lengths: [0; 2],
             most: [window, main],
         }

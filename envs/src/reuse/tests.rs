@@ -164,7 +164,8 @@ fn by_adaptation(blocks: &[u32], capacity: usize) -> u64 {
 /// The hits of S3-FIFO: entries are blocks and their uses after the first.
 fn by_three_queues(blocks: &[u32], capacity: usize) -> u64 {
     let most = (capacity as f64 * 0.1) as usize;
-    let (mut small, mut main, mut ghosts): (Vec<(u32, u8)>, Vec<(u32, u8)>, Vec<u32>) = Default::default();
+    let [mut small, mut main] = [const { Vec::<(u32, u8)>::new() }; 2];
+    let mut ghosts: Vec<u32> = Vec::new();
     let mut hits = 0;
     for &block in blocks {
         if let Some(entry) = small.iter_mut().chain(&mut main).find(|entry| entry.0 == block) {
