@@ -1,6 +1,5 @@
 //! The second tree: its bytes, what it decides, and the guard before it.
 
-use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     EncodeError, FORMAT_VERSION, FeatureRange, FormatError, PLAIN_VERSION, RetentionSpec, TableFile,
     encode_with_retention, encoded_len_with_retention,
