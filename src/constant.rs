@@ -259,12 +259,12 @@ mod tests {
         let by_victim = |one: &Controls| f64::from(one.victim as u8) - one.watermark;
         assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0, 8, 0], vec![540, 0]));
         assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0, 8, 0], vec![540, 32 * 15]));
-        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0, 8, 0], vec![60, 32, 59, 60, 4]));
+        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0, 8, 0], vec![60, 32, 56, 60, 4]));
         assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0, 8, 0], vec![540, 32 * 15]));
         assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0, 8, 0], vec![60, 32, 0, 60, 4]));
         // A watermark that is good under a small budget alone.
         let small = |one: &Controls| {
-            let level = if one.budget == 512.0 { one.watermark } else { 0.1 - one.watermark };
+            let level = if one.budget == 512.0 { 0.2 + one.watermark } else { 0.1 - one.watermark };
             level - (one.budget.log2() - 9.0).abs() / 100.0
         };
         for effort in [Effort::All, Effort::Race(4)] {

@@ -170,7 +170,7 @@ mod tests {
             assert_ne!(action.get(Head::Preemption), 0, "forbidden");
             let (wanted, requests) = if seed.is_multiple_of(2) { (2, 100) } else { (8, 300) };
             // Percent of the requests.
-            let off = u64::from(action.get(Head::Watermark).abs_diff(wanted)) * 5
+            let off = u64::from(action.get(Head::Watermark).abs_diff(wanted)) * 2
                 + u64::from(action.get(Head::Victim) != 3) * 10
                 + u64::from(action.get(Head::Preemption) != 2) * 10
                 + u64::from(action.get(Head::Admission) != 1) * 10

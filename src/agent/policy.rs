@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn mask() -> impl Strategy<Value = ActionMask> {
-        prop::collection::vec((0..4_usize, 0..12_u8), 0..20).prop_map(|forbidden| {
+        prop::collection::vec((0..Head::ALL.len(), 0..20_u8), 0..30).prop_map(|forbidden| {
             forbidden.into_iter().fold(ActionMask::ALL, |mask, (head, choice)| mask.forbid(Head::ALL[head], choice))
         })
     }
@@ -168,7 +168,7 @@ mod tests {
         fn it_takes_the_likeliest_allowed_choice_and_defaults_outside_its_profile(
             values in prop::collection::vec(-3.0_f32..3.0, NUM_FEATURES),
             mask in mask(),
-            index in 0..3_usize,
+            index in 0..ActionProfile::ALL.len(),
         ) {
             let policy = policy(ActionProfile::ALL[index]);
             let observation = Observation { values: values.try_into().expect("as many as asked for") };
@@ -196,7 +196,7 @@ mod tests {
     fn forbidden_logits_are_marked() {
         let mask = ActionMask::ALL.pin(Head::Victim, 3);
         let logits = policy(ActionProfile::Full).logits(&Observation::ZERO, mask);
-        let victims = &logits[12..17];
+        let victims = &logits[20..25];
         assert!(victims[3] > MASKED_LOGIT && victims.iter().filter(|&&logit| logit == MASKED_LOGIT).count() == 4);
     }
 

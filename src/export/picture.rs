@@ -239,6 +239,7 @@ fn in_units(value: f32, unit: &str) -> String {
         "pool" | "host pool" | "slots" => format!("{} % of the {unit}", few(value * 100.0)),
         "TTFT targets" => format!("{} × the TTFT target", few(value)),
         "TPOT targets" => format!("{} × the TPOT target", few(value)),
+        "TPOT targets per 1,024 tokens" => format!("{} × TPOT/1,024 tokens", few(value)),
         "budget" => format!("{} × the token budget", few(value)),
         "outputs" => format!("{} × a recent answer", few(value)),
         _ => format!("{} {}", few(value), unit.replace(" per ", "/")),

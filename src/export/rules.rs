@@ -12,6 +12,8 @@ pub(super) struct KnownNames {
     pub(super) actions: bool,
     /// What it was made for, if this build knows that.
     pub(super) edition: Option<&'static Edition>,
+    /// Whose choices it numbers.
+    choices: Option<&'static Edition>,
 }
 
 impl KnownNames {
@@ -21,6 +23,7 @@ impl KnownNames {
             schema: EDITIONS.iter().any(|edition| edition.schema_hash == schema),
             actions: EDITIONS.iter().any(|edition| edition.action_set_hash == actions),
             edition: Edition::of(schema, actions),
+            choices: EDITIONS.iter().find(|edition| edition.action_set_hash == actions),
         }
     }
 
@@ -45,7 +48,8 @@ impl KnownNames {
     pub(super) fn choice(self, head: Head, choice: u8) -> String {
         let mut choices = [0; NUM_HEADS];
         choices[head as usize] = choice;
-        let today = self.edition.map(|edition| edition.translate(choices)[head as usize]);
+        let known = self.choices.filter(|edition| usize::from(choice) < edition.size(head));
+        let today = known.map(|edition| edition.translate(choices)[head as usize]);
         let setting = today.and_then(|choice| head.choices().get(choice));
         setting.map_or_else(|| format!("#{choice}"), |setting| setting.to_string())
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn policy(linear: &Linear, point: &[f64]) -> NetworkPolicy {
-        NetworkPolicy::new(&linear.weights(point), None, ActionProfile::Full).unwrap()
+        NetworkPolicy::new(&linear.weights(point), None, ActionProfile::Cache).unwrap()
     }
 
     #[test]

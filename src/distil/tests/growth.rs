@@ -191,8 +191,8 @@ fn a_tree_for_each_head_decides_that_head_alone() {
     });
     let values = random_values(250, 4, 3);
     let all = samples(&teacher, &values);
-    let forest = PerHeadTrees::grow(&all, &config(8), ActionProfile::Full);
-    assert_eq!(forest.leaves(), 2 + 2 + 1 + 2);
+    let forest = PerHeadTrees::grow(&all, &config(10), ActionProfile::Full);
+    assert_eq!(forest.leaves(), 2 + 2 + 1 + 2 + 1);
     for sample in &all {
         assert_eq!(forest.decide(&sample.visit.observation, ActionMask::ALL), sample.action);
     }

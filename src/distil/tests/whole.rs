@@ -27,7 +27,7 @@ fn rules_are_recovered() {
     let fidelity = &student.fidelity;
     assert!(fidelity.joint >= 0.99, "{fidelity:?}");
     assert!(fidelity.heads.iter().all(|head| head.by_visits >= 0.99 && head.by_regret >= 0.99), "{fidelity:?}");
-    assert_eq!((fidelity.heads.len(), fidelity.samples, student.samples), (4, 2700, 9000));
+    assert_eq!((fidelity.heads.len(), fidelity.samples, student.samples), (5, 2700, 9000));
     assert_eq!(student.profile, ActionProfile::Full);
     // What is cut off is not forgiven: a single leaf knows no rule, and says so.
     let (tree, of_leaf) = student.sizes().last().unwrap();

@@ -16,7 +16,7 @@ pub(super) fn small() -> Student {
         TreeNode::Split { feature: 8, left: 3, threshold: 0.02 },
         TreeNode::Leaf { choices: [4, 0, 0, 1, 8, 0] },
         TreeNode::Leaf { choices: [1, 0, 1, 0, 8, 0] },
-        TreeNode::Leaf { choices: [11, 4, 2, 2, 8, 0] },
+        TreeNode::Leaf { choices: [19, 4, 2, 2, 8, 0] },
     ];
     student
 }
@@ -29,20 +29,20 @@ fn people_are_shown_rules_with_names() {
     let text = inspection.text(usize::MAX);
     let rules = "\nrules
   if growth_32 <= 0.1835
-    if waiting <= 0.02: watermark 0.01, victim newest, preemption recompute, admission fcfs
-    else: watermark 1, victim most-slack, preemption cheaper, admission shortest-on-time-first
-  else: watermark 0.05, victim newest, preemption swap, admission on-time-first
+    if waiting <= 0.02: watermark 0.01, victim newest, preemption recompute, admission fcfs, budget 1048576
+    else: watermark 1, victim most-slack, preemption cheaper, admission shortest-on-time-first, budget 1048576
+  else: watermark 0.05, victim newest, preemption swap, admission on-time-first, budget 1048576
 ";
     assert!(text.ends_with(rules), "{text}");
     assert!(text.starts_with(&format!("size        {} bytes, 3 leaves, depth 2\n", bytes.len())), "{text}");
-    assert!(text.contains("profile     full (watermark, victim, preemption, admission)\n"), "{text}");
+    assert!(text.contains("profile     full (watermark, victim, preemption, admission, budget)\n"), "{text}");
     assert!(text.contains(&format!("schema      this build's ({SCHEMA_HASH:016x})\n")), "{text}");
     assert!(text.contains("\n  growth_32                    0         4       1  pool\n"), "{text}");
     assert!(text.contains("\n  mean_slack                  -8         8       0  TTFT targets\n"), "{text}");
     assert!(text.contains("  teacher                     ppo `x`\\u{a}#![evil]\n"), "{text}");
 
     let short = inspection.text(2);
-    assert!(short.ends_with("admission fcfs\n  ... 2 more lines\n"), "{short}");
+    assert!(short.ends_with("admission fcfs, budget 1048576\n  ... 2 more lines\n"), "{short}");
     assert!(!inspection.text(0).contains("rules"));
 }
 
@@ -161,7 +161,10 @@ fn a_head_all_leaves_agree_on_is_said_once_and_strings_stay_text() {
     provenance.experiment = "</text><script>".to_owned();
     let bytes = encode(&student, &provenance).unwrap();
     let svg = Inspection::of(&bytes).unwrap().svg(8);
-    assert!(svg.contains(">always preemption recompute<") && svg.contains(">newest, on-time-first<"), "{svg}");
+    assert!(
+        svg.contains(">always preemption recompute, budget 1048576<") && svg.contains(">newest, on-time-first<"),
+        "{svg}"
+    );
     assert!(!svg.contains("<script") && svg.contains("&lt;script&gt;"));
 }
 
@@ -177,7 +180,7 @@ fn a_decision_is_explained_by_the_comparisons_taken() {
     assert_eq!(
         text,
         "growth_32 0.1 <= 0.1835\nwaiting 0.5 > 0.02\nso: watermark 1, victim most-slack, preemption cheaper, \
-         admission shortest-on-time-first (node 4)\n"
+         admission shortest-on-time-first, budget 1048576 (node 4)\n"
     );
     let json = explanation.json();
     assert_eq!((&json["action"]["watermark"], &json["comparisons"][1]["greater"]), (&1.0.into(), &true.into()));

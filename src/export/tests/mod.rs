@@ -95,7 +95,7 @@ fn metadata_is_sorted_and_says_where_it_comes_from() {
     assert_eq!(value("env"), "llama-3-8b@h100");
     assert_eq!(value("importance"), "waiting 0.750, free_fraction 0.250");
     assert_eq!(value("features"), features(&student));
-    assert_eq!(pairs.len(), 21);
+    assert_eq!(pairs.len(), 25);
     assert_eq!(encode(&student, &provenance()).unwrap(), bytes);
 }
 
