@@ -202,16 +202,18 @@ fn table(first: Retention, others: Retention) -> Table<'static> {
 /// would hit more, and lets it lose no more than its budget.
 #[test]
 fn a_harmful_tree_is_set_aside_once_it_has_lost_its_budget() {
+    /// So large that most of what is hit is idle before, and not held by somebody else.
+    const BLOCKS: u32 = 6_000;
     let tree = table(Retention::KeepLong, Retention::EvictFirst).trusted_retention();
     let guarded = |blocks| serve(Eviction::Classes, blocks, &mut Retaining::new(EngineDefault, Retain::Guarded(tree)));
-    let report = guarded(1_500).retention.unwrap();
+    let report = guarded(BLOCKS).retention.unwrap();
     let [asked, hits, lru_hits] = report.shadow;
     let lost = lru_hits as f64 - hits as f64;
     assert!(report.behind_lru > 0, "{report:?}");
     // Half a point, and what has to show before it counts.
     assert!(lost <= 0.005 * asked as f64 + 100.0 + 500.0, "{report:?}");
     let unguarded = Retain::Policy(Arc::new(tree.unwrap()));
-    let loose = serve(Eviction::Classes, 1_500, &mut Retaining::new(EngineDefault, unguarded));
+    let loose = serve(Eviction::Classes, BLOCKS, &mut Retaining::new(EngineDefault, unguarded));
     let loose = loose.retention.unwrap().shadow;
     assert!((loose[2] - loose[1]) as f64 > 2.0 * lost, "{loose:?} {report:?}");
 }

@@ -23,6 +23,10 @@ pub struct Classes {
     used: [u16; CLASSES],
     blocks: Vec<Block>,
     is_by_use: bool,
+    /// Victims come in the order of time, whatever their class.
+    is_flat: bool,
+    /// Counts the blocks that entered a queue.
+    entered: u64,
     /// Blocks evicted since the beginning, in all and by class.
     evicted: u64,
     evicted_of: [u64; CLASSES],
@@ -37,6 +41,8 @@ struct Block {
     /// The class whose queues it is in while it is idle.
     class: Retention,
     uses: u8,
+    /// When it entered its queues, in blocks that did.
+    entered: u64,
     /// Counts its contents, so that a link to an earlier one is known to be stale.
     content: u32,
     /// The block before it in the path it was registered in, and the content of that then; 0 for none.
@@ -51,6 +57,7 @@ impl Block {
         term: Term::NONE,
         class: Retention::Normal,
         uses: 0,
+        entered: 0,
         content: 0,
         parent: 0,
         parent_content: 0,
@@ -106,6 +113,17 @@ impl Classes {
         self.is_by_use = is_by_use;
     }
 
+    /// Sets classes aside, those in force included: the block that is idle longest goes, as under LRU.
+    pub fn set_flat(&mut self, is_flat: bool) {
+        self.is_flat = is_flat;
+    }
+
+    /// The class whose front is idle longest.
+    fn oldest(&self) -> Option<usize> {
+        let entered = |class: &usize| self.by_time.head(*class).map(|head| self.blocks[head as usize].entered);
+        (0..CLASSES).filter(|class| self.used[*class] != 0).min_by_key(entered)
+    }
+
     /// Blocks evicted since the beginning.
     pub fn evicted(&self) -> u64 {
         self.evicted
@@ -138,6 +156,8 @@ impl Classes {
     fn link(&mut self, number: u32, class: Retention) {
         let block = &mut self.blocks[number as usize];
         block.class = class;
+        block.entered = self.entered;
+        self.entered += 1;
         let (class, step) = (class as usize, step(block.uses));
         self.by_time.push(class, number);
         self.by_use.push(class * STEPS + step, number);
@@ -177,6 +197,8 @@ impl Evict for Classes {
             used: [0; CLASSES],
             blocks: vec![Block::EMPTY; num_blocks.max(1) as usize],
             is_by_use: false,
+            is_flat: false,
+            entered: 0,
             evicted: 0,
             evicted_of: [0; CLASSES],
             idle_of: [0; CLASSES],
@@ -209,9 +231,11 @@ impl Evict for Classes {
 
     fn victim(&mut self) -> Option<u32> {
         self.age();
-        let class = (0..CLASSES).find(|&class| self.used[class] != 0)?;
+        let lowest = || (0..CLASSES).find(|&class| self.used[class] != 0);
+        let class = if self.is_flat { self.oldest() } else { lowest() }?;
         let queue = class * STEPS + self.used[class].trailing_zeros() as usize;
-        let block = if self.is_by_use { self.by_use.head(queue) } else { self.by_time.head(class) }?;
+        let is_by_use = self.is_by_use && !self.is_flat;
+        let block = if is_by_use { self.by_use.head(queue) } else { self.by_time.head(class) }?;
         self.unlink(block);
         self.empty(block);
         self.evicted += 1;
@@ -329,6 +353,9 @@ mod story {
         cache(&mut pool, None, &[6], EvictFirst);
         check(&pool, &[6, 5, 4, 3, 2, 1]);
         assert_eq!(pool.idle_of(), [1, 2, 1, 2]);
+        // Set aside, they are one queue in the order of time.
+        pool.set_flat(true);
+        check(&pool, &[2, 1, 3, 5, 4, 6]);
     }
 
     #[test]

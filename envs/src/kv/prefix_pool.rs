@@ -142,6 +142,13 @@ impl PrefixPool {
         }
     }
 
+    /// Sets classes aside: the block that is idle longest goes; nothing without classes.
+    pub fn set_flat(&mut self, is_flat: bool) {
+        if let EvictionPolicy::Classes(classes) = &mut self.policy {
+            classes.set_flat(is_flat);
+        }
+    }
+
     /// How many of `blocks`, which the caller holds, somebody else holds as well.
     pub fn shared_among(&self, blocks: &[BlockId]) -> u32 {
         blocks.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs > 1)).sum()

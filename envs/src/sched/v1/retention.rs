@@ -233,6 +233,9 @@ impl V1 {
             let evicted = self.pool.classes().map_or(0, Classes::evicted);
             let admission = Admission { hits, free, now, evicted };
             desk.admitted(id, &self.sequences[id.index()], admission, self.config.block_size);
+            // What is in force already would go on losing.
+            let is_guarded = matches!(desk.retain, Retain::Guarded(_));
+            self.pool.set_flat(is_guarded && desk.shadow.is_behind());
         }
     }
 
