@@ -10,6 +10,7 @@ use kvtide_envs::metrics::{Collector, Summary};
 use kvtide_envs::sched::{Retain, Slo};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::Request;
+use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{
     FeatureRange, RetentionSpec, TableSpec, encode_with_retention, encoded_len_with_retention,
 };
@@ -42,6 +43,10 @@ fn traffic(sessions: u64) -> Arc<[Request]> {
 }
 
 fn serve(eviction: Eviction, blocks: u32, controller: &mut dyn Controller) -> Summary {
+    serve_node(eviction, blocks, controller).1
+}
+
+fn serve_node(eviction: Eviction, blocks: u32, controller: &mut dyn Controller) -> (Node, Summary) {
     let engine = EngineConfig {
         engine: EngineKind::V1,
         enable_chunked_prefill: true,
@@ -56,9 +61,10 @@ fn serve(eviction: Eviction, blocks: u32, controller: &mut dyn Controller) -> Su
     };
     let config = node_config(engine, Slo::default());
     let mut node = Node::new(&config, traffic(200), Collector::default()).unwrap();
+    node.collect_releases();
     let summary = run(&mut node, controller, 8).unwrap();
     node.scheduler().validate().unwrap();
-    summary
+    (node, summary)
 }
 
 fn always(head: Retention, tail: Retention) -> Retaining<EngineDefault> {
@@ -208,4 +214,28 @@ fn a_harmful_tree_is_set_aside_once_it_has_lost_its_budget() {
     let loose = serve(Eviction::Classes, 1_500, &mut Retaining::new(EngineDefault, unguarded));
     let loose = loose.retention.unwrap().shadow;
     assert!((loose[2] - loose[1]) as f64 > 2.0 * lost, "{loose:?} {report:?}");
+}
+
+/// What is hit was given back before, and is told of the release that gave it back.
+#[test]
+fn every_hit_is_told_of_a_release() {
+    let looks = Retain::Policy(Arc::new(Retention::Normal));
+    let (node, summary) = serve_node(Eviction::Classes, 1_500, &mut Retaining::new(EngineDefault, looks));
+    let samples = node.scheduler().with_classes().unwrap().releases();
+    let total = |counts: [u64; 4]| counts.iter().sum::<u64>() as usize;
+    let report = summary.retention.unwrap();
+    assert_eq!(samples.len(), total(report.heads) + total(report.tails));
+    let sum = |of: fn(&kvtide_envs::sched::ReleaseSample) -> u32| {
+        samples.iter().map(|sample| u64::from(of(sample))).sum::<u64>()
+    };
+    let (again, found) = (sum(|sample| sample.asked_again), sum(|sample| sample.found));
+    let hits = summary.prefix_hit_tokens / 16;
+    // What is hit while somebody still holds it was given back by nobody yet.
+    assert!(found <= hits && found * 10 > hits * 5, "{found} of {hits}");
+    assert!(again > found, "some came too late");
+    for sample in samples {
+        assert!(sample.found <= sample.asked_again && sample.asked_again <= sample.blocks);
+        assert_eq!(sample.asked_at.is_some(), sample.asked_again > 0);
+        assert!(sample.asked_at.is_none_or(|at| at >= sample.evicted));
+    }
 }

@@ -19,11 +19,14 @@ use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use kvtide_runtime::action::NUM_HEADS;
-use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
+use kvtide_runtime::format::{
+    FeatureRange, RetentionSpec, TableSpec, encode, encode_with_retention, encoded_len, encoded_len_with_retention,
+};
 use kvtide_runtime::observer::Totals;
 use kvtide_runtime::{
-    ACTION_SET_HASH, ActionMask, ActionProfile, Controls, FEATURES, Guard, GuardConfig, NUM_FEATURES, Observation,
-    Observer, Policy, RunningRequest, SCHEMA_HASH, Snapshot, Table, TreeNode, WaitingRequest,
+    ACTION_SET_HASH, ActionMask, ActionProfile, Controls, FEATURES, FeatureSpec, Guard, GuardConfig, NUM_FEATURES,
+    NUM_RELEASE_FEATURES, Observation, Observer, Part, Policy, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, Release,
+    ReleaseObservation, RetentionGuard, RunningRequest, SCHEMA_HASH, Snapshot, Stop, Table, TreeNode, WaitingRequest,
 };
 
 const DEPTHS: [u32; 4] = [4, 8, 10, 13];
@@ -215,10 +218,90 @@ fn percentiles() {
     percentiles_of("nothing: the clock itself", || ());
     percentiles_of("table, 1,024 leaves", || table.decide(next(), ActionMask::ALL));
     percentiles_of("guard, 1,024 leaves", || guard.decide(next(), 0, ActionMask::ALL));
+    releases();
     let mut scheduler = Scheduler::new(256, 64, 16);
     let mut observer = Observer::new();
     percentiles_of("observation, 256 running, 64 waiting", || scheduler.observe(&mut observer));
     percentiles_of("observation and guard", || guard.decide(&scheduler.observe(&mut observer), 0, ActionMask::ALL));
+}
+
+/// What a release costs: the tree alone, behind its guard, and with the observation that it is asked by.
+fn releases() {
+    let bytes = retaining(PERCENTILE_DEPTH);
+    let tree = Table::parse(&bytes).expect("the encoder checked it").retention().expect("it has a second tree");
+    let mut random = Random(11);
+    let node = Observation { values: std::array::from_fn(|feature| random.value(feature)) };
+    let mut below = |bound: u64| random.next() % bound;
+    let releases: Vec<Release> = (0..1024)
+        .map(|_| Release {
+            part: if below(2) == 0 { Part::Head } else { Part::Tail },
+            stop: Stop::ALL[below(5) as usize],
+            turn: 1 + below(20) as u32,
+            block_size: 16,
+            num_gpu_blocks: 27_000,
+            prompt_tokens: 1 + below(30_000) as u32,
+            hit_tokens: below(20_000) as u32,
+            generated_tokens: below(2_000) as u32,
+            part_blocks: 1 + below(1_000) as u32,
+            depth_blocks: below(1_000) as u32,
+            shared_blocks: below(100) as u32,
+            asked: below(40) as u32,
+            asked_evicted: (below(3) > 0).then(|| below(200_000)),
+            kind_reuse: below(100) as f32 / 100.0,
+            kind_return_us: (below(3) > 0).then(|| below(600_000_000)),
+            last_return_us: (below(3) > 0).then(|| below(600_000_000)),
+            held_evicted: below(20_000),
+            evicted_per_second: below(3_000) as f32,
+            kept_blocks: below(20_000) as u32,
+            ttft_target_us: 2_000_000,
+        })
+        .collect();
+    let seen: Vec<ReleaseObservation> = releases.iter().map(|release| release.observe(&node)).collect();
+    let mut guard = RetentionGuard::new(GuardConfig::default());
+    let (mut next_seen, mut next_release) = (seen.iter().cycle(), releases.iter().cycle());
+    let mut next_seen = || black_box(next_seen.next().expect("cycles"));
+    percentiles_of("release, tree of 1,024 leaves", || tree.decide(next_seen()));
+    percentiles_of("release, guard, 1,024 leaves", || guard.decide(Ok(&tree), next_seen(), 0));
+    percentiles_of("release observed and decided", || {
+        let release = black_box(next_release.next().expect("cycles"));
+        guard.decide(Ok(&tree), &release.observe(black_box(&node)), 0)
+    });
+}
+
+/// A table of one leaf with a complete retention tree.
+fn retaining(depth: u32) -> Vec<u8> {
+    let mut random = Random(100 + u64::from(depth));
+    let splits = (1 << depth) - 1;
+    let nodes: Vec<TreeNode> = (0..=2 * splits)
+        .map(|node| {
+            if node < splits {
+                let feature = random.next() as usize % NUM_RELEASE_FEATURES;
+                let FeatureSpec { min, max, .. } = RELEASE_FEATURES[feature];
+                let unit = (random.next() >> 40) as f32 / (1 << 24) as f32;
+                TreeNode::Split { feature: feature as u8, left: 2 * node + 1, threshold: min + unit * (max - min) }
+            } else {
+                let mut choices = [0; NUM_HEADS];
+                choices[0] = (random.next() % 4) as u8;
+                TreeNode::Leaf { choices }
+            }
+        })
+        .collect();
+    let ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
+    let release_ranges = RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
+    let spec = TableSpec {
+        profile: ActionProfile::Full,
+        heads: NUM_HEADS as u8,
+        schema_hash: SCHEMA_HASH,
+        action_set_hash: ACTION_SET_HASH,
+        ranges: &ranges,
+        nodes: &[TreeNode::Leaf { choices: [0; NUM_HEADS] }],
+        metadata: &[],
+        extensions: &[],
+    };
+    let retention = RetentionSpec { schema_hash: RELEASE_SCHEMA_HASH, ranges: &release_ranges, nodes: &nodes };
+    let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
+    encode_with_retention(&spec, &retention, &mut bytes).expect("complete trees keep the rules");
+    bytes
 }
 
 const COUNTED_CALLS: usize = 10_000;

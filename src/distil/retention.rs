@@ -8,6 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use kvtide_envs::sched::ReleaseSample;
+use kvtide_rules::retention::{KEEP_LONG_TURNOVERS, KEEP_TURNOVERS};
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::FeatureRange;
 use kvtide_runtime::{NUM_RELEASE_FEATURES, ReleaseObservation, Retention, RetentionPolicy, TreeNode};
@@ -23,6 +25,27 @@ pub struct RetentionSample {
     pub class: Retention,
     /// How much depends on it: blocks, or tokens.
     pub weight: u32,
+}
+
+impl RetentionSample {
+    /// The class that would have served a release of a pool of `num_gpu_blocks`, as what came after it tells: the least under
+    /// whose term its blocks would still have been there when they were asked for again, and evict first where nobody asked,
+    /// or too late for any term. It weighs the blocks that are asked for, or the room that the others take.
+    ///
+    /// Normal is what was still found where nothing was kept: `of` is a release of a run under LRU.
+    pub fn of_future(of: &ReleaseSample, num_gpu_blocks: u32) -> RetentionSample {
+        let after = of.asked_at.map(|asked| asked.saturating_sub(of.evicted));
+        let term = |turnovers: u64| turnovers * u64::from(num_gpu_blocks);
+        let class = match after {
+            None => Retention::EvictFirst,
+            Some(_) if of.found > 0 => Retention::Normal,
+            Some(after) if after < term(KEEP_TURNOVERS) => Retention::Keep,
+            Some(after) if after < term(KEEP_LONG_TURNOVERS + KEEP_TURNOVERS) => Retention::KeepLong,
+            Some(_) => Retention::EvictFirst,
+        };
+        let weight = if class == Retention::EvictFirst { of.blocks } else { of.asked_again };
+        RetentionSample { seen: of.seen, class, weight }
+    }
 }
 
 /// A tree that chooses classes.
@@ -278,6 +301,31 @@ mod tests {
         samples.push(sample(1.0, 0.0, Retention::Normal, 10_000));
         let tree = RetentionTree::grow(&samples, &DistilConfig { max_leaves: 1, ..config() });
         assert_eq!((tree.leaves(), tree.retain(&samples[0].seen)), (1, Retention::Normal));
+    }
+
+    #[test]
+    fn a_release_is_labelled_by_when_it_was_asked_for_again() {
+        let seen = ReleaseObservation::of_node(&Observation::ZERO);
+        let released = |asked_at, found| ReleaseSample {
+            at: kvtide_envs::time::Micros::ZERO,
+            part: kvtide_runtime::Part::Tail,
+            seen,
+            class: Retention::Normal,
+            blocks: 30,
+            asked_again: 20,
+            found,
+            evicted: 1_000,
+            asked_at,
+        };
+        let label = |asked_at, found| {
+            let sample = RetentionSample::of_future(&released(asked_at, found), 100);
+            (sample.class, sample.weight)
+        };
+        assert_eq!(label(None, 0), (Retention::EvictFirst, 30));
+        assert_eq!(label(Some(1_050), 20), (Retention::Normal, 20));
+        assert_eq!(label(Some(1_199), 0), (Retention::Keep, 20));
+        assert_eq!(label(Some(1_999), 0), (Retention::KeepLong, 20));
+        assert_eq!(label(Some(2_000), 0), (Retention::EvictFirst, 30));
     }
 
     #[test]

@@ -291,6 +291,13 @@ impl Node {
         self.scheduler.set_retain(retain);
     }
 
+    /// Notes from now on what becomes of each release somebody looks at; nothing where the pool has no classes.
+    pub fn collect_releases(&mut self) {
+        if let Some(v1) = self.scheduler.with_classes_mut() {
+            v1.collect_releases();
+        }
+    }
+
     /// Submits everything that has arrived by now; in a closed loop, one request for each client that waits for none.
     fn deliver(&mut self) {
         while let Some(request) = self.requests.get(self.next_arrival) {

@@ -71,8 +71,8 @@ pub trait Evict: Debug + Clone {
     /// A policy for blocks of `block_tokens` tokens with numbers below `num_blocks`, of which none is idle.
     fn new(num_blocks: u32, block_tokens: u32) -> Self;
 
-    /// A block that is held is registered under a key, behind `parent` in its path. Not told of content that nobody else can
-    /// ask for.
+    /// A block that is held is registered, behind `parent` in its path. Of content that nobody else can ask for this is told only
+    /// where classes are.
     #[inline]
     fn registered(&mut self, _block: u32, _parent: Option<u32>) {}
 

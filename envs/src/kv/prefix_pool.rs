@@ -192,6 +192,14 @@ impl PrefixPool {
         }
     }
 
+    /// Says behind which block of its table a block lies that was registered without a key. Only [classes](Eviction::Classes) want
+    /// to know, and a scheduler without them need not say.
+    pub fn continues(&mut self, block: BlockId, parent: Option<BlockId>) {
+        if let EvictionPolicy::Classes(classes) = &mut self.policy {
+            classes.registered(block.0, parent.map(|parent| parent.0));
+        }
+    }
+
     /// Gives a block registered without a key the key of its content, so that it can be found. The caller holds it.
     pub fn publish(&mut self, block: BlockId, key: u64) {
         if !self.cache.caching {
@@ -199,7 +207,8 @@ impl PrefixPool {
         }
         assert!(self.cache.blocks.is_keyless(block.0), "block {} was not registered without a key", block.0);
         self.cache.unregister(block.0);
-        self.register(block, key, None);
+        policy!(&mut self.policy, policy => self.cache.give_way(policy, key));
+        self.cache.register(block.0, key);
     }
 
     /// Watches the blocks of a remembered lookup, in place of those watched before.

@@ -22,7 +22,7 @@ pub use request::{Phase, RequestId, RequestState, RequestView, Stage};
 pub use retain::{Retain, RetentionReport};
 pub use scheduler::Scheduler;
 pub use v0::V0;
-pub use v1::V1;
+pub use v1::{ReleaseSample, V1};
 
 /// The waiting queue of either scheduler, and what it keeps of a request.
 type WaitingQueue = kvtide_rules::AdmissionQueue<RequestId>;

@@ -2,6 +2,7 @@
 
 mod choice;
 mod inspection;
+mod retention;
 mod source;
 
 use std::fs;

@@ -24,6 +24,7 @@ mod cohort;
 mod complete;
 mod preemption;
 mod pressure;
+mod releases;
 mod retention;
 mod running;
 mod sequence;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use kvtide_runtime::{Admission, Controls};
 
 use self::admission::HeadLookup;
+pub use self::releases::ReleaseSample;
 use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};

@@ -11,6 +11,7 @@ use kvtide_runtime::{GuardConfig, Observation, Part, Release, ReleaseObservation
 use super::super::RequestId;
 use super::super::retain::{Retain, RetentionReport};
 use super::V1;
+use super::releases::{ReleaseLog, ReleaseSample};
 use super::sequence::Sequence;
 use crate::deploy::EngineConfig;
 use crate::evict::Classes;
@@ -28,6 +29,8 @@ pub(super) struct ReleaseDesk {
     /// By request.
     known: Vec<Known>,
     report: RetentionReport,
+    /// What becomes of each release, for who learns.
+    log: Option<ReleaseLog>,
 }
 
 /// What is kept of a request from its arrival on.
@@ -63,6 +66,7 @@ impl ReleaseDesk {
             node: (Observation::ZERO, Micros::ZERO),
             known: Vec::new(),
             report: RetentionReport::default(),
+            log: None,
         }
     }
 
@@ -82,6 +86,9 @@ impl ReleaseDesk {
                 self.reuse.resumed(visit, now);
                 self.shadow.held(&sequence.keys);
             }
+            if let Some(log) = &mut self.log {
+                log.asked(&sequence.keys, hits, evicted);
+            }
             return;
         }
         self.known(id).head_blocks = hits;
@@ -93,6 +100,9 @@ impl ReleaseDesk {
         let keys = &sequence.keys[..sequence.keys.len().min(asked as usize)];
         self.known(id).visit = Some(self.reuse.admitted(keys, asked, hits, known.kind, now, evicted));
         self.shadow.admitted(keys, asked, hits, free);
+        if let Some(log) = &mut self.log {
+            log.asked(keys, hits, evicted);
+        }
         self.guard.set_behind(self.shadow.is_behind());
     }
 
@@ -134,10 +144,19 @@ impl ReleaseDesk {
             release.part = part;
             (release.depth_blocks, release.part_blocks) = (before, blocks);
             let range = before as usize..(before + blocks) as usize;
-            release.shared_blocks = pool.shared_among(&sequence.blocks[range]);
+            release.shared_blocks = pool.shared_among(&sequence.blocks[range.clone()]);
             self.reuse.describe(&visit, stop, evicted, &mut release);
             let age = now.since(self.node.1).0;
-            let class = choose(&self.retain, &mut self.guard, &release.observe(&self.node.0), age);
+            let seen = release.observe(&self.node.0);
+            let class = choose(&self.retain, &mut self.guard, &seen, age);
+            if let Some(log) = &mut self.log {
+                let keys = sequence.keys.get(before as usize..range.end.min(sequence.keys.len())).unwrap_or_default();
+                let (asked_again, found, asked_at) = (0, 0, None);
+                log.released(
+                    ReleaseSample { at: now, part, seen, class, blocks, asked_again, found, evicted, asked_at },
+                    keys,
+                );
+            }
             let counts = if part == Part::Head { &mut self.report.heads } else { &mut self.report.tails };
             counts[class as usize] += 1;
             class
@@ -165,6 +184,18 @@ impl V1 {
         if let Some(desk) = &mut self.desk {
             desk.retain = retain;
         }
+    }
+
+    /// Notes from now on what becomes of each release somebody looks at.
+    pub fn collect_releases(&mut self) {
+        if let Some(desk) = &mut self.desk {
+            desk.log.get_or_insert_default();
+        }
+    }
+
+    /// What became of each release so far; nothing unless it was to be [collected](Self::collect_releases).
+    pub fn releases(&self) -> &[ReleaseSample] {
+        self.desk.as_ref().and_then(|desk| desk.log.as_ref()).map_or(&[], ReleaseLog::samples)
     }
 
     /// Whether classes are chosen by what the node looks like.

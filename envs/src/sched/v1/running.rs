@@ -145,6 +145,12 @@ impl V1 {
         for index in sequence.registered.max(keyed)..full {
             self.pool.register_keyless(sequence.blocks[index as usize]);
         }
+        if self.desk.is_some() {
+            for index in sequence.registered.max(keyed)..full {
+                let parent = index.checked_sub(1).map(|before| sequence.blocks[before as usize]);
+                self.pool.continues(sequence.blocks[index as usize], parent);
+            }
+        }
         sequence.registered = sequence.registered.max(full);
     }
 }
