@@ -4,7 +4,7 @@
 //! only the best of a round go on to the next.
 
 use kvtide_runtime::action::Asked;
-use kvtide_runtime::{ActionMask, ActionProfile, Controls};
+use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head};
 
 /// The constants to choose from, in the order in which ties are decided.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +51,19 @@ pub trait ConstantEvaluator {
 /// How a search goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Everything that can make a difference: where nobody is preempted, what only a preemption asks for is not varied.
+    /// Everything of the heads that are always asked for, and where somebody is preempted, with the best [`MOST_OPEN`] of these
+    /// all that only a preemption asks for.
     All,
-    /// So many of the best go on from round to round.
+    /// So many of the best go on from round to round, and budgets are a round of their own: with the best so far each of
+    /// them, and with the best of these all the others again.
     Race(usize),
 }
+
+/// Constants with which the heads that only a preemption asks for are varied where hindsight looks at everything.
+pub const MOST_OPEN: usize = 32;
+
+/// Other budgets than the engine's own with which a race looks at everything else again.
+const MOST_BUDGETS: usize = 2;
 
 impl ConstantSpace {
     /// Every choice of the heads that are always asked for.
@@ -69,10 +77,18 @@ impl ConstantSpace {
     }
 
     fn variants(&self, bases: &[Controls], asked: Asked) -> Vec<Controls> {
-        let heads = self.profile.heads().iter().filter(|head| head.asked() == asked);
+        self.varied(bases, |head| head.asked() == asked)
+    }
+
+    fn varied(&self, bases: &[Controls], is_varied: impl Fn(Head) -> bool) -> Vec<Controls> {
+        let heads = self.profile.heads().iter().filter(|&&head| is_varied(head));
         heads.fold(bases.to_vec(), |variants, &head| {
             let choices = (0..head.size() as u8).filter(|&choice| self.allowed.allows(head, choice));
-            let choices: Vec<u8> = choices.collect();
+            let mut choices: Vec<u8> = choices.collect();
+            if head == Head::Budget {
+                // The engine's own is the last, and of equals the first is taken.
+                choices.reverse();
+            }
             let of_one = |base: &Controls| {
                 let base = *base;
                 choices.iter().filter_map(move |&choice| base.with(head, choice)).collect::<Vec<Controls>>()
@@ -90,21 +106,58 @@ impl ConstantSpace {
         stage: &mut S,
         effort: Effort,
     ) -> Result<Option<(Controls, S::Runs)>, S::Error> {
-        let Some(coarse) = play(stage, SearchRound::Coarse, &self.coarse())? else { return Ok(None) };
         match effort {
             Effort::All => {
-                let open: Vec<Controls> =
-                    coarse.iter().filter(|(_, runs)| S::preempted(runs)).map(|(controls, _)| *controls).collect();
+                let Some(coarse) = play(stage, SearchRound::Coarse, &self.coarse())? else { return Ok(None) };
+                let open = ranked::<S>(coarse.iter().filter(|(_, runs)| S::preempted(runs)), MOST_OPEN);
                 let played = play(stage, SearchRound::Fine, &self.fine(&open))?;
                 Ok(played.and_then(|fine| best::<S>(coarse.into_iter().chain(fine))))
             }
             Effort::Race(keep) => {
+                let Some(coarse) = self.raced(stage, keep)? else { return Ok(None) };
                 let ahead = ranked::<S>(&coarse, keep);
                 let Some(fine) = play(stage, SearchRound::Fine, &self.fine(&ahead))? else { return Ok(None) };
                 let ahead = ranked::<S>(&fine, keep);
                 Ok(play(stage, SearchRound::Last, &ahead)?.and_then(|last| best::<S>(last.into_iter())))
             }
         }
+    }
+}
+
+impl ConstantSpace {
+    /// What a race plays of the heads that are always asked for.
+    fn raced<S: ConstantEvaluator>(&self, stage: &mut S, keep: usize) -> Result<Option<Played<S>>, S::Error> {
+        let others = |head: Head| head.asked() == Asked::Always && head != Head::Budget;
+        let Some(mut played) = play(stage, SearchRound::Coarse, &self.varied(&[self.default], others))? else {
+            return Ok(None);
+        };
+        let budgets = self.varied(&ranked::<S>(&played, keep), |head| head == Head::Budget);
+        if !self.more(stage, &mut played, &budgets)? {
+            return Ok(None);
+        }
+        let mut again: Vec<Controls> = Vec::new();
+        for Controls { budget, .. } in ranked::<S>(&played, keep) {
+            let base = Controls { budget, ..self.default };
+            if base != self.default && !again.contains(&base) && again.len() < MOST_BUDGETS {
+                again.push(base);
+            }
+        }
+        let again = self.varied(&again, others);
+        Ok(self.more(stage, &mut played, &again)?.then_some(played))
+    }
+
+    /// Plays those of `constants` that are not among the `played` yet; false if interrupted.
+    fn more<S: ConstantEvaluator>(
+        &self,
+        stage: &mut S,
+        played: &mut Played<S>,
+        constants: &[Controls],
+    ) -> Result<bool, S::Error> {
+        let is_new = |one: &&Controls| !played.iter().any(|(known, _)| known == *one);
+        let new: Vec<Controls> = constants.iter().filter(is_new).copied().collect();
+        let Some(more) = play(stage, SearchRound::Coarse, &new)? else { return Ok(false) };
+        played.extend(more);
+        Ok(true)
     }
 }
 
@@ -120,9 +173,12 @@ fn play<S: ConstantEvaluator>(
 }
 
 /// So many of the best, best first, the earlier of equals.
-fn ranked<S: ConstantEvaluator>(played: &Played<S>, keep: usize) -> Vec<Controls> {
+fn ranked<'p, S: ConstantEvaluator + 'p>(
+    played: impl IntoIterator<Item = &'p (Controls, S::Runs)>,
+    keep: usize,
+) -> Vec<Controls> {
     let mut ranked: Vec<((f64, f64), Controls)> =
-        played.iter().map(|(controls, runs)| (S::score(runs), *controls)).collect();
+        played.into_iter().map(|(controls, runs)| (S::score(runs), *controls)).collect();
     ranked.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
     ranked.into_iter().take(keep).map(|(_, controls)| controls).collect()
 }
@@ -158,10 +214,10 @@ mod tests {
             assert!(fine.iter().enumerate().all(|(at, one)| !fine[..at].contains(one)));
             (coarse.len(), fine.len())
         };
-        assert_eq!(count(ActionProfile::Watermark, ActionMask::ALL), (12, 12));
-        assert_eq!(count(ActionProfile::Core, ActionMask::ALL), (12, 12 * 5 * 3));
-        assert_eq!(count(ActionProfile::Full, ActionMask::ALL), (12 * 3, 12 * 5 * 3 * 3));
-        assert_eq!(count(ActionProfile::Full, without_host), (12 * 3, 12 * 5 * 3));
+        assert_eq!(count(ActionProfile::Watermark, ActionMask::ALL), (20, 20));
+        assert_eq!(count(ActionProfile::Core, ActionMask::ALL), (20, 20 * 5 * 3));
+        assert_eq!(count(ActionProfile::Full, ActionMask::ALL), (20 * 3 * 9, 20 * 5 * 3 * 3 * 9));
+        assert_eq!(count(ActionProfile::Full, without_host), (20 * 3 * 9, 20 * 5 * 3 * 9));
     }
 
     /// Scores by a rule, counts what is asked for.
@@ -201,10 +257,22 @@ mod tests {
             (Action::nearest(&best).indices(), stage.asked.iter().map(|(_, count)| *count).collect::<Vec<usize>>())
         };
         let by_victim = |one: &Controls| f64::from(one.victim as u8) - one.watermark;
-        assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0, 8, 0], vec![36, 0]));
-        assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0, 8, 0], vec![36, 540]));
-        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0, 8, 0], vec![36, 60, 4]));
-        assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0, 8, 0], vec![36, 540]));
-        assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0, 8, 0], vec![36, 60, 4]));
+        assert_eq!(found(by_victim, false, Effort::All), ([0, 0, 1, 0, 8, 0], vec![540, 0]));
+        assert_eq!(found(by_victim, true, Effort::All), ([0, 4, 0, 0, 8, 0], vec![540, 32 * 15]));
+        assert_eq!(found(by_victim, true, Effort::Race(4)), ([0, 4, 0, 0, 8, 0], vec![60, 32, 59, 60, 4]));
+        assert_eq!(found(|_| 1.0, true, Effort::All), ([0, 0, 1, 0, 8, 0], vec![540, 32 * 15]));
+        assert_eq!(found(|_| 1.0, true, Effort::Race(4)), ([0, 0, 0, 0, 8, 0], vec![60, 32, 0, 60, 4]));
+        // A watermark that is good under a small budget alone.
+        let small = |one: &Controls| {
+            let level = if one.budget == 512.0 { one.watermark } else { 0.1 - one.watermark };
+            level - (one.budget.log2() - 9.0).abs() / 100.0
+        };
+        for effort in [Effort::All, Effort::Race(4)] {
+            let (Controls { watermark, budget, .. }, _) = {
+                let mut stage = Ruled { score: small, preempts: false, asked: Vec::new() };
+                constants(ActionProfile::Full, ActionMask::ALL).best(&mut stage, effort).unwrap().unwrap()
+            };
+            assert_eq!((watermark, budget), (1.0, 512.0), "{effort:?}");
+        }
     }
 }

@@ -300,7 +300,7 @@ fn traffic_can_be_shorter_and_burstier_and_says_so() {
 fn help_names_every_command() {
     let folder = tempdir().unwrap();
     let help = done(folder.path(), &["--help"]).stdout;
-    for command in ["tune", "trace", "simulate", "train", "evaluate", "export", "inspect", "replay"] {
+    for command in ["tune", "trace", "simulate", "train", "evaluate", "export", "inspect", "replay", "evict"] {
         assert!(help.contains(command), "{help}");
         assert!(done(folder.path(), &[command, "--help"]).stdout.contains("Usage: kvtide"));
     }

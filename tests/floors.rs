@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 11] = [
     &["policy"],
     &["evaluate"],
     &["report", "train"],
-    &["bench", "calibrate", "tune"],
+    &["bench", "calibrate", "eviction", "tune"],
     &["cli"],
 ];
 

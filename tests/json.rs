@@ -199,6 +199,8 @@ fn written(folder: &Path) -> String {
     run(&[&["simulate", "--workload", "chat:rate=3,duration=60", "--policy", &far], &small[..]].concat());
     let closed = ["--engine", "v0", "--memory", "host:64", "--clients", "4", "--json"];
     run(&[&["simulate", "--workload", "chat:rate=3,duration=20"], &closed[..]].concat());
+    let tier = ["--set", "host_cache=write-through", "--set", "num_cpu_blocks=500"];
+    run(&[&["simulate", "--workload", "chat:rate=3,duration=20"], &tier[..], &["--json"]].concat());
     run(&["trace", "stats", "traffic.jsonl", "--json"]);
     fs::create_dir(folder.join("day")).unwrap();
     fs::write(folder.join("day/chunk-0-trace.csv"), "0,2.0,1.5,Gamma,1,1\n600,2.0,1.5,Gamma,1,1\n").unwrap();
@@ -211,6 +213,8 @@ fn written(folder: &Path) -> String {
     run(&["inspect", root().join("checkpoints/chat-24g").to_str().unwrap(), "--json"]);
     run(&["explain", "policy.kvt", "oldest_wait=0.5", "late_waiting=0.1", "progress=0.2", "growth_1=1", "--json"]);
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
+    let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
+    run(&prefixes);
     fs::write(folder.join("search.toml"), SEARCH).unwrap();
     run(&["train", "--experiment", "search.toml", "--out", "run"]);
     fs::copy(&table, folder.join("run/policy.kvt")).unwrap();

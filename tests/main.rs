@@ -7,6 +7,7 @@ mod common;
 mod cross_entropy;
 mod documents;
 mod evaluate;
+mod evict;
 mod figures;
 mod floors;
 mod habits;

@@ -413,14 +413,17 @@ struct Seen {
 impl Seen {
     fn compare(&mut self, before: &RequestView, after: &RequestView) {
         let blocks = u64::from(before.held_blocks);
+        // A victim whose last token was on its way has finished by the time anybody looks.
+        let overtaken = after.preemptions > before.preemptions;
         match (before.phase, after.phase) {
             (Phase::Running, Phase::Waiting) => self.recomputed_tokens += u64::from(before.computed),
+            (Phase::Running, Phase::Finished) if overtaken => self.recomputed_tokens += u64::from(before.computed),
             (Phase::Running, Phase::Swapped) => self.swap_out_blocks += blocks,
             (Phase::Swapped, Phase::Running | Phase::Finished) => self.swap_in_blocks += blocks,
             _ => {}
         }
         let victim = before.phase == Phase::Running && matches!(after.phase, Phase::Waiting | Phase::Swapped);
-        self.preemptions += u64::from(victim);
+        self.preemptions += u64::from(victim || after.phase == Phase::Finished && overtaken);
     }
 }
 

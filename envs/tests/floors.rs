@@ -13,7 +13,7 @@ const FLOORS: [&[&str]; 13] = [
     &["workload"],
     &["evict", "tier"],
     &["kv"],
-    &["deploy"],
+    &["deploy", "reuse"],
     &["sched"],
     &["cost"],
     &["calibrate"],

@@ -18,6 +18,7 @@ mod golden_v0;
 mod golden_v1;
 mod guarded;
 mod honesty;
+mod host_cache;
 mod memory;
 mod models;
 mod off_road;

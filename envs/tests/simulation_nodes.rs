@@ -64,7 +64,10 @@ impl World {
             enable_prefix_caching: s.random_bool(0.6),
             long_prefill_token_threshold: pick(s, &[0, 0, 1, 3, 17]),
             scheduler_reserve_full_isl: s.random_bool(0.7),
-            eviction: pick(s, &[Eviction::Lru, Eviction::Radix, Eviction::Classes]),
+            eviction: pick(
+                s,
+                &[Eviction::Lru, Eviction::Radix, Eviction::Classes, Eviction::Sieve, Eviction::Arc, Eviction::Gdsf],
+            ),
             prefix_sharing: pick(s, &[Sharing::Tenant, Sharing::Global]),
             max_wait: pick(s, &[Micros(0), Micros::from_millis(100), Micros::from_millis(5000), Micros::MAX]),
             pricing: Pricing {

@@ -47,7 +47,7 @@ impl PyTable {
         Ok(PyTable { table, data })
     }
 
-    /// The heads it decides: watermark, core or full.
+    /// The heads it decides: watermark, core, full or cache.
     #[getter]
     fn profile(&self) -> &'static str {
         self.table.profile().name()

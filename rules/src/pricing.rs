@@ -30,6 +30,19 @@ impl Pricing {
         Micros::from_secs_f64((tokens * self.prefill_ns_per_token + pairs * self.attention_ns_per_token_pair) * 1e-9)
     }
 
+    /// Tokens behind `context` others.
+    pub fn continued(&self, context: u32, tokens: u32) -> Micros {
+        let (context, tokens) = (f64::from(context), f64::from(tokens));
+        let pairs = tokens * context + tokens * tokens / 2.0;
+        Micros::from_secs_f64((tokens * self.prefill_ns_per_token + pairs * self.attention_ns_per_token_pair) * 1e-9)
+    }
+
+    /// Whether `tokens` behind `context` others, which the host holds in `blocks`, are brought back rather than computed.
+    pub fn brings_back(&self, blocks: u32, context: u32, tokens: u32) -> bool {
+        let back = Micros::from_secs_f64(f64::from(blocks) * self.swap_ns_per_block * 1e-9);
+        back < self.continued(context, tokens)
+    }
+
     /// Whether a victim's `blocks` go to the host, which has room for them, rather than its `tokens` being computed again.
     pub fn swaps(&self, preemption: Preemption, blocks: u32, tokens: u32) -> bool {
         match preemption {
@@ -53,6 +66,10 @@ mod tests {
         let pricing = Pricing { attention_ns_per_token_pair: 1e3, ..pricing };
         assert_eq!(pricing.prefill(64), Micros(8448));
         assert!(pricing.swaps(Preemption::Cheaper, 4, 64));
+        // One way is 4 ms; behind 16 tokens there are 16 * 64 pairs more.
+        assert_eq!(pricing.continued(0, 64), pricing.prefill(64));
+        assert_eq!(pricing.continued(16, 64), Micros(8448 + 1024));
+        assert!(pricing.brings_back(4, 0, 64) && pricing.brings_back(9, 16, 64) && !pricing.brings_back(9, 0, 64));
         assert!(pricing.swaps(Preemption::Swap, 4, 0) && !pricing.swaps(Preemption::Recompute, 4, 64));
     }
 }

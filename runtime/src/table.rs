@@ -177,13 +177,18 @@ impl<'a> Table<'a> {
 
     /// The leaf `observation` leads to, and what it says before any mask.
     pub fn leaf(&self, observation: &Observation) -> (u16, Action) {
-        let Leaf { node, choices } = self.file.leaf(&observation.values);
-        let choices = match self.meaning.past {
-            None => choices,
-            Some(edition) => edition.translate(choices),
-        };
+        let Leaf { node, choices } = self.walk(observation);
         // `from_file` has checked every leaf; the default stands for a way that does not exist.
         (node, Action::new(choices).unwrap_or(Action::ENGINE_DEFAULT))
+    }
+
+    /// The leaf, with today's choices.
+    fn walk(&self, observation: &Observation) -> Leaf {
+        let leaf = self.file.leaf(&observation.values);
+        match self.meaning.past {
+            None => leaf,
+            Some(edition) => Leaf { choices: edition.translate(leaf.choices), ..leaf },
+        }
     }
 
     /// Why: the comparisons on the way to the leaf.
@@ -195,7 +200,8 @@ impl<'a> Table<'a> {
 
 impl Policy for Table<'_> {
     fn decide(&self, observation: &Observation, mask: ActionMask) -> Action {
-        mask.repair(self.leaf(observation).1)
+        // A choice that a head does not have is allowed by no mask.
+        mask.action(self.walk(observation).choices)
     }
 }
 

@@ -1,9 +1,10 @@
-//! How fast the world turns: scheduler steps, requests served, environment decisions, training.
+//! How fast the world turns: scheduler steps, evictions, requests served, environment decisions, training.
 //!
 //! Every figure is measured several times and given with its spread. Machines are shared and clocks differ, so figures
 //! of one call compare with each other, not with those of another machine.
 
 mod environment;
+mod eviction;
 mod scheduler;
 mod serving;
 mod training;
@@ -14,6 +15,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 pub use environment::decisions;
+pub use eviction::{EvictionBenchError, evictions};
 pub use scheduler::{bytes_per_request, steps};
 pub use serving::requests;
 pub use training::{TrainingBenchError, training};
@@ -21,7 +23,7 @@ pub use training::{TrainingBenchError, training};
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Throughput {
-    /// What was measured: `scheduler_steps`, `requests`, `env_decisions`, `training`, `request_bytes`.
+    /// What was measured: `scheduler_steps`, `evictions`, `requests`, `env_decisions`, `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
     pub case: String,

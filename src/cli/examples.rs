@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Of each command, what it is mostly called for.
-const EXAMPLES: [(&str, &[&str]); 13] = [
+const EXAMPLES: [(&str, &[&str]); 14] = [
     ("tune", &["kvtide tune trace.csv", "kvtide tune trace.csv --env llama-3-8b@h100 --slo chat --out runs/mine"]),
     (
         "trace",
@@ -54,6 +54,13 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
         ],
     ),
     ("replay", &["kvtide replay --golden tests/golden/vllm-v1"]),
+    (
+        "evict",
+        &[
+            "kvtide evict replay --trace trace.jsonl --capacity 1%,2%,5%,10% --report page.html",
+            "kvtide evict replay --workload agentic:rate=0.2,duration=30m --capacity 3280 --policy lru,arc --json",
+        ],
+    ),
     (
         "calibrate",
         &[

@@ -6,6 +6,7 @@ mod calibrate;
 mod common;
 mod completions;
 mod evaluate;
+mod evict;
 mod examples;
 mod explain;
 mod export;
@@ -95,6 +96,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Replay decision logs of real engines and compare every field of every step.
     Replay(replay::ReplayArgs),
+    /// Judge policies of eviction on the blocks that requests ask for, without an engine.
+    Evict(evict::EvictArgs),
     /// Fit the simulator to a measured run of a real server, and judge it on what it was not fitted to.
     Calibrate(calibrate::CalibrateArgs),
     /// Measure how fast simulator and training are on this machine, with the spread over repeats.
@@ -190,6 +193,7 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
         Command::Inspect(args) => inspect::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Evict(args) => evict::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Bench(args) => bench::run(&args, tensors),
         Command::Completions(args) => completions::run(&args),

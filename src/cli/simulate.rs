@@ -136,6 +136,15 @@ fn render(row: &RunRow, width: usize) -> String {
             summary.prefix_hit_ratio * 100.0
         ));
     }
+    lines.extend(summary.host_cache.map(|cache| {
+        format!(
+            "  {} prompt tokens from the host cache, {:.1} % of those admitted; {} blocks stored, {} brought back",
+            cache.hit_tokens,
+            cache.hit_ratio * 100.0,
+            cache.stored_blocks,
+            cache.fetched_blocks
+        )
+    }));
     lines.push(format!(
         "  {} preemptions, {} blocks swapped out, {} in, {} tokens recomputed",
         summary.preemptions, summary.swap_out_blocks, summary.swap_in_blocks, summary.recomputed_tokens

@@ -27,7 +27,7 @@ pub(super) const POLICIES: [(&str, &str); 11] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
     ("best-fixed", "the best constant watermark in hindsight"),
-    ("best-static[:PROFILE]", "the best constant choice of every head of watermark, core or full, in hindsight"),
+    ("best-static[:PROFILE]", "the best constant choice of every head of watermark, core, full or cache, in hindsight"),
     ("table:PATH", "a decision table, behind the guard of a node"),
     ("checkpoint:PATH", "a trained policy, as it was trained"),
     ("opt-factor:A", "a watermark by formula, from the growth of what runs over A steps"),

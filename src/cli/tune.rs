@@ -72,7 +72,9 @@ fn method(text: &str) -> Result<Method, &'static str> {
 }
 
 fn profile(text: &str) -> Result<String, &'static str> {
-    ActionProfile::from_name(text).map(|profile| profile.name().to_owned()).ok_or("expected watermark, core or full")
+    ActionProfile::from_name(text)
+        .map(|profile| profile.name().to_owned())
+        .ok_or("expected watermark, core, full or cache")
 }
 
 pub(super) fn run(args: &TuneArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {

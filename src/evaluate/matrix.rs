@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::RunError;
 use kvtide_envs::workload::{Window, WorkloadError};
-use kvtide_runtime::{ActionMask, ActionProfile, Controls, Head, Preemption};
+use kvtide_runtime::action::BUDGET_LEVELS;
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Preemption};
 
 use super::cell::Job;
 use super::kept::Kept;
 use super::row::{RunRow, TriedRow};
-use crate::constant::ConstantSpace;
+use crate::constant::{ConstantSpace, MOST_OPEN};
 use crate::policy::{PolicyName, Subject};
 use crate::world::{Draw, World};
 
@@ -193,7 +194,7 @@ pub(super) fn most_runs(world: &World, matrix: &Matrix) -> Vec<usize> {
         Subject::Hindsight(profile) => {
             let space = constant_space(world, *profile);
             let coarse = space.coarse();
-            let fine = space.fine(&coarse);
+            let fine = space.fine(&coarse[..coarse.len().min(MOST_OPEN)]);
             fresh([coarse, fine].concat())
         }
         Subject::Default => fresh(vec![default]),
@@ -206,9 +207,21 @@ pub(super) fn most_runs(world: &World, matrix: &Matrix) -> Vec<usize> {
 /// The constants that hindsight chooses from.
 pub(super) fn constant_space(world: &World, profile: ActionProfile) -> ConstantSpace {
     let engine = &world.node.engine;
-    // Without a host pool a victim can only be recomputed, and every mode would be the same run.
+    // Without a host pool to swap to a victim can only be recomputed, and every mode would be the same run.
     let recompute = ActionMask::ALL.pin(Head::Preemption, Preemption::Recompute as u8);
-    let allowed = if engine.num_cpu_blocks > 0 { ActionMask::ALL } else { recompute };
+    let swaps = engine.num_cpu_blocks > 0 && world.node.host.has_host_tier;
+    let mut allowed = if swaps { ActionMask::ALL } else { recompute };
+    // A budget that is not below the engine's own is its own, which is the last.
+    let own = Action::V1_DEFAULT;
+    let is_own = |&level: &u8| {
+        let same = BUDGET_LEVELS[usize::from(level)] >= f64::from(engine.max_num_batched_tokens);
+        level != own.get(Head::Budget) && (same || !engine.obeys_budget())
+    };
+    allowed =
+        (0..BUDGET_LEVELS.len() as u8).filter(is_own).fold(allowed, |mask, level| mask.forbid(Head::Budget, level));
+    if !engine.has_eviction_classes() {
+        allowed = allowed.pin(Head::Eviction, own.get(Head::Eviction));
+    }
     ConstantSpace { profile, default: engine.default_controls(), allowed }
 }
 

@@ -15,7 +15,7 @@ use kvtide_envs::env::RewardWeights;
 use kvtide_envs::memory::MemoryKind;
 use kvtide_runtime::action::WATERMARK_LEVELS;
 use kvtide_runtime::observation::FEATURES;
-use kvtide_runtime::{ActionMask, ActionProfile, Head};
+use kvtide_runtime::{Action, ActionMask, ActionProfile, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{CrossEntropyConfig, PpoConfig};
@@ -32,7 +32,7 @@ pub use error::ExperimentError;
 pub struct Experiment {
     /// What it is called.
     pub name: String,
-    /// Heads the agent decides: `watermark`, `core` or `full`.
+    /// Heads the agent decides: `watermark`, `core`, `full` or `cache`.
     pub profile: String,
     /// Environments PPO steps in parallel; a search plays whole episodes and has none.
     #[serde(default = "num_envs")]
@@ -57,6 +57,9 @@ pub struct Experiment {
     /// than it, wherever it is deployed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watermarks: Vec<f64>,
+    /// Heads that are left to the engine though the profile decides them, by name, such as `budget`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_heads: Vec<String>,
     /// Where learning starts: a `fixed:` policy, or `search` for the best constant choice on the traffic that is trained
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,7 +224,7 @@ impl Experiment {
     pub fn validate(&self) -> Result<(), ExperimentError> {
         let range = |field, value: String, expected| Err(ExperimentError::Range { field, value, expected });
         if ActionProfile::from_name(&self.profile).is_none() {
-            return range("profile", self.profile.clone(), "watermark, core or full");
+            return range("profile", self.profile.clone(), "watermark, core, full or cache");
         }
         if !(1..=MAX_ENVS).contains(&self.num_envs) {
             return range("num_envs", self.num_envs.to_string(), "1 to 4096");
@@ -231,6 +234,9 @@ impl Experiment {
         }
         if let Some(watermark) = self.watermarks.iter().find(|watermark| !WATERMARK_LEVELS.contains(watermark)) {
             return range("watermarks", watermark.to_string(), "watermarks a policy can choose, such as 0.02");
+        }
+        if let Some(name) = self.without_heads.iter().find(|name| left_out(name).is_none()) {
+            return range("without_heads", name.clone(), "heads beside the watermark, such as budget");
         }
         if let Some(fallback) =
             self.fallback.filter(|fallback| !self.watermarks.is_empty() && !self.watermarks.contains(fallback))
@@ -306,7 +312,10 @@ impl Experiment {
     fn allowed(&self) -> ActionMask {
         let levels = WATERMARK_LEVELS.iter().enumerate();
         let left_out = levels.filter(|(_, level)| !self.watermarks.is_empty() && !self.watermarks.contains(level));
-        left_out.fold(ActionMask::ALL, |mask, (level, _)| mask.forbid(Head::Watermark, level as u8))
+        let mask = left_out.fold(ActionMask::ALL, |mask, (level, _)| mask.forbid(Head::Watermark, level as u8));
+        // Of every head beside the watermark all engines do the same by themselves.
+        let own = self.without_heads.iter().filter_map(|name| self::left_out(name));
+        own.fold(mask, |mask, head| mask.pin(head, Action::V1_DEFAULT.get(head)))
     }
 
     /// Seed of the method's streams.
@@ -316,6 +325,11 @@ impl Experiment {
             Method::CrossEntropy => self.cross_entropy.seed,
         }
     }
+}
+
+/// The head of that name, if it can be left to the engine.
+fn left_out(name: &str) -> Option<Head> {
+    Head::ALL.into_iter().find(|head| head.name() == name && *head != Head::Watermark)
 }
 
 #[cfg(test)]

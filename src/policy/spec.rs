@@ -101,7 +101,7 @@ pub enum SpecError {
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
          past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed, \
-         best-static[:watermark|core|full]; with retention=CLASS[/CLASS] behind it, any but the best",
+         best-static[:watermark|core|full|cache]; with retention=CLASS[/CLASS] behind it, any but the best",
         keys = keys().join(",")
     )]
     Unknown(String),
@@ -142,6 +142,16 @@ pub enum SpecError {
     NoClasses {
         /// Which policy.
         policy: PolicyName,
+    },
+    /// It sets a head that the world's engine keeps to itself.
+    #[error("{policy}: {head} has no effect here: {why}")]
+    NoEffect {
+        /// Which policy.
+        policy: PolicyName,
+        /// The head's name.
+        head: &'static str,
+        /// What the engine lacks.
+        why: &'static str,
     },
     /// Its host would refuse it.
     #[error("{policy}: {source}")]
@@ -200,7 +210,7 @@ impl FromStr for PolicySpec {
             ("best-static", None) => Ok(PolicySpec::BestStatic(ActionProfile::Full)),
             ("best-static", Some(rest)) => ActionProfile::from_name(rest)
                 .map(PolicySpec::BestStatic)
-                .ok_or_else(|| value(text, rest, "watermark, core or full")),
+                .ok_or_else(|| value(text, rest, "watermark, core, full or cache")),
             _ => Err(SpecError::Unknown(text.to_owned())),
         }
     }
@@ -383,7 +393,7 @@ mod tests {
         );
         assert_eq!(error("fixed:0,mode=swap,mode=swap"), "policy \"fixed:0,mode=swap,mode=swap\" names mode twice");
         assert!(error("opt-factor:-1").contains("\"-1\" is not a number of steps"));
-        assert!(error("best-static:all").contains("watermark, core or full"));
+        assert!(error("best-static:all").contains("watermark, core, full or cache"));
         assert!(error("table:").contains("a path"));
         assert!(error("past-future:2").contains("\"2\" is not a quantile from 0 to 1"));
         assert!(error("past-future:0.5,victim=me").contains("one of newest"));

@@ -136,6 +136,9 @@ impl Subject {
             let is_moved = |&head: &Head| head != Head::Watermark && controls.get(head) != default.get(head);
             Head::ALL.into_iter().filter(is_moved).collect::<Vec<Head>>()
         };
+        if let Some((head, why)) = controls.as_ref().and_then(|controls| without_effect(&moved(controls), node)) {
+            return Err(SpecError::NoEffect { policy: name.clone(), head: head.name(), why });
+        }
         let decided = match self {
             Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
             Subject::Unguarded(table) => table.heads().to_vec(),
@@ -179,4 +182,17 @@ impl Subject {
             }
         })
     }
+}
+
+/// The first of the heads a constant sets that the engine of `node` keeps to itself, and why it does. What was learned is masked
+/// there; who names a number expects something of it.
+fn without_effect(moved: &[Head], node: &NodeConfig) -> Option<(Head, &'static str)> {
+    let keeps = |head: Head| match head {
+        Head::Budget if !node.engine.obeys_budget() => {
+            Some("only engine v1 with enable_chunked_prefill has steps of fewer tokens than max_num_batched_tokens")
+        }
+        Head::Eviction if !node.engine.has_eviction_classes() => Some("its pool has one order for all cached blocks"),
+        _ => None,
+    };
+    moved.iter().find_map(|&head| Some((head, keeps(head)?)))
 }

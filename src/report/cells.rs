@@ -6,7 +6,7 @@ use maud::{Markup, Render, html};
 use crate::plot::svg::Words;
 
 /// What stands in a column of a row.
-pub(super) struct Cell {
+pub(crate) struct Cell {
     markup: Markup,
     /// What it is sorted by: a number where that is not its text.
     key: Option<f64>,
@@ -14,18 +14,18 @@ pub(super) struct Cell {
 
 impl Cell {
     /// Sorted by its text.
-    pub(super) fn text(words: impl Render) -> Cell {
+    pub(crate) fn text(words: impl Render) -> Cell {
         Cell { markup: words.render(), key: None }
     }
 
     /// Sorted by `key`; without one it comes last.
-    pub(super) fn number(words: impl Render, key: Option<f64>) -> Cell {
+    pub(crate) fn number(words: impl Render, key: Option<f64>) -> Cell {
         Cell { markup: words.render(), key: Some(key.unwrap_or(f64::NAN)) }
     }
 }
 
 /// A table with a `caption` for whoever cannot see where it stands. The first cell of a row names it.
-pub(super) fn table(caption: &str, head: &[&str], rows: impl Iterator<Item = Vec<Cell>>) -> Markup {
+pub(crate) fn table(caption: &str, head: &[&str], rows: impl Iterator<Item = Vec<Cell>>) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(Words(caption)) {
             table {

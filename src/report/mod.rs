@@ -38,7 +38,9 @@ use crate::policy::PolicyName;
 use crate::world::World;
 use close_up::CloseUp;
 
+pub(crate) use cells::{Cell, table};
 pub use day::today;
+pub(crate) use page::head;
 
 /// What a report is made of.
 #[derive(Debug, Clone)]
@@ -125,7 +127,14 @@ fn folder_of(path: &Path) -> &Path {
 /// # Errors
 /// A draw cannot be served again, or the file cannot be written.
 pub fn write(path: &Path, material: &ReportInput<'_>) -> Result<(), ReportError> {
-    let page = page(material)?;
+    write_page(path, &page(material)?)
+}
+
+/// Writes a page that is finished, in the same way.
+///
+/// # Errors
+/// [`ReportError::Write`].
+pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), ReportError> {
     files::replace(path, page.as_bytes()).map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }
 

@@ -53,13 +53,7 @@ pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                title { (Words(traffic)) " on " (Words(&node)) ", " (material.made_on) ": " (made_by) }
-                style { (PreEscaped(include_str!("page.css"))) }
-            }
+            (head(&html! { (Words(traffic)) " on " (Words(&node)) ", " (material.made_on) ": " (made_by) }))
             "\n"
             body {
                 header {
@@ -75,6 +69,19 @@ pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
         }
     };
     page.into_string() + "\n"
+}
+
+/// The head of a page: how it looks, and that it fetches nothing.
+pub(crate) fn head(title: &Markup) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta http-equiv="Content-Security-Policy" content=(POLICY);
+            title { (title) }
+            style { (PreEscaped(include_str!("page.css"))) }
+        }
+    }
 }
 
 /// A file's name without its folders; where it lies stands among the settings.

@@ -19,7 +19,7 @@ use crate::world::World;
 /// The heads chosen, and the best constants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChosenHeads {
-    /// The profile: `watermark`, `core` or `full`.
+    /// The profile: `watermark`, `core`, `full` or `cache`.
     pub profile: String,
     /// The best constant over its heads on what is trained on: where learning starts, and what could be deployed without a
     /// table.
@@ -105,7 +105,13 @@ impl ChosenHeads {
             (0..done).for_each(|_| watch.done());
         };
         let widest = world.node.host.profile();
-        let wanted = |profile: &ActionProfile| widest.covers(*profile) && only.is_none_or(|only| *profile == only);
+        // What has no effect is no candidate.
+        let is_open = |profile: ActionProfile| {
+            profile != ActionProfile::Cache || only.is_some() || world.node.engine.has_eviction_classes()
+        };
+        let wanted = |profile: &ActionProfile| {
+            widest.covers(*profile) && is_open(*profile) && only.is_none_or(|only| *profile == only)
+        };
         let judge = validator(experiment, world, budget, "tune.heads")?;
         let mut played: Vec<(ActionProfile, Action, Vec<Attained>)> = Vec::new();
         // The watermark's comes first in any case: tables fall back to it.

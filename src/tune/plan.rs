@@ -46,6 +46,7 @@ pub(super) fn experiment(
         validation: Some(budget.validation),
         without: Vec::new(),
         watermarks: Vec::new(),
+        without_heads: Vec::new(),
         reward: RewardWeights::default(),
         prior: None,
         fallback: None,

@@ -242,7 +242,8 @@ impl WorldSpec {
             engine.eviction = Eviction::Radix;
         }
         let mut engine = engine.with(&self.set)?;
-        if engine.num_cpu_blocks > 0 && !host.has_host_tier {
+        // A host without a tier to swap to may have a cache there.
+        if engine.num_cpu_blocks > 0 && !host.has_host_tier && engine.host_cache.is_off() {
             return Err(WorldError::NoTier { host: host.name, num_cpu_blocks: engine.num_cpu_blocks });
         }
         if let Some(factor) = self.pool {

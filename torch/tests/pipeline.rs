@@ -325,7 +325,7 @@ fn a_wrong_experiment_is_refused_with_its_line() {
         ("num_envs = 4", "num_envs = 0", "bad.toml: num_envs = 0: expected 1 to 4096"),
         ("length_s = 60.0", "length_s = 1e6", "episodes.length_s = 1000000"),
         ("hidden = [16]", "hiden = [16]", "bad.toml: line 19: unknown field `hiden`"),
-        ("profile = \"core\"", "profile = \"all\"", "watermark, core or full"),
+        ("profile = \"core\"", "profile = \"all\"", "watermark, core, full or cache"),
         ("num_minibatches = 2", "num_minibatches = 5", "num_minibatches"),
         ("num_envs = 4", "num_envs = 4\nprior = \"fixed:0.07\"", "0.07 is none of"),
         (

@@ -45,7 +45,7 @@ pub struct StepLoad<C> {
     pub decode_context: u64,
     /// Chunks, in any order.
     pub chunks: C,
-    /// Blocks copied over each link, both ways together.
+    /// Blocks copied over each link before the step computes, both ways together.
     pub blocks: Links<usize>,
 }
 
@@ -64,18 +64,35 @@ impl<C: ExactSizeIterator<Item = Chunk> + Clone> StepLoad<C> {
 }
 
 impl StepPlan {
-    /// What the step has to do.
+    /// What the step has to do, but for the copies of the host's cache, which are made [beside](Self::blocks_beside) it.
     #[inline]
     pub fn load(&self) -> StepLoad<impl ExactSizeIterator<Item = Chunk> + Clone> {
         let mut blocks = Links::default();
         for route in Route::ALL {
-            blocks[route.link()] += self.copies[route].len();
+            blocks[route.link()] += self.copies[route].len() - self.cached_blocks(route);
         }
         StepLoad {
             decodes: self.cohort,
             decode_context: self.decode_context,
             chunks: self.prefills.iter().map(|prefill| Chunk { context: prefill.context, tokens: prefill.tokens }),
             blocks,
+        }
+    }
+
+    /// Blocks that are copied over each link for the host's cache while the step computes, both ways together.
+    pub fn blocks_beside(&self) -> Links<usize> {
+        let mut blocks = Links::default();
+        for route in Route::ALL {
+            blocks[route.link()] += self.cached_blocks(route);
+        }
+        blocks
+    }
+
+    #[inline]
+    fn cached_blocks(&self, route: Route) -> usize {
+        match route {
+            Route::GpuToHost => self.stored as usize,
+            Route::HostToGpu => self.fetched.iter().map(|fetched| fetched.blocks as usize).sum(),
         }
     }
 }

@@ -16,6 +16,9 @@
 //! | all-reduces | `2 · layers · 2 · (d - 1) / d · n · hidden · 2 bytes / link` | the same | `2 · layers` as measured at `n · hidden · 2` bytes |
 //! | copies | `swap_overhead + blocks · block_bytes / (PCIe · d)` | the same, less `swap_overlap` times the shorter of copying and all the above | the same as on the left |
 //!
+//! Copies of the host's cache ([`StepPlan::stored`](crate::sched::StepPlan::stored), [`fetched`](crate::sched::StepPlan::fetched)) are
+//! not among these: they run beside the step, which lasts as long as the links are busy if that is longer.
+//!
 //! The host adds `step_overhead + s · sequence_overhead`, or where the hardware has [`HostTimes`](crate::deploy::HostTimes), with `D` the
 //! time of all the above:
 //!

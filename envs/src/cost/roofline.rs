@@ -149,9 +149,18 @@ impl CostModel {
         self
     }
 
-    /// How long `plan` takes, in whole microseconds, at least one.
+    /// How long `plan` takes, in whole microseconds, at least one: what the host's cache copies takes no time of its own
+    /// unless the links are busy for longer than all the rest.
     pub fn step_time(&self, plan: &StepPlan) -> Micros {
-        Micros::from_secs_f64(self.step_seconds(&plan.load())).max(Micros(1))
+        let load = plan.load();
+        let seconds = self.step_seconds(&load);
+        let beside = plan.blocks_beside();
+        let seconds = if beside.iter().all(|&blocks| blocks == 0) {
+            seconds
+        } else {
+            seconds.max(self.copies(Links::from_fn(|link| load.blocks[link] + beside[link])))
+        };
+        Micros::from_secs_f64(seconds).max(Micros(1))
     }
 
     /// How long a step with `load` takes, host and accelerator together. Seconds.
@@ -264,7 +273,7 @@ mod tests {
     use super::*;
     use crate::kv::BlockId;
     use crate::sched::{BlockCopy, Prefill, PrefillSource, RequestId};
-    use crate::tier::Routes;
+    use crate::tier::{Route, Routes};
 
     fn cost(name: &str) -> CostModel {
         CostModel::new(&name.parse().unwrap(), 16)
@@ -304,6 +313,23 @@ mod tests {
         // 100 blocks of 2 MiB over 25 GB/s are 8.4 ms.
         let swap = cost.step_time(&plan).as_millis_f64() - 3.0;
         assert!((swap - 8.5).abs() < 0.1, "{swap}");
+    }
+
+    #[test]
+    fn what_the_host_cache_copies_takes_time_only_where_the_link_is_busy_for_longer() {
+        let cost = cost("llama-3-8b@rtx-4090");
+        let copy = BlockCopy { src: BlockId(0), dst: BlockId(0) };
+        let stores = |count: u32| {
+            let mut plan = decodes(64, 2000);
+            plan.copies[Route::GpuToHost] = vec![copy; count as usize];
+            plan.stored = count;
+            plan
+        };
+        let alone = cost.step_time(&decodes(64, 2000));
+        assert_eq!(cost.step_time(&stores(50)), alone);
+        // 1,000 blocks are 84 ms, whatever is computed meanwhile.
+        let busy = cost.step_time(&stores(1000)).as_millis_f64();
+        assert!(busy > alone.as_millis_f64() && (busy - 84.0).abs() < 1.0, "{busy}, {alone}");
     }
 
     #[test]

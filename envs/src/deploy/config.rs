@@ -10,7 +10,7 @@ use super::SettingError;
 use super::keys::counts;
 use crate::evict::Eviction;
 use crate::kv::Sharing;
-use crate::tier::Tier;
+use crate::tier::{HostCache, HostCacheScope, Tier};
 use crate::time::Micros;
 
 /// What the scheduler does where vLLM's V0 stalls for ever, leaks host blocks or dies.
@@ -77,7 +77,7 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Blocks on the GPU. V1's pool includes the null block, which is never given out, as vLLM's does.
     pub num_gpu_blocks: u32,
-    /// Blocks on the host, for swapping; 0 for none.
+    /// Blocks on the host, for swapping and for what is cached there; 0 for none.
     pub num_cpu_blocks: u32,
     /// Most requests running at once.
     pub max_num_seqs: u32,
@@ -100,6 +100,15 @@ pub struct EngineConfig {
     pub scheduler_reserve_full_isl: bool,
     /// V1: which cached block goes first.
     pub eviction: Eviction,
+    /// V1: whether blocks of finished requests live on in the host pool, and how they get there.
+    #[serde(default, skip_serializing_if = "HostCache::is_off")]
+    pub host_cache: HostCache,
+    /// Which block cached on the host goes first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub host_cache_order: Eviction,
+    /// Which blocks are cached on the host.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub host_cache_scope: HostCacheScope,
     /// V1: whether tenants may share blocks of equal content.
     pub prefix_sharing: Sharing,
     /// Behaviour at vLLM's dead ends.
@@ -111,6 +120,11 @@ pub struct EngineConfig {
     pub patience: f64,
     /// Price list of preemptions.
     pub pricing: Pricing,
+}
+
+/// Whether a setting has its default value, which is not written: settings from before it was one are read the same.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A small V0 engine, for tests and as the rest of a literal. What a deployment starts with is
@@ -132,6 +146,9 @@ impl Default for EngineConfig {
             long_prefill_token_threshold: 0,
             scheduler_reserve_full_isl: true,
             eviction: Eviction::Lru,
+            host_cache: HostCache::Off,
+            host_cache_order: Eviction::Lru,
+            host_cache_scope: HostCacheScope::Prompt,
             prefix_sharing: Sharing::Tenant,
             dead_ends: DeadEnds::Safe,
             max_wait: Micros::from_millis(60_000),
@@ -167,6 +184,9 @@ pub enum ConfigError {
         /// `max_model_len`.
         max_model_len: u32,
     },
+    /// The host tier can be a cache only where there is something to cache and room for it.
+    #[error("host_cache needs {0}")]
+    HostCache(&'static str),
     /// A sequence of the greatest length must fit into the pool.
     #[error(
         "max_model_len ({max_model_len}) is more than the pool holds: {usable_blocks} usable blocks of {block_size} tokens"
@@ -200,6 +220,16 @@ impl EngineConfig {
             let value = u64::from(*of(&mut config));
             if !(min..=max).contains(&value) {
                 return Err(ConfigError::Range { name, value, min, max });
+            }
+        }
+        if !self.host_cache.is_off() {
+            let needs = [
+                (self.engine == EngineKind::V1, "engine v1"),
+                (self.enable_prefix_caching, "enable_prefix_caching=true"),
+                (self.num_cpu_blocks > 0, "a host pool: num_cpu_blocks above 0"),
+            ];
+            if let Some((_, missing)) = needs.into_iter().find(|(is_met, _)| !is_met) {
+                return Err(ConfigError::HostCache(missing));
             }
         }
         if self.dead_ends == DeadEnds::Faithful {
@@ -240,11 +270,11 @@ impl EngineConfig {
         Patience { max_wait: self.max_wait, factor: self.patience }
     }
 
-    /// Blocks of a tier, V1's null block included.
+    /// Blocks of a tier, V1's null block included, and that of a host tier which is a cache.
     pub fn num_blocks(&self, tier: Tier) -> u32 {
         match tier {
             Tier::Gpu => self.num_gpu_blocks,
-            Tier::Host => self.num_cpu_blocks,
+            Tier::Host => self.num_cpu_blocks.saturating_add(u32::from(!self.host_cache.is_off())),
         }
     }
 

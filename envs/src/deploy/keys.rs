@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::{DeadEnds, Deployment, EngineConfig, Hardware, Precision, SettingError};
 use crate::evict::Eviction;
 use crate::kv::Sharing;
+use crate::tier::{HostCache, HostCacheScope};
 use crate::time::Micros;
 
 /// Where a whole number of the engine stands, and a number of the hardware.
@@ -103,7 +104,7 @@ const fn hardware(name: &'static str, range: Range, of: NumberOf, doc: &'static 
 }
 
 /// Everything that can be set, those of the engine first.
-pub(super) static KEYS: [Key; 34] = [
+pub(super) static KEYS: [Key; 37] = [
     count("block_size", "tokens", (1, 4096), |c| &mut c.block_size, "tokens of a block"),
     count(
         "num_gpu_blocks",
@@ -117,7 +118,7 @@ pub(super) static KEYS: [Key; 34] = [
         "blocks",
         (0, MAX_BLOCKS),
         |c| &mut c.num_cpu_blocks,
-        "the host pool, for swapping; 0 for none",
+        "the host pool, for swapping and host_cache; 0 for none",
     ),
     count("max_num_seqs", "requests", (1, MAX_SEQS), |c| &mut c.max_num_seqs, "most that run at once"),
     Key {
@@ -162,6 +163,24 @@ pub(super) static KEYS: [Key; 34] = [
         name: "eviction",
         kind: KeyKind::Choice { names: Eviction::NAMES, set: |c, index| c.eviction = Eviction::ALL[index] },
         doc: "V1: which cached block goes first",
+    },
+    Key {
+        name: "host_cache",
+        kind: KeyKind::Choice { names: HostCache::NAMES, set: |c, index| c.host_cache = HostCache::ALL[index] },
+        doc: "V1: blocks of finished requests live on in the host pool, copied there as they fill or when the GPU evicts them",
+    },
+    Key {
+        name: "host_cache_order",
+        kind: KeyKind::Choice { names: Eviction::NAMES, set: |c, index| c.host_cache_order = Eviction::ALL[index] },
+        doc: "which block of the host cache goes first",
+    },
+    Key {
+        name: "host_cache_scope",
+        kind: KeyKind::Choice {
+            names: HostCacheScope::NAMES,
+            set: |c, index| c.host_cache_scope = HostCacheScope::ALL[index],
+        },
+        doc: "which blocks it keeps: those full of prompt tokens, or generated ones too",
     },
     Key {
         name: "prefix_sharing",

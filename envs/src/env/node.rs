@@ -415,6 +415,8 @@ impl Node {
     pub fn summary(&self) -> Result<Summary, Unreconciled> {
         self.collector.reconcile(&self.scheduler)?;
         let summary = Summary::of(&self.collector, self.now, self.scheduler.num_blocks(Tier::Gpu), self.hash.value());
+        let is_plain = self.scheduler.config().host_cache.is_off();
+        let summary = if is_plain { summary } else { summary.with_host_cache(&self.collector) };
         let retention = self.scheduler.with_classes().and_then(V1::retention_report);
         Ok(Summary { memory: self.memory_report(), retention, ..summary })
     }

@@ -50,7 +50,7 @@ fn totals(node: &Node) -> Totals {
         completions: collector.completed,
         completed_output_tokens: collector.completed_tokens,
         preemptions: collector.preemptions,
-        swapped_blocks: collector.moved_blocks.iter().sum(),
+        swapped_blocks: collector.swapped_blocks(),
         tokens: collector.batched_tokens,
     }
 }

@@ -94,7 +94,7 @@ impl Reward {
             attained: collector.attained,
             violations: collector.violations,
             recomputed_tokens: collector.recomputed_tokens,
-            moved_blocks: collector.moved_blocks.iter().sum(),
+            moved_blocks: collector.swapped_blocks(),
         };
         let grown = |field: fn(&Marks) -> u64| (field(&now) - field(&self.last)) as f64;
         let delivered = grown(|marks| marks.tokens);

@@ -81,7 +81,11 @@ pub(super) fn tell<E: Evict>(weighs: bool, orders: &[(&str, &[u32])]) {
                 }
             }
             Told::Accessed(path) => path.iter().for_each(|&block| checked.accessed(block)),
-            Told::Taken(path) => path.iter().for_each(|&block| checked.taken(block)),
+            Told::Taken(path) => {
+                // What is gone already is not told again.
+                let idle = checked.order();
+                path.iter().filter(|block| idle.contains(block)).for_each(|&block| checked.taken(block));
+            }
             Told::Victims(count) => (0..count.min(checked.order().len())).for_each(|_| checked.victim()),
         }
         assert_eq!(checked.order(), *order, "{step}");

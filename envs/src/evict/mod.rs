@@ -9,10 +9,31 @@
 //! [`BlockView`]: one that needs to know whose a block was, say, adds a field there and fills it in where the pool tells of
 //! idle blocks, `Cache::seen`.
 
+mod aged;
+mod arc;
+mod belady;
 mod classes;
+mod clock;
+mod fifo;
+mod gdsf;
+mod ghosts;
+pub(crate) mod key_map;
+mod lfu;
+mod lfu_da;
 mod lru;
 mod order;
+mod perfect_lfu;
+mod perfect_slru;
+mod places;
+mod queues;
 mod radix;
+mod ranked;
+mod s3fifo;
+mod sieve;
+mod sketch;
+mod slru;
+mod tail_lru;
+mod tiny_lfu;
 
 #[cfg(test)]
 mod kit;
@@ -21,9 +42,23 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
+pub use arc::Arc;
+pub use belady::Belady;
 pub use classes::Classes;
+pub use clock::Clock;
+pub use fifo::Fifo;
+pub use gdsf::Gdsf;
+pub use lfu::Lfu;
+pub use lfu_da::LfuDa;
 pub use lru::Lru;
+pub use perfect_lfu::PerfectLfu;
+pub use perfect_slru::PerfectSlru;
 pub use radix::Radix;
+pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use slru::Slru;
+pub use tail_lru::TailLru;
+pub use tiny_lfu::TinyLfu;
 
 /// A block as a policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,13 +72,20 @@ pub struct BlockView {
     pub position: u32,
     /// Blocks of the path that it is told with, itself included.
     pub length: u32,
+    /// When it is asked for again, for an oracle; [`NEVER`](Self::NEVER) where nobody knows, and in every pool.
+    pub next_use: u32,
+    /// How often it was asked for so far, before and since its content was last evicted; 0 in every pool, where nobody knows.
+    pub past_uses: u32,
 }
 
 impl BlockView {
+    /// A moment that does not come.
+    pub const NEVER: u32 = u32::MAX;
+
     /// A block of which the number is all that is told.
     #[inline]
     pub fn of(block: u32) -> BlockView {
-        BlockView { block, key: 0, position: 0, length: 1 }
+        BlockView { block, key: 0, position: 0, length: 1, next_use: BlockView::NEVER, past_uses: 0 }
     }
 }
 
@@ -53,6 +95,8 @@ impl BlockView {
 ///
 /// - a block is told [`idle`](Self::idle) when it becomes idle, and leaves by [`taken`](Self::taken) or
 ///   [`victim`](Self::victim), once; in between it may be [`accessed`](Self::accessed);
+/// - where [`KEEPS_REPEATS`](Self::KEEPS_REPEATS), content goes by [`victim`](Self::victim) alone: a block that was taken
+///   comes back with the content that it had, so that counts, marks and places may outlast its being held;
 /// - of a path, blocks that continue one another, the last block is told first, whatever is told. What a request holds or
 ///   hits is a path from the beginning of its text, so that a policy that lets the earlier of two calls count as the older
 ///   use never evicts a prefix before what continues it. Whoever orders blocks otherwise has to see to that itself.
@@ -103,6 +147,12 @@ pub trait Evict: Debug + Clone {
     fn is_sound(&self, block: u32) -> bool;
 }
 
+/// What asking for every victim gives, where the order is not kept as one.
+fn drained<E: Evict>(policy: &E) -> impl Iterator<Item = u32> + use<E> {
+    let mut rest = policy.clone();
+    std::iter::from_fn(move || rest.victim())
+}
+
 /// Makes of the list of policies their names, and a pool's choice among them.
 macro_rules! policies {
     ($($(#[$meta:meta])* $policy:ident = $name:literal,)+) => {
@@ -118,6 +168,11 @@ macro_rules! policies {
 
             /// Every policy's name.
             pub(crate) const NAMES: &[&str] = &[$($name,)+];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                Eviction::NAMES[self as usize]
+            }
         }
 
         /// Whichever policy a pool runs. Each operation of a pool asks once which one it is, and goes on in code made for it.
@@ -142,6 +197,28 @@ policies! {
     Lru = "lru",
     /// SGLang's radix tree; see [`Radix`].
     Radix = "radix",
+    /// First in, first out; see [`Fifo`].
+    Fifo = "fifo",
+    /// Least frequently used; see [`Lfu`].
+    Lfu = "lfu",
+    /// The same with ageing; see [`LfuDa`].
+    LfuDa = "lfu-da",
+    /// Second chance; see [`Clock`].
+    Clock = "clock",
+    /// A hand and no queue to move in; see [`Sieve`].
+    Sieve = "sieve",
+    /// Three queues; see [`S3Fifo`].
+    S3Fifo = "s3-fifo",
+    /// Recency and frequency, by ghosts; see [`Arc`].
+    Arc = "arc",
+    /// Segmented LRU; see [`Slru`].
+    Slru = "slru",
+    /// `GreedyDual` by uses and by what computing again costs; see [`Gdsf`].
+    Gdsf = "gdsf",
+    /// LRU with admission; see [`TinyLfu`].
+    TinyLfu = "w-tinylfu",
+    /// Tail-optimised LRU; see [`TailLru`].
+    TailLru = "t-lru",
     /// Classes that a retention policy chooses; see [`Classes`].
     Classes = "classes",
 }
@@ -152,6 +229,17 @@ macro_rules! policy {
         match $which {
             $crate::evict::EvictionPolicy::Lru($policy) => $body,
             $crate::evict::EvictionPolicy::Radix($policy) => $body,
+            $crate::evict::EvictionPolicy::Fifo($policy) => $body,
+            $crate::evict::EvictionPolicy::Lfu($policy) => $body,
+            $crate::evict::EvictionPolicy::LfuDa($policy) => $body,
+            $crate::evict::EvictionPolicy::Clock($policy) => $body,
+            $crate::evict::EvictionPolicy::Sieve($policy) => $body,
+            $crate::evict::EvictionPolicy::S3Fifo($policy) => $body,
+            $crate::evict::EvictionPolicy::Arc($policy) => $body,
+            $crate::evict::EvictionPolicy::Slru($policy) => $body,
+            $crate::evict::EvictionPolicy::Gdsf($policy) => $body,
+            $crate::evict::EvictionPolicy::TinyLfu($policy) => $body,
+            $crate::evict::EvictionPolicy::TailLru($policy) => $body,
             $crate::evict::EvictionPolicy::Classes($policy) => $body,
         }
     };

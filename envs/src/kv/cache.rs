@@ -20,6 +20,8 @@ pub(super) struct Cache {
     /// Number of the last watch.
     pub(super) watch: u32,
     pub(super) watch_is_valid: bool,
+    /// Blocks evicted with the keys they had, where somebody asks for them.
+    pub(super) evicted: Option<Vec<(BlockId, u64)>>,
 }
 
 impl Cache {
@@ -33,6 +35,7 @@ impl Cache {
             num_keyless: 0,
             watch: 0,
             watch_is_valid: false,
+            evicted: None,
         }
     }
 
@@ -44,7 +47,7 @@ impl Cache {
     #[inline]
     fn seen(&self, block: u32, position: usize, length: usize) -> BlockView {
         let key = if self.blocks.is_keyless(block) { 0 } else { self.blocks.get(block).key };
-        BlockView { block, key, position: position as u32, length: length as u32 }
+        BlockView { key, position: position as u32, length: length as u32, ..BlockView::of(block) }
     }
 
     /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.
@@ -64,6 +67,9 @@ impl Cache {
     pub(super) fn take_idle<E: Evict>(&mut self, policy: &mut E, count: u32, table: &mut Vec<BlockId>) {
         for _ in 0..count {
             let block = policy.victim().expect("as many are idle as are counted");
+            if let Some(evicted) = self.evicted.as_mut().filter(|_| !self.blocks.is_keyless(block)) {
+                evicted.push((BlockId(block), self.blocks.get(block).key));
+            }
             self.forget(block);
             self.blocks.get_mut(block).refs = 1;
             table.push(BlockId(block));

@@ -3,6 +3,7 @@
 mod block;
 mod cache;
 mod content;
+mod host;
 mod pool;
 mod prefix_pool;
 mod recount;
@@ -12,6 +13,7 @@ mod registry;
 mod tests;
 
 pub use content::{Content, Segment, Sharing, shared_prefixes};
+pub use host::HostPool;
 pub use pool::{BlockId, BlockPool};
 pub use prefix_pool::PrefixPool;
 

@@ -211,6 +211,18 @@ impl PrefixPool {
         self.cache.register(block.0, key);
     }
 
+    /// From now on takes down what is evicted by [`take`](Self::take), for [`evicted`](Self::evicted).
+    pub fn note_evictions(&mut self) {
+        self.cache.evicted = Some(Vec::new());
+    }
+
+    /// Moves to `evicted` the blocks evicted since the last call and the keys they were found by, in the order evicted.
+    pub fn evicted(&mut self, evicted: &mut Vec<(BlockId, u64)>) {
+        if let Some(noted) = &mut self.cache.evicted {
+            evicted.append(noted);
+        }
+    }
+
     /// Watches the blocks of a remembered lookup, in place of those watched before.
     pub fn watch(&mut self, hits: &[BlockId]) {
         self.cache.watch(hits);

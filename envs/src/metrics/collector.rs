@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use super::cohort::{CohortRecord, CohortTick};
 use super::group::Groups;
 use super::{Group, Record};
-use crate::sched::{Phase, PreemptedAs, PrefillSource, RequestId, Slo, StepPlan};
+use crate::sched::{Phase, PreemptedAs, Prefill, PrefillSource, RequestId, Slo, StepPlan};
 use crate::tier::{Route, Routes};
 use crate::time::Micros;
 
@@ -58,6 +58,12 @@ pub struct Collector {
     pub recomputed_tokens: u64,
     /// Blocks copied along each route.
     pub moved_blocks: Routes<u64>,
+    /// Blocks of those copied to the host that were stored in its cache.
+    pub stored_blocks: u64,
+    /// Blocks of those copied back that its cache held.
+    pub fetched_blocks: u64,
+    /// Prompt tokens brought back from the host's cache at admission.
+    pub host_hit_tokens: u64,
     /// Prompt tokens found in the prefix cache at admission.
     pub prefix_hit_tokens: u64,
     /// Prompt tokens computed, those computed again included.
@@ -131,11 +137,11 @@ impl Collector {
         }
         for prefill in &plan.prefills {
             self.prefilled_tokens += u64::from(prefill.tokens);
-            // What was copied back from the host was not found in the cache.
-            let is_hit = prefill.source == PrefillSource::Waiting
-                && plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id);
-            self.prefix_hit_tokens += if is_hit { u64::from(prefill.context) } else { 0 };
+            if prefill.source == PrefillSource::Waiting {
+                self.found(plan, prefill);
+            }
         }
+        self.stored_blocks += u64::from(plan.stored);
         for (moved, copies) in self.moved_blocks.iter_mut().zip(&plan.copies) {
             *moved += copies.len() as u64;
         }
@@ -143,6 +149,23 @@ impl Collector {
         for &id in &plan.rejected {
             self.dropped(id);
         }
+    }
+
+    /// What an admitted request has not to compute.
+    fn found(&mut self, plan: &StepPlan, prefill: &Prefill) {
+        if let Some(fetched) = plan.fetched.iter().find(|fetched| fetched.id == prefill.id) {
+            self.fetched_blocks += u64::from(fetched.blocks);
+            self.host_hit_tokens += u64::from(fetched.tokens);
+            self.prefix_hit_tokens += u64::from(prefill.context - fetched.tokens);
+        } else if plan.moved[Route::HostToGpu].iter().all(|&(id, _)| id != prefill.id) {
+            self.prefix_hit_tokens += u64::from(prefill.context);
+        }
+        // What a swapped request brought back was not found in a cache.
+    }
+
+    /// Blocks copied either way for swapped requests.
+    pub fn swapped_blocks(&self) -> u64 {
+        self.moved_blocks.iter().sum::<u64>() - self.stored_blocks - self.fetched_blocks
     }
 
     /// These are no members of the cohort any more. Who was none before, because it has finished, may be among them.

@@ -15,4 +15,4 @@ pub use guard::GuardReport;
 pub use reconcile::Unreconciled;
 pub use record::Record;
 pub use stretch::{Stretch, Stretches};
-pub use summary::{Percentiles, Summary};
+pub use summary::{HostCacheSummary, Percentiles, Summary};

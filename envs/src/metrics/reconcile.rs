@@ -58,6 +58,11 @@ impl Collector {
         for members in self.cohort.recount() {
             equal("members of the cohort", members, u64::from(self.cohort.num_members()))?;
         }
+        let fetched = self.fetched_blocks * u64::from(scheduler.config().block_size);
+        equal("prompt tokens from the host's cache", self.host_hit_tokens, fetched)?;
+        if scheduler.config().host_cache.is_off() {
+            equal("blocks copied to and from a cache that is off", self.stored_blocks + fetched, 0)?;
+        }
         let held = scheduler.held_blocks();
         for tier in Tier::ALL {
             let used = scheduler.num_blocks(tier) - scheduler.free_blocks(tier);

@@ -57,6 +57,19 @@ fn mean_millis(sum: u128, count: u64) -> Option<f64> {
     (count > 0).then(|| sum as f64 / count as f64 / 1e3)
 }
 
+/// What the host tier did as a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HostCacheSummary {
+    /// Prompt tokens brought back at admission instead of being computed.
+    pub hit_tokens: u64,
+    /// The same / prompt tokens found in either cache or computed.
+    pub hit_ratio: f64,
+    /// Blocks stored.
+    pub stored_blocks: u64,
+    /// Blocks brought back.
+    pub fetched_blocks: u64,
+}
+
 /// The numbers of a run, under the field's names, unit last.
 ///
 /// Latencies are of requests that finished; `None` where there are none. A request is attained if it met its TTFT,
@@ -91,7 +104,7 @@ pub struct Summary {
     pub longest_stall_ms: Option<f64>,
     /// Preemptions.
     pub preemptions: u64,
-    /// Blocks copied to the host.
+    /// Blocks of swapped requests copied to the host.
     pub swap_out_blocks: u64,
     /// Blocks copied back.
     pub swap_in_blocks: u64,
@@ -103,6 +116,9 @@ pub struct Summary {
     /// Prompt tokens found in the prefix cache / prompt tokens found or computed.
     #[serde(default)]
     pub prefix_hit_ratio: f64,
+    /// What the host tier did as a cache; absent where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_cache: Option<HostCacheSummary>,
     /// Mean share of GPU blocks in use, over time.
     pub kv_usage_mean: f64,
     /// First arrival's clock zero to the last token.
@@ -140,7 +156,7 @@ impl Summary {
         let seconds = now.as_secs_f64();
         let all = GroupSummary::of(&records, seconds);
         let share = |count: f64, of: f64| if of > 0.0 { count / of } else { 0.0 };
-        let prompt_tokens = collector.prefix_hit_tokens + collector.prefilled_tokens;
+        let prompt_tokens = collector.prefix_hit_tokens + collector.host_hit_tokens + collector.prefilled_tokens;
         Summary {
             requests: all.requests,
             completed: all.completed,
@@ -160,11 +176,12 @@ impl Summary {
             longest_wait_ms: all.longest_wait_ms,
             longest_stall_ms: all.longest_stall_ms,
             preemptions: collector.preemptions,
-            swap_out_blocks: collector.moved_blocks[Route::GpuToHost],
-            swap_in_blocks: collector.moved_blocks[Route::HostToGpu],
+            swap_out_blocks: collector.moved_blocks[Route::GpuToHost] - collector.stored_blocks,
+            swap_in_blocks: collector.moved_blocks[Route::HostToGpu] - collector.fetched_blocks,
             recomputed_tokens: collector.recomputed_tokens,
             prefix_hit_tokens: collector.prefix_hit_tokens,
             prefix_hit_ratio: share(collector.prefix_hit_tokens as f64, prompt_tokens as f64),
+            host_cache: None,
             kv_usage_mean: collector.mean_used_blocks(now) / f64::from(num_gpu_blocks),
             makespan_s: seconds,
             scheduler_steps: collector.steps,
@@ -176,5 +193,18 @@ impl Summary {
             guard: None,
             retention: None,
         }
+    }
+
+    /// The same with what the host tier did as a cache.
+    #[must_use]
+    pub fn with_host_cache(self, collector: &Collector) -> Summary {
+        let of = collector.prefix_hit_tokens + collector.host_hit_tokens + collector.prefilled_tokens;
+        let host_cache = HostCacheSummary {
+            hit_tokens: collector.host_hit_tokens,
+            hit_ratio: if of > 0 { collector.host_hit_tokens as f64 / of as f64 } else { 0.0 },
+            stored_blocks: collector.stored_blocks,
+            fetched_blocks: collector.fetched_blocks,
+        };
+        Summary { host_cache: Some(host_cache), ..self }
     }
 }

@@ -15,7 +15,8 @@ pub mod v1;
 
 pub use kvtide_rules::{Pricing, Slo, SloError};
 pub use plan::{
-    AllocStatus, BlockCopy, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled, StepPlan, Test,
+    AllocStatus, BlockCopy, Fetched, Outcome, Preempted, PreemptedAs, Prefill, PrefillSource, Refusal, Scheduled,
+    StepPlan, Test,
 };
 pub use prompt_limit::{PromptLimit, PromptLimitError, PromptPressure};
 pub use request::{Phase, RequestId, RequestState, RequestView, Stage};

@@ -96,6 +96,17 @@ pub struct BlockCopy {
     pub dst: BlockId,
 }
 
+/// Blocks brought from the host's cache for a request that is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetched {
+    /// The request.
+    pub id: RequestId,
+    /// How many.
+    pub blocks: u32,
+    /// Tokens in them, which need not be computed.
+    pub tokens: u32,
+}
+
 /// A request scheduled in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduled {
@@ -131,6 +142,10 @@ pub struct StepPlan {
     pub moved: Routes<Vec<(RequestId, u32)>>,
     /// Per route the copies, within a request in block order.
     pub copies: Routes<Vec<BlockCopy>>,
+    /// Requests admitted with blocks brought from the host's cache; they are among those that `moved` names.
+    pub fetched: Vec<Fetched>,
+    /// Blocks among the copies to the host that are stored in its cache and no swapped request's.
+    pub stored: u32,
     /// Requests dropped for ever: from waiting first, then from swapped.
     pub rejected: Vec<RequestId>,
     /// Admission tests not passed.
@@ -153,6 +168,8 @@ impl StepPlan {
         self.preempted.clear();
         self.moved.iter_mut().for_each(Vec::clear);
         self.copies.iter_mut().for_each(Vec::clear);
+        self.fetched.clear();
+        self.stored = 0;
         self.rejected.clear();
         self.admissions_refused.clear();
         self.swap_ins_refused.clear();

@@ -116,7 +116,7 @@ impl Scheduler {
     pub fn num_blocks(&self, tier: Tier) -> u32 {
         match tier {
             Tier::Gpu => self.config().num_usable_blocks(),
-            Tier::Host => self.config().num_blocks(tier),
+            Tier::Host => self.config().num_cpu_blocks,
         }
     }
 

@@ -10,10 +10,15 @@
 //! | what moves in a step | [`StepPlan::copies`](crate::sched::StepPlan::copies), [`StepPlan::moved`](crate::sched::StepPlan::moved) |
 //! | bandwidth of a link and its price by the block | [`CostModel`](crate::cost::CostModel) |
 //! | what a preemption believes a move costs | [`Pricing`](kvtide_rules::Pricing) |
+//! | whether the host tier is a cache | [`HostCache`], [`HostPool`](crate::kv::HostPool) |
 //! | who copies | [`MemoryBackend`](crate::memory::MemoryBackend) |
+
+mod host_cache;
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
+
+pub use host_cache::{HostCache, HostCacheScope};
 
 /// A pool that blocks can be in, nearest to the accelerator first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

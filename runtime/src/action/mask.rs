@@ -63,11 +63,18 @@ impl ActionMask {
 
     /// `action` with every forbidden choice replaced by the head's first allowed one.
     #[must_use]
-    pub fn repair(self, mut action: Action) -> Action {
-        for (word, choice) in self.allowed.iter().zip(&mut action.choices) {
+    pub fn repair(self, action: Action) -> Action {
+        self.action(action.choices)
+    }
+
+    /// The action of these choices, with every one that is forbidden, or that there is not, replaced by the head's first
+    /// allowed one.
+    #[inline]
+    pub(crate) fn action(self, mut choices: [u8; NUM_HEADS]) -> Action {
+        for (word, choice) in self.allowed.iter().zip(&mut choices) {
             *choice = allowed_or_first(*word, *choice);
         }
-        action
+        Action { choices }
     }
 
     /// `choice` of `head`, or the head's first allowed one in its place.
@@ -81,7 +88,10 @@ impl ActionMask {
     }
 }
 
-/// `choice`, which is below 32, or the first one in `word` if it is not there.
+/// `choice`, or the first one in `word` if it is not there.
 const fn allowed_or_first(word: u32, choice: u8) -> u8 {
-    if word >> (choice & 31) & 1 == 1 { choice } else { word.trailing_zeros() as u8 }
+    match word.checked_shr(choice as u32) {
+        Some(rest) if rest & 1 == 1 => choice,
+        _ => word.trailing_zeros() as u8,
+    }
 }

@@ -1,5 +1,7 @@
 //! Nodes: how one is stored, what makes many of them a tree, and the way through it.
 
+use core::hint::select_unpredictable;
+
 use super::{FormatError, MAX_DEPTH, NODE_BYTES};
 use crate::action::NUM_HEADS;
 
@@ -190,21 +192,25 @@ impl<'a, 'v> Path<'a, 'v> {
         }
     }
 
-    /// Walks to the end: the leaf, and how it is stored. As the iterator does, with a node in one word: this is what a
-    /// decision costs.
+    /// Walks to the end, as the iterator does: the leaf, and how it is stored. This is what a decision costs, and a walk is one
+    /// chain of loads, each waiting for the one before: both children are therefore fetched while the comparison is still being
+    /// made.
     #[inline]
     pub(super) fn end(self) -> Option<(u16, [u8; NODE_BYTES])> {
         let mut node = self.node;
+        let mut word = u64::from_le_bytes(*self.nodes.get(usize::from(node))?);
         for _ in 0..=self.steps_left {
-            let bytes = self.nodes.get(usize::from(node))?;
-            let word = u64::from_le_bytes(*bytes);
-            let [feature, kind, ..] = *bytes;
+            let [feature, kind, ..] = word.to_le_bytes();
             if kind == LEAF {
-                return Some((node, *bytes));
+                return Some((node, word.to_le_bytes()));
             }
+            let left = (word >> 16) as u16;
+            let children = self.nodes.get(usize::from(left)..).and_then(|rest| rest.first_chunk());
+            let &[if_left, if_right] = children?;
             let value = self.values.get(usize::from(feature)).copied().unwrap_or(f32::NAN);
-            let threshold = f32::from_bits((word >> 32) as u32);
-            node = ((word >> 16) as u16).saturating_add(u16::from(value > threshold));
+            let went_right = value > f32::from_bits((word >> 32) as u32);
+            node = left.wrapping_add(u16::from(went_right));
+            word = select_unpredictable(went_right, u64::from_le_bytes(if_right), u64::from_le_bytes(if_left));
         }
         None
     }

@@ -9,7 +9,7 @@ use crate::distil::Student;
 use crate::export::{ExplainError, Explanation, Inspection, encode};
 
 /// Splits on features 5 and 8, three leaves.
-fn small() -> Student {
+pub(super) fn small() -> Student {
     let mut student = student(0, 1);
     student.tree.nodes = vec![
         TreeNode::Split { feature: 5, left: 1, threshold: 0.183_456_7 },

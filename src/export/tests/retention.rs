@@ -2,7 +2,8 @@
 
 use kvtide_runtime::{Observation, ReleaseFeature, ReleaseObservation, Retention, RetentionPolicy, Table};
 
-use super::{provenance, small};
+use super::inspection::small;
+use super::provenance;
 use crate::distil::{DistilConfig, RetentionSample, RetentionTree};
 use crate::export::{Inspection, add_retention, encode};
 

@@ -251,8 +251,44 @@ fn check(mut both: Both<impl Slow>, ops: &[Op]) {
     }
 }
 
+/// What a scheduler does with a pool, whatever its policy: nothing is lost, and what is found is what was registered.
+fn serve(mut pool: PrefixPool, ops: &[Op]) {
+    let keys = keys();
+    let mut requests: Vec<Request> = Vec::new();
+    for op in ops {
+        match *op {
+            Op::Admit { text, most_hits, new, full } => {
+                let mut table = Vec::new();
+                pool.lookup(keys[text].iter().copied(), &mut table);
+                table.truncate(most_hits);
+                pool.touch(&table);
+                let registered = table.len();
+                pool.take(new.min(pool.num_free()).min(LONGEST - registered as u32), &mut table);
+                for place in registered..table.len().min(registered + full) {
+                    let parent = place.checked_sub(1).map(|before| table[before]);
+                    pool.register(table[place], keys[text][place], parent);
+                }
+                requests.push(Request { text, table, registered });
+            }
+            Op::Refuse { text, depth, .. } => pool.lookup(keys[text][..depth].iter().copied(), &mut Vec::new()),
+            Op::GiveBack { request } if request < requests.len() => {
+                pool.give_back(&mut requests.remove(request).table);
+            }
+            _ => {}
+        }
+        pool.validate(requests.iter().flat_map(|request| request.table.iter().copied())).unwrap();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_pool_adds_up_under_every_policy(num_blocks in 1_u32..24, ops in vec(op(), 0..60)) {
+        for &eviction in Eviction::ALL {
+            serve(PrefixPool::new(num_blocks, true, eviction), &ops);
+        }
+    }
 
     #[test]
     fn lru_is_one_queue(num_blocks in 1_u32..24, ops in vec(op(), 0..120)) {

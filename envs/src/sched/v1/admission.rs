@@ -82,11 +82,13 @@ impl V1 {
             self.pool.watch(hits);
             *idle = self.pool.idle_among(hits);
         }
+        let cached = hits.len();
+        self.look_up_on_host(head, cached);
     }
 
     /// What the request would be given; `None` if that is not a whole prompt where it has to be.
     fn offer(&self, head: Entry, step: &StepContext<'_>) -> Option<Offer> {
-        let hit = self.head.hits.len() as u32 * self.config.block_size;
+        let hit = (self.head.hits.len() as u32 + self.host_lookup.fetch) * self.config.block_size;
         let present = hit.max(self.sequences[head.id.index()].host_tokens);
         let rest = (head.tokens - present).min(step.longest_chunk);
         let left = self.budget_left(step).min(step.prompt_tokens_left);
@@ -133,6 +135,7 @@ impl V1 {
         let num_hits = hits.len() as u32;
         let free = self.pool.num_free();
         self.pool.touch(&hits);
+        self.hold_fetched();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let sequence = &mut self.sequences[id.index()];
@@ -145,6 +148,8 @@ impl V1 {
         sequence.ticket = ticket;
         sequence.computed = offer.present;
         let known = sequence.tokens;
+        self.write_back(plan);
+        self.fetch(id, hits.len(), plan);
         self.head.hits = hits;
         self.head.hits.clear();
         self.head.of = None;
@@ -167,8 +172,8 @@ impl V1 {
         let pairs = sequence.host_blocks.iter().zip(&sequence.blocks).skip(cached);
         plan.copies[Route::HostToGpu].extend(pairs.map(|(&src, &dst)| BlockCopy { src, dst }));
         plan.moved[Route::HostToGpu].push((id, (plan.copies[Route::HostToGpu].len() - before) as u32));
-        self.host.give_back(&mut sequence.host_blocks);
         sequence.host_tokens = 0;
         self.on_host -= 1;
+        self.give_back_swapped(id);
     }
 }

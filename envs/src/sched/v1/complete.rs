@@ -74,6 +74,8 @@ impl V1 {
         sequence.computed = sequence.limit - 1;
         let turn = StepPlace { ticket: sequence.ticket, id };
         let was_running = sequence.phase == Phase::Running;
+        self.store_finished(id);
+        let sequence = &mut self.sequences[id.index()];
         sequence.phase = Phase::Finished;
         let is_cut_off = sequence.limit >= self.config.max_model_len;
         self.release(id, if is_cut_off { Stop::Length } else { Stop::Unknown }, self.clock);

@@ -16,12 +16,13 @@
 //! Under [`DeadEnds::Faithful`] every decision, queue order and physical block is vLLM's.
 //! [`DeadEnds::Safe`] differs in one thing: a prompt that can never fit is refused on arrival.
 //! A host tier ([`num_cpu_blocks`](EngineConfig::num_cpu_blocks) above 0) is ours: a victim's blocks may be copied there
-//! and brought back at its next admission.
+//! and brought back at its next admission. It may be a cache as well, as vLLM's is (`host_cache.rs`).
 
 mod admission;
 mod budget;
 mod cohort;
 mod complete;
+mod host_cache;
 mod preemption;
 mod pressure;
 mod releases;
@@ -33,16 +34,17 @@ mod validate;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use kvtide_runtime::{Admission, Controls};
+use kvtide_runtime::{Admission, Controls, action};
 
 use self::admission::HeadLookup;
+use self::host_cache::{HostCacheBooks, HostLookup};
 pub use self::releases::ReleaseSample;
 use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
 use super::cohort::{Cohort, StepPlace};
 use super::{Entry, Phase, PromptLimit, RequestId, RequestView, Scheduled, Slo, StepPlan, WaitingQueue};
 use crate::deploy::{ConfigError, DeadEnds, EngineConfig};
-use crate::kv::{BlockId, BlockPool, Content, PrefixPool};
+use crate::kv::{BlockId, Content, HostPool, PrefixPool};
 use crate::tier::Tier;
 use crate::time::Micros;
 
@@ -51,7 +53,9 @@ use crate::time::Micros;
 pub struct V1 {
     config: EngineConfig,
     pool: PrefixPool,
-    host: BlockPool,
+    host: HostPool,
+    host_books: HostCacheBooks,
+    host_lookup: HostLookup,
     waiting: WaitingQueue,
     /// In the order admitted, which is the order of tickets.
     running: Vec<RequestId>,
@@ -105,14 +109,17 @@ impl V1 {
     /// A setting out of range, or one that [`DeadEnds::Safe`] cannot keep its promise under.
     pub fn new(config: EngineConfig) -> Result<V1, ConfigError> {
         config.validate()?;
-        Ok(V1 {
+        let order = (!config.host_cache.is_off()).then_some(config.host_cache_order);
+        let mut v1 = V1 {
             pool: PrefixPool::of_blocks(
                 config.num_gpu_blocks,
                 config.block_size,
                 config.enable_prefix_caching,
                 config.eviction,
             ),
-            host: BlockPool::new(config.num_blocks(Tier::Host)),
+            host: HostPool::new(config.num_cpu_blocks, config.block_size, order),
+            host_books: HostCacheBooks::default(),
+            host_lookup: HostLookup::default(),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
             sequences: Vec::new(),
@@ -130,7 +137,9 @@ impl V1 {
             desk: config.has_eviction_classes().then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
             turns: Vec::new(),
             config,
-        })
+        };
+        v1.open_host_cache();
+        Ok(v1)
     }
 
     /// Appends a request that shares its prompt with nobody; see [`submit_with`](Self::submit_with).
@@ -155,6 +164,10 @@ impl V1 {
         let mut sequence = Sequence::new(arrival, prompt_tokens, limit, slo);
         if self.config.enable_prefix_caching {
             sequence.keyless_from = content.as_ref().map_or(0, |content| content.unshared_from(self.config.block_size));
+            if !self.config.host_cache.is_off() {
+                // What is stored is stored under a key, whoever may ask for it.
+                sequence.keyless_from = u32::MAX;
+            }
             sequence.is_unshared = sequence.keyless_from == 0;
             sequence.content = Some(content.unwrap_or_else(|| Content::new(0, u64::from(id.0), Arc::default())));
         }
@@ -177,10 +190,11 @@ impl V1 {
     /// Plans one step and moves requests between queues and pools accordingly.
     pub fn schedule(&mut self, now: Micros, controls: &Controls, plan: &mut StepPlan) {
         plan.clear();
+        self.store_produced(plan);
         // All that is to be obeyed: a head that is added stops here until something obeys it.
         let Controls { watermark: _, victim: _, preemption: _, admission: _, budget: _, eviction } = controls;
         if self.desk.is_some() {
-            self.pool.set_by_use(*eviction == kvtide_runtime::action::Eviction::Lfu);
+            self.pool.set_by_use(*eviction == action::Eviction::Lfu);
         }
         let alone = self.running.len() + self.waiting.len() == 1;
         let longest_chunk = match self.config.long_prefill_token_threshold {
@@ -204,6 +218,7 @@ impl V1 {
         }
         plan.cohort = self.cohort.len();
         plan.decode_context = self.cohort.context(step.number);
+        self.carry_over(plan);
         // A plan of nothing is no step, and its completion is not asked for.
         self.planned += u32::from(!plan.is_idle());
     }
@@ -251,7 +266,7 @@ impl V1 {
     }
 
     /// The host pool.
-    pub fn host(&self) -> &BlockPool {
+    pub fn host(&self) -> &HostPool {
         &self.host
     }
 
@@ -348,7 +363,7 @@ impl V1 {
     pub fn request_bytes(&self) -> usize {
         let of = |sequence: &Sequence| {
             size_of::<Sequence>()
-                + size_of::<BlockId>() * (sequence.blocks.capacity() + sequence.host_blocks.capacity())
+                + size_of::<BlockId>() * sequence.tables().map(Vec::capacity).sum::<usize>()
                 + size_of::<u64>() * sequence.keys.capacity()
         };
         let queues = size_of::<RequestId>() * self.running.len() + size_of::<Entry>() * self.waiting.len();

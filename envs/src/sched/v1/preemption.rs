@@ -51,6 +51,7 @@ impl V1 {
         };
         plan.preempted.push(Preempted { id: victim, how, lost_tokens });
         self.publish(victim);
+        self.store_victim(victim, plan);
         self.release(victim, Stop::Preempted, step.now);
         let sequence = &mut self.sequences[victim.index()];
         sequence.phase = Phase::Waiting;
@@ -64,13 +65,12 @@ impl V1 {
         self.sequences[victim.index()].seat = self.waiting.push_front(entry);
     }
 
-    fn swaps(&self, victim: RequestId, step: &StepContext<'_>) -> bool {
-        let sequence = &self.sequences[victim.index()];
-        let blocks = blocks_for(sequence.computed, self.config.block_size);
-        if blocks == 0 || blocks > self.host.num_free() {
-            return false;
-        }
-        self.config.pricing.swaps(step.controls.preemption, blocks, sequence.computed)
+    fn swaps(&mut self, victim: RequestId, step: &StepContext<'_>) -> bool {
+        let computed = self.sequences[victim.index()].computed;
+        let blocks = blocks_for(computed, self.config.block_size);
+        blocks > 0
+            && self.config.pricing.swaps(step.controls.preemption, blocks, computed)
+            && self.has_host_room(blocks)
     }
 
     /// Copies every block with computed tokens to the host.

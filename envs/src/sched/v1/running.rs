@@ -115,6 +115,7 @@ impl V1 {
             return false;
         }
         self.pool.take(need, &mut self.sequences[id.index()].blocks);
+        self.write_back(plan);
         true
     }
 
@@ -151,6 +152,8 @@ impl V1 {
                 self.pool.continues(sequence.blocks[index as usize], parent);
             }
         }
-        sequence.registered = sequence.registered.max(full);
+        let before = sequence.registered;
+        sequence.registered = before.max(full);
+        self.note_produced(id, before, full, false);
     }
 }

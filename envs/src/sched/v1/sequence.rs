@@ -3,6 +3,7 @@
 use kvtide_rules::{Answer, Seat};
 
 use super::super::{Phase, Slo};
+use super::host_cache::HostPath;
 use crate::kv::{BlockId, Content};
 use crate::tier::Tier;
 use crate::time::Micros;
@@ -56,6 +57,8 @@ pub(super) struct Sequence {
     pub(super) host_blocks: Vec<BlockId>,
     /// Tokens in them.
     pub(super) host_tokens: u32,
+    /// What the host's cache holds of it, while it is being stored.
+    pub(super) host_path: HostPath,
     pub(super) first_token: Option<Micros>,
     pub(super) last_token: Option<Micros>,
     pub(super) preemptions: u32,
@@ -87,10 +90,16 @@ impl Sequence {
             content: None,
             host_blocks: Vec::new(),
             host_tokens: 0,
+            host_path: HostPath::default(),
             first_token: None,
             last_token: None,
             preemptions: 0,
         }
+    }
+
+    /// Every list of blocks it has.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Vec<BlockId>> {
+        [&self.blocks, &self.host_blocks, &self.host_path.blocks].into_iter()
     }
 
     /// Its blocks in a tier, in order.

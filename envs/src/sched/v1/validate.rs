@@ -5,7 +5,7 @@ use super::sequence::Sequence;
 use super::{StepPlace, V1};
 use crate::deploy::DeadEnds;
 use crate::kv::BlockId;
-use crate::tier::Tiers;
+use crate::tier::{Tier, Tiers};
 
 impl V1 {
     /// Recounts blocks, queues, requests and the cohort between two steps.
@@ -26,11 +26,14 @@ impl V1 {
         self.validate_host()
     }
 
-    /// Distinct blocks that requests hold in each tier.
+    /// Distinct blocks that requests hold in each tier, and the host's cache while it copies.
     pub(in super::super) fn held_blocks(&self) -> Tiers<u64> {
         Tiers::from_fn(|tier| {
             let tables = self.sequences.iter().flat_map(|sequence| sequence.blocks_in(tier));
             let mut blocks: Vec<BlockId> = tables.copied().collect();
+            if tier == Tier::Host {
+                blocks.extend(self.held_by_cache());
+            }
             blocks.sort_unstable();
             blocks.dedup();
             blocks.len() as u64
@@ -116,12 +119,9 @@ impl V1 {
     }
 
     fn validate_host(&self) -> Result<(), String> {
-        let mut seen: Vec<BlockId> = self.host.free_blocks().to_vec();
-        seen.extend(self.sequences.iter().flat_map(|sequence| sequence.host_blocks.iter().copied()));
-        seen.sort_unstable();
-        if seen != (0..self.host.num_blocks()).map(BlockId).collect::<Vec<_>>() {
-            return Err("a host block is in two places or in none".to_owned());
-        }
+        let swapped = self.sequences.iter().flat_map(|sequence| sequence.host_blocks.iter().copied());
+        self.host.validate(swapped.chain(self.held_by_cache()))?;
+        self.validate_host_books()?;
         let on_host = self.sequences.iter().filter(|sequence| !sequence.host_blocks.is_empty()).count();
         if on_host == self.on_host as usize {
             Ok(())
