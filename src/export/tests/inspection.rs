@@ -185,7 +185,7 @@ fn a_decision_is_explained_by_the_comparisons_taken() {
     let json = explanation.json();
     assert_eq!((&json["action"]["watermark"], &json["comparisons"][1]["greater"]), (&1.0.into(), &true.into()));
     // The other way needs one feature only.
-    assert!(explain(&[("growth_32", 0.2)]).unwrap().text().ends_with("on-time-first (node 2)\n"));
+    assert!(explain(&[("growth_32", 0.2)]).unwrap().text().ends_with("on-time-first, budget 1048576 (node 2)\n"));
     assert_eq!(
         explain(&[("growth_32", 0.1)]),
         Err(ExplainError::Missing { asked: "waiting", decides_by: vec!["growth_32", "waiting"] })
