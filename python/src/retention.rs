@@ -99,13 +99,15 @@ impl PyRetainer {
         self.node = (observation.get().0, Micros(now_us));
     }
 
-    /// A request is admitted for the first time: `hashes` are those of its blocks, of which it found `head` cached. `kind` is any
-    /// number that stands for its tenant.
+    /// A request is admitted for the first time: `hashes` are those of its blocks, of which it found `head` cached, when `free`
+    /// blocks were free. `kind` is any number that stands for its tenant.
+    #[expect(clippy::too_many_arguments, reason = "what an admission is told by")]
     fn admitted(
         &mut self,
         hashes: &Bound<'_, PyList>,
         prompt_tokens: u32,
         head: u32,
+        free: u32,
         kind: u64,
         now_us: u64,
         evicted: u64,
@@ -114,14 +116,16 @@ impl PyRetainer {
         let asked = prompt_tokens.saturating_sub(1) / self.block_size;
         let keys = keys_of(hashes, asked as usize)?;
         let visit = self.reuse.admitted(&keys, asked, head, kind, Micros(now_us), evicted);
-        self.shadow.admitted(&keys, asked, head);
+        self.shadow.admitted(&keys, asked, head, free);
         self.guard.set_behind(self.shadow.is_behind());
         Ok(PyVisit { visit, head })
     }
 
     /// A request that was preempted is admitted again.
-    fn resumed(&mut self, visit: &Bound<'_, PyVisit>, now_us: u64) {
+    fn resumed(&mut self, visit: &Bound<'_, PyVisit>, hashes: &Bound<'_, PyList>, now_us: u64) -> PyResult<()> {
         self.reuse.resumed(&visit.get().visit, Micros(now_us));
+        self.shadow.held(&keys_of(hashes, usize::MAX)?);
+        Ok(())
     }
 
     /// The classes, by number, of the blocks that a request found and of those that it computed. `blocks` are vLLM's; `stop` is

@@ -63,7 +63,7 @@ class Block:
     """A block of a pool; one with a hash has an entry in the prefix cache."""
 
     def __init__(self, block_id, block_hash=None):
-        self.block_id, self.block_hash = block_id, block_hash
+        self.block_id, self.block_hash, self.ref_cnt = block_id, block_hash, 1
         self.prev_free_block = self.next_free_block = None
 
 

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from kvtide import vllm_offload
-from kvtide.retention import EVICT_FIRST, KEEP, KEEP_LONG, NORMAL
+from kvtide.retention import EVICT_FIRST, KEEP, KEEP_LONG, KEEP_LONG_TURNOVERS, KEEP_TURNOVERS, NORMAL
 from kvtide.tier_order import MOST, PERIOD, Duel, Frequencies
 from kvtide.vllm_offload import RetentionOrder, hand, in_order
 
@@ -104,13 +104,16 @@ def test_classes_go_one_after_the_other_and_only_for_a_while():
     serve(order, "3", "o", classes=(NORMAL, NORMAL))
     serve(order, "4", "f g", classes=(EVICT_FIRST, EVICT_FIRST))
     assert evicted(order, 3) == ["g", "f", "o"]
-    # A turnover after they were given back, `keep` is as all others, and the most recent of them.
-    for number in range(9):
-        serve(order, f"n{number}", f"n{number}")
-        assert evicted(order)[0].startswith(("n", "m"))
-    assert order.get(b"m") is None or order.get(b"n") is None
+    # Some turnovers after they were given back, `keep` is as all others, and the most recent of them.
+    for number in range(8 * KEEP_TURNOVERS - 3):
+        serve(order, f"x{number}", f"x{number}")
+        assert evicted(order)[0].startswith("x")
+    for number in range(4):
+        serve(order, f"y{number}", f"y{number}")
+        evicted(order)
+    assert order.get(b"m") is None and order.get(b"n") is None
     assert order.get(b"k") is not None
-    for number in range(60):
+    for number in range(8 * (KEEP_LONG_TURNOVERS + KEEP_TURNOVERS)):
         serve(order, f"p{number}", f"p{number}")
         evicted(order)
     assert order.get(b"k") is None and order.get(b"l") is None and order.placed == {}

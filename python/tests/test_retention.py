@@ -11,6 +11,8 @@ from kvtide.retention import (
     EVICT_FIRST,
     KEEP,
     KEEP_LONG,
+    KEEP_LONG_TURNOVERS,
+    KEEP_TURNOVERS,
     NORMAL,
     Retention,
     RetentionQueue,
@@ -33,8 +35,8 @@ def queue_of(count, terms=None):
 
 def test_a_class_falls_one_by_one_as_the_pool_turns_over():
     def classes(retention):
-        term = term_of(retention, 1000, 100)
-        return [class_of(term, evicted) for evicted in (1000, 1099, 1100, 1399, 1400, 1499, 1500)]
+        term, kept, long = term_of(retention, 1000, 100), 100 * KEEP_TURNOVERS, 100 * KEEP_LONG_TURNOVERS
+        return [class_of(term, 1000 + later) for later in (0, kept - 1, kept, long - 1, long, long + kept - 1, long + kept)]
 
     assert classes(EVICT_FIRST) == [EVICT_FIRST] * 7
     assert classes(NORMAL) == [NORMAL] * 7

@@ -112,6 +112,7 @@ fn shot(step: u64, numbers: &mut Numbers) -> (String, Snapshot) {
         ("ttft_target_us", s.ttft_target_us),
         ("tpot_target_us", s.tpot_target_us),
         ("total_steps", t.steps),
+        ("total_tokens", t.tokens),
         ("total_refused_steps", t.refused_steps),
         ("total_arrivals", t.arrivals),
         ("total_arrived_prompt_tokens", t.arrived_prompt_tokens),

@@ -245,23 +245,31 @@ class Tide:
         """How much those who were admitted in this step for the first time found. vLLM's second model runner has those among
         the new who return after a preemption, too."""
         size, evicted = self.scheduler.block_size, self.retention.terms.evicted
-        for new in output.scheduled_new_reqs:
+        pool, held = self.manager.block_pool, self.manager.coordinator.single_type_managers[0].req_to_blocks
+        # What was free when each looked: what is free now, and what those admitted since have taken.
+        free, visitors = pool.get_num_free_blocks(), []
+        for new in reversed(output.scheduled_new_reqs):
+            free += sum(block.ref_cnt == 1 for block in held.get(new.req_id, ()))
+            visitors.append((new, free))
+        for new, free in reversed(visitors):
             request = self.scheduler.requests.get(new.req_id)
+            if request is None:
+                continue
             if new.req_id in self.found:
-                self.note_resumed(new.req_id)
-            elif request is not None:
-                head = self.found[new.req_id] = new.num_computed_tokens // size
-                kind = crc32(str(request.lora_request.lora_name if request.lora_request else "").encode())
-                self.visits[new.req_id] = self.retainer.admitted(
-                    request.block_hashes, request.num_prompt_tokens, head, kind, self.now_us, evicted
-                )
+                self.note_resumed(request)
+                continue
+            head = self.found[new.req_id] = new.num_computed_tokens // size
+            kind = crc32(str(request.lora_request.lora_name if request.lora_request else "").encode())
+            self.visits[new.req_id] = self.retainer.admitted(
+                request.block_hashes, request.num_prompt_tokens, head, free, kind, self.now_us, evicted
+            )
         for request_id in output.scheduled_cached_reqs.resumed_req_ids:
-            self.note_resumed(request_id)
+            self.note_resumed(self.scheduler.requests[request_id])
 
-    def note_resumed(self, request_id: str) -> None:
-        visit = self.visits.get(request_id)
+    def note_resumed(self, request) -> None:
+        visit = self.visits.get(request.request_id)
         if visit is not None:
-            self.retainer.resumed(visit, self.now_us)
+            self.retainer.resumed(visit, request.block_hashes, self.now_us)
 
     def choose(self, request, blocks, head) -> tuple[int, int]:
         """By the table's tree, or normal where it cannot be trusted."""
