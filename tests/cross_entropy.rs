@@ -159,7 +159,7 @@ fn what_is_known_to_be_best_is_found() {
 fn any_number_of_threads_gives_the_same_bytes() {
     let config = CrossEntropyConfig { generations: 2, ..config() };
     let with = |threads| {
-        let prior = Prior { choices: vec![2, 0, 1, 1], probability: 0.8 };
+        let prior = Prior { choices: vec![2, 0, 1, 1, 8, 0], probability: 0.8 };
         ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
             let mut search =
                 CrossEntropy::new(config.clone(), Some(prior), &[], ActionProfile::Full, Box::new(serving())).unwrap();
@@ -258,7 +258,7 @@ fn a_search_of_something_else_is_refused() {
         ("manifest.json", "\"population\": 12", "\"population\": 1", "population = 1: must be"),
         ("manifest.json", "\"population\": 12", "\"population\": 13", "config_blake3"),
         ("manifest.json", "\"iteration\": 1", "\"iteration\": 2", "generation and decisions"),
-        ("search.json", "\"mean\": [\n      0", "\"mean\": [\n      1", "is not that of the weights"),
+        ("search.json", "\"mean\": [\n      -0", "\"mean\": [\n      -1", "is not that of the weights"),
         ("search.json", "\"std\"", "\"sdt\"", "unknown field"),
     ] {
         let error = forged(name, from, to);
@@ -292,6 +292,6 @@ fn a_wrong_setting_or_prior_is_named() {
     };
     let error = refused(CrossEntropyConfig { elite: 0.0, ..config() }, None);
     assert_eq!(error, "cross_entropy.elite = 0: must be in (0, 1)");
-    let error = refused(config(), Some(Prior { choices: vec![0, 9, 0, 0], probability: 0.8 }));
-    assert!(error.contains("prior.choices = [0, 9, 0, 0]"), "{error}");
+    let error = refused(config(), Some(Prior { choices: vec![0, 9, 0, 0, 0, 0], probability: 0.8 }));
+    assert!(error.contains("prior.choices = [0, 9, 0, 0, 0, 0]"), "{error}");
 }

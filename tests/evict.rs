@@ -83,7 +83,6 @@ fn what_cannot_be_replayed_is_refused_by_name() {
         (&["--window", "9s..3s"], "--window"),
         (&["--window", "100s..200s"], "100"),
         (&["--uncached", "-1"], "--uncached"),
-        (&["--as", "paths"], "--as"),
         (&["--report", "nowhere/page.html"], "nowhere"),
         (&["--report", "trace.jsonl"], "trace.jsonl"),
         (&["--workload", "chat:rate=1,n=9"], "--workload"),

@@ -3,7 +3,8 @@
 use kvtide_rules::retention::{KEEP_LONG_TURNOVERS, KEEP_TURNOVERS};
 use kvtide_rules::{Micros, Reuse, Shadow, Visit};
 use kvtide_runtime::{
-    Fallback, GuardConfig, Observation, Part, Release, Retention, RetentionFallback, RetentionGuard, RetentionTable, Stop,
+    Fallback, GuardConfig, Observation, Part, Release, Retention, RetentionFallback, RetentionGuard, RetentionTable,
+    Stop,
 };
 use pyo3::intern;
 use pyo3::prelude::*;

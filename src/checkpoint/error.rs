@@ -63,7 +63,7 @@ pub enum CheckpointError {
         supported: u64,
     },
     /// Trained on observations or actions that have since changed their meaning.
-    #[error("{}: {what} is {found}, this kvtide's is {expected}: train again", path.display())]
+    #[error("{}: {what} is {found}, this kvtide's is {expected}: train again (tables made of it decide as before)", path.display())]
     Schema {
         /// The manifest that was read.
         path: PathBuf,

@@ -139,12 +139,13 @@ pub fn load_policy(path: &Path) -> Result<NetworkPolicy, CheckpointError> {
         .map_err(|source| CheckpointError::Agent { path, source })
 }
 
-/// Reads and checks what a checkpoint of either kind says of itself, its files included.
+/// Reads and checks what a checkpoint of either kind says of itself, its files included, whatever schema and action set it was
+/// made for: it is looked at, and decides nothing.
 ///
 /// # Errors
-/// As [`load`].
+/// As [`load`], but for [`CheckpointError::Schema`].
 pub fn inspect(path: &Path) -> Result<Manifest, CheckpointError> {
-    open(path).map(|(_, manifest, _)| manifest)
+    find(path).map(|(_, manifest, _)| manifest)
 }
 
 fn decision_files(state: &TrainerState) -> FileContents {
@@ -167,14 +168,29 @@ fn write(
     folder::replace(path, &contents, |found| read(found).is_ok())
 }
 
-/// The whole checkpoint at `path`, or where an interrupted replacement left it.
+/// The whole checkpoint at `path`, made for this build's schema and action set.
 fn open(path: &Path) -> Result<(PathBuf, Manifest, FileContents), CheckpointError> {
+    let (found, manifest, contents) = find(path)?;
+    for (what, made_for, expected) in [
+        ("schema_hash", &manifest.schema_hash, manifest::hex(SCHEMA_HASH)),
+        ("action_set_hash", &manifest.action_set_hash, manifest::hex(ACTION_SET_HASH)),
+    ] {
+        if *made_for != expected {
+            let (path, found) = (found.join(MANIFEST), made_for.clone());
+            return Err(CheckpointError::Schema { path, what, found, expected });
+        }
+    }
+    Ok((found, manifest, contents))
+}
+
+/// The whole checkpoint at `path`, or where an interrupted replacement left it.
+fn find(path: &Path) -> Result<(PathBuf, Manifest, FileContents), CheckpointError> {
     let found = folder::find(path, |found| read(found).is_ok())?;
     let (manifest, contents) = read(&found)?;
     Ok((found, manifest, contents))
 }
 
-/// Checks, in this order: the manifest's own digest, versions and schemas, and every listed file.
+/// Checks, in this order: the manifest's own digest and version, and every listed file.
 fn read(folder: &Path) -> Result<(Manifest, FileContents), CheckpointError> {
     let path = folder.join(MANIFEST);
     let manifest = folder::read(&path, MAX_FILE_BYTES)?;
@@ -189,14 +205,6 @@ fn read(folder: &Path) -> Result<(Manifest, FileContents), CheckpointError> {
         });
     }
     let manifest = Manifest::parse(&path, &manifest)?;
-    for (what, found, expected) in [
-        ("schema_hash", &manifest.schema_hash, manifest::hex(SCHEMA_HASH)),
-        ("action_set_hash", &manifest.action_set_hash, manifest::hex(ACTION_SET_HASH)),
-    ] {
-        if *found != expected {
-            return Err(CheckpointError::Schema { path, what, found: found.clone(), expected });
-        }
-    }
     let mut contents = FileContents::new();
     for (name, entry) in &manifest.files {
         if ![WEIGHTS, NORMALISER, OPTIMISER, TRAINER, SEARCH].contains(&name.as_str()) {
