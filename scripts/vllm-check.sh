@@ -1,6 +1,7 @@
 #!/bin/sh
-# Every shipped table on vLLM's own V1 scheduler, beside what `kvtide simulate` says of the same traffic; and what that scheduler
-# serves, recorded, beside what it was given.
+# Every shipped table on vLLM's own V1 scheduler, beside what `kvtide simulate` says of the same traffic; budgets that change all
+# the time and classes of cached blocks on it; the policy for its offload tier; and what that scheduler serves, recorded, beside
+# what it was given.
 #
 #   scripts/vllm-check.sh           all scenarios (python/checks/scenarios.toml)
 #   scripts/vllm-check.sh --quick   two of them and less of each: five minutes at most, once the environment exists
@@ -59,6 +60,8 @@ case $mode in
     *)
         wrong=0
         run python/checks/vllm_check.py --kvtide "$simulator" $mode || wrong=1
+        run python/checks/levers_check.py --kvtide "$simulator" $mode || wrong=1
+        run python/checks/offload_check.py --kvtide "$simulator" ${mode:+--chunks 1600,6500} || wrong=1
         run python/checks/record_check.py --kvtide "$simulator" $mode || wrong=1
         exit $wrong
         ;;

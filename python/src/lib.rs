@@ -36,6 +36,8 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("WATERMARK_LEVELS", kvtide_runtime::action::WATERMARK_LEVELS)?;
     m.add("FALLBACK_REASONS", guard::reasons(m.py())?)?;
     m.add("RETENTION", retention::classes())?;
+    m.add("RELEASE_FEATURE_NAMES", retention::names(m.py())?)?;
+    m.add("RELEASE_SCHEMA_HASH", kvtide_runtime::RELEASE_SCHEMA_HASH)?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;
     #[cfg(feature = "simulator")]
     m.add_class::<cost::PyStepCost>()?;

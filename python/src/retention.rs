@@ -3,12 +3,12 @@
 use kvtide_rules::retention::{KEEP_LONG_TURNOVERS, KEEP_TURNOVERS};
 use kvtide_rules::{Micros, Reuse, Shadow, Visit};
 use kvtide_runtime::{
-    Fallback, GuardConfig, Observation, Part, Release, Retention, RetentionFallback, RetentionGuard, RetentionTable,
-    Stop,
+    Fallback, GuardConfig, Observation, Part, RELEASE_FEATURES, Release, Retention, RetentionFallback, RetentionGuard,
+    RetentionTable, Stop,
 };
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::observation::PyObservation;
 use crate::table::PyTable;
@@ -16,6 +16,11 @@ use crate::table::PyTable;
 /// Names of the classes, from what is evicted first, and how many turnovers of the pool `keep` and `keep-long` last.
 pub fn classes() -> ([&'static str; 4], u64, u64) {
     (Retention::NAMES, KEEP_TURNOVERS, KEEP_LONG_TURNOVERS)
+}
+
+/// Names of what a retention tree looks at, in order: the node's features first.
+pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, RELEASE_FEATURES.iter().map(|spec| spec.name))
 }
 
 /// What is known of a request from its first admission on.

@@ -19,11 +19,27 @@ def split(feature, left, threshold):
     return struct.pack("<BBHf", kvtide.FEATURE_NAMES.index(feature), 0, left, threshold)
 
 
-def table_bytes(nodes, profile="watermark", metadata=None, ranges=None, schema=None):
-    ranges = ranges or {}
-    body = b"\x8bKVT\r\n\x1a\n" + struct.pack(
-        "<H6B", 1, PROFILES[profile], len(kvtide.FEATURE_NAMES), len(kvtide.HEADS), 0, 0, 0
-    )
+def kept(retention):
+    """A leaf of a retention tree."""
+    return struct.pack("<8B", 0, 1, 0, 0, retention, 0, 0, 0)
+
+
+def asked(feature, left, threshold):
+    """A split of a retention tree."""
+    return struct.pack("<BBHf", kvtide.RELEASE_FEATURE_NAMES.index(feature), 0, left, threshold)
+
+
+def section(nodes, schema=None):
+    """A retention section."""
+    features = len(kvtide.RELEASE_FEATURE_NAMES)
+    body = struct.pack("<QBBHI", kvtide.RELEASE_SCHEMA_HASH if schema is None else schema, features, 4, 0, len(nodes))
+    return body + struct.pack("<ff", *RANGE) * features + b"".join(nodes)
+
+
+def table_bytes(nodes, profile="watermark", metadata=None, ranges=None, schema=None, retention=b""):
+    ranges, version = ranges or {}, 2 if retention else 1
+    heads, features = len(kvtide.HEADS), len(kvtide.FEATURE_NAMES)
+    body = b"\x8bKVT\r\n\x1a\n" + struct.pack("<H6B", version, PROFILES[profile], features, heads, 0, 0, 0)
     body += struct.pack("<QQ", kvtide.SCHEMA_HASH if schema is None else schema, kvtide.ACTION_SET_HASH)
     pairs = b""
     for key, value in sorted((metadata or {}).items()):
@@ -31,5 +47,5 @@ def table_bytes(nodes, profile="watermark", metadata=None, ranges=None, schema=N
     body += struct.pack("<II", len(nodes), len(pairs))
     for name in kvtide.FEATURE_NAMES:
         body += struct.pack("<ff", *ranges.get(name, RANGE))
-    body += b"".join(nodes) + pairs + struct.pack("<H", 0)
+    body += b"".join(nodes) + pairs + struct.pack("<H", 0) + retention
     return body + struct.pack("<I", zlib.crc32(body))

@@ -4,8 +4,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from fake_vllm import Block, FreeQueue, Pool, Request, Scheduler, Status
-from tables import leaf, table_bytes
+from fake_vllm import Block, FreeQueue, Manager, Pool, Request, Scheduler, Status
+from tables import asked, kept, leaf, section, table_bytes
 
 from kvtide.retention import (
     EVICT_FIRST,
@@ -241,3 +241,80 @@ def test_a_failure_leaves_the_blocks_to_vllm(keeping):
     assert not scheduler.requests and scheduler.kvtide.metrics.of("errors") == {"gives_back": 1}
     scheduler.kvtide.set_retain(None)
     assert scheduler.kvtide.retention is None
+
+
+# What a request found is kept, what it computed goes first.
+BY_PART = section([asked("part", 1, 0.5), kept(KEEP), kept(EVICT_FIRST)])
+
+
+@pytest.fixture
+def acting(environ, monkeypatch):
+    monkeypatch.setenv("KVTIDE_MODE", "act")
+    monkeypatch.setenv("KVTIDE_RELOAD_S", "0")
+    return environ
+
+
+def finish(scheduler, name, found=0):
+    """A request of 7 blocks that all have entries by the time it is done."""
+    scheduler.add_request(Request(name, 100, 2))
+    scheduler.update_from_output(scheduler.schedule())
+    blocks = scheduler.kv_cache_manager.held[name]
+    for place, block in enumerate(blocks[:-1]):
+        block.block_hash = f"{name} {place}"
+    if scheduler.kvtide.retention is not None:
+        scheduler.kvtide.retention.terms.registered(blocks, 0, 6)
+    tide = scheduler.kvtide
+    if found and tide.visits:
+        tide.found[name] = found
+        tide.visits[name] = tide.retainer.admitted([b"12345678"] * 6, 100, found, 40, 0, 0, 0)
+    scheduler.update_from_output(scheduler.schedule())
+    return [tide.retention.terms.of(block.block_id) for block in blocks[:-1]] if tide.retention else []
+
+
+def test_a_tree_says_what_is_kept(acting):
+    acting.write_bytes(table_bytes([leaf()], retention=BY_PART))
+    scheduler = Scheduler()
+    assert scheduler.kvtide.pilot.table.retains
+    assert finish(scheduler, "a") == [EVICT_FIRST] * 6
+    assert finish(scheduler, "b", found=2) == [KEEP] * 2 + [EVICT_FIRST] * 4
+    assert scheduler.kvtide.metrics.of("retained") == {"evict-first": 2, "keep": 1, "normal": 1}
+    counters = scheduler.kvtide.retainer.counters
+    assert (counters["decisions"], counters["table_decisions"], counters["keep"]) == (3, 3, 1)
+    assert not scheduler.kvtide.metrics.of("errors") and not scheduler.kvtide.visits
+
+
+def test_another_table_may_have_no_tree(acting):
+    acting.write_bytes(table_bytes([leaf()], retention=BY_PART))
+    scheduler = Scheduler()
+    plain, pool = scheduler.kvtide.retention.plain, scheduler.kv_cache_manager.block_pool
+    assert isinstance(pool.free_block_queue, RetentionQueue)
+    acting.write_bytes(table_bytes([leaf(watermark=1)], metadata={"name": "without"}))
+    scheduler.kvtide.now_us += 10_000_000
+    scheduler.kvtide.decide()
+    assert scheduler.kvtide.retention is None and pool.free_block_queue is plain
+
+
+def test_a_tree_for_another_schema_keeps_nothing(acting):
+    acting.write_bytes(table_bytes([leaf()], retention=section([kept(KEEP_LONG)], schema=5)))
+    scheduler = Scheduler()
+    assert scheduler.kvtide.pilot.table is not None and not scheduler.kvtide.pilot.table.retains
+    assert scheduler.kvtide.retention is None
+
+
+def test_shadow_leaves_the_free_queue_alone(environ):
+    environ.write_bytes(table_bytes([leaf()], retention=BY_PART))
+    scheduler = Scheduler()
+    assert scheduler.kvtide.pilot.table.retains and scheduler.kvtide.retention is None
+
+
+def test_where_nothing_is_cached_a_tree_is_refused(acting, monkeypatch):
+    acting.write_bytes(table_bytes([leaf()], retention=BY_PART))
+
+    class Uncached(Manager):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.enable_caching = False
+
+    monkeypatch.setattr("fake_vllm.Manager", Uncached)
+    scheduler = Scheduler()
+    assert (scheduler.kvtide.pilot.table, scheduler.kvtide.pilot.refusal) == (None, "profile")

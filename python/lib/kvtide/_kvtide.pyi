@@ -11,6 +11,8 @@ FEATURE_NAMES: tuple[str, ...]
 HEADS: dict[str, list[float] | list[str]]
 WATERMARK_LEVELS: list[float]
 # Classes of given-back blocks, and how many turnovers of the pool `keep` and `keep-long` last.
+RELEASE_FEATURE_NAMES: tuple[str, ...]
+RELEASE_SCHEMA_HASH: int
 RETENTION: tuple[tuple[str, str, str, str], int, int]
 FALLBACK_REASONS: tuple[str, ...]
 
