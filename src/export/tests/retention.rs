@@ -2,7 +2,7 @@
 
 use kvtide_runtime::{Observation, ReleaseFeature, ReleaseObservation, Retention, RetentionPolicy, Table};
 
-use super::{provenance, small};
+use super::{provenance, student};
 use crate::distil::{DistilConfig, RetentionSample, RetentionTree};
 use crate::export::{Inspection, add_retention, encode};
 
@@ -22,7 +22,7 @@ fn tree() -> RetentionTree {
 
 #[test]
 fn a_second_tree_changes_nothing_of_the_first() {
-    let plain = encode(&small(), &provenance()).unwrap();
+    let plain = encode(&student(4, 1), &provenance()).unwrap();
     let both = add_retention(&plain, &tree()).unwrap();
     let (before, table) = (Table::parse(&plain).unwrap(), Table::parse(&both).unwrap());
     assert!(before.nodes().eq(table.nodes()) && before.ranges().eq(table.ranges()));
@@ -40,7 +40,7 @@ fn a_second_tree_changes_nothing_of_the_first() {
 
 #[test]
 fn both_trees_are_shown() {
-    let plain = encode(&small(), &provenance()).unwrap();
+    let plain = encode(&student(4, 1), &provenance()).unwrap();
     let both = add_retention(&plain, &tree()).unwrap();
     let inspection = Inspection::of(&both).unwrap();
     let text = inspection.text(9);
