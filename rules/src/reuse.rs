@@ -64,7 +64,7 @@ struct Past {
 struct Returns {
     /// Releases and returns, older ones counting less.
     releases: f32,
-    returns: f32,
+    came_back: f32,
     /// Mean time until a return, microseconds; 0 before the first.
     after_us: f32,
 }
@@ -174,7 +174,7 @@ impl Reuse {
         }
         let returns = self.returns_of(visit.kind, stop);
         returns.releases += 1.0 - returns.releases / RELEASES;
-        returns.returns -= returns.returns / RELEASES;
+        returns.came_back -= returns.came_back / RELEASES;
         self.note_evicted(now, evicted);
     }
 
@@ -189,7 +189,7 @@ impl Reuse {
         release.turn = visit.turn;
         release.asked = asked.times;
         release.asked_evicted = asked.evicted.map(|then| evicted.saturating_sub(then));
-        release.kind_reuse = if returns.releases > 0.0 { returns.returns / returns.releases } else { 0.0 };
+        release.kind_reuse = if returns.releases > 0.0 { returns.came_back / returns.releases } else { 0.0 };
         release.kind_return_us = (returns.after_us > 0.0).then_some(returns.after_us as u64);
         release.last_return_us = visit.last_return.map(|time| time.0);
         release.held_evicted = evicted.saturating_sub(visit.evicted);
@@ -205,7 +205,7 @@ impl Reuse {
         past.has_returned = true;
         let (kind, after) = (past.kind, now.since(released));
         let returns = self.returns_of(kind, stop);
-        returns.returns = (returns.returns + 1.0).min(returns.releases);
+        returns.came_back = (returns.came_back + 1.0).min(returns.releases);
         let gain = if returns.after_us == 0.0 { 1.0 } else { 1.0 / RETURNS };
         returns.after_us += gain * (after.0.max(1) as f32 - returns.after_us);
         Some(after)
