@@ -132,7 +132,7 @@ impl ConstantSpace {
             return Ok(None);
         };
         let budgets = self.varied(&ranked::<S>(&played, keep), |head| head == Head::Budget);
-        if !self.more(stage, &mut played, &budgets)? {
+        if !more(stage, &mut played, &budgets)? {
             return Ok(None);
         }
         let mut again: Vec<Controls> = Vec::new();
@@ -143,21 +143,7 @@ impl ConstantSpace {
             }
         }
         let again = self.varied(&again, others);
-        Ok(self.more(stage, &mut played, &again)?.then_some(played))
-    }
-
-    /// Plays those of `constants` that are not among the `played` yet; false if interrupted.
-    fn more<S: ConstantEvaluator>(
-        &self,
-        stage: &mut S,
-        played: &mut Played<S>,
-        constants: &[Controls],
-    ) -> Result<bool, S::Error> {
-        let is_new = |one: &&Controls| !played.iter().any(|(known, _)| known == *one);
-        let new: Vec<Controls> = constants.iter().filter(is_new).copied().collect();
-        let Some(more) = play(stage, SearchRound::Coarse, &new)? else { return Ok(false) };
-        played.extend(more);
-        Ok(true)
+        Ok(more(stage, &mut played, &again)?.then_some(played))
     }
 }
 
@@ -170,6 +156,15 @@ fn play<S: ConstantEvaluator>(
 ) -> Result<Option<Played<S>>, S::Error> {
     let runs = stage.play(round, constants)?;
     Ok(runs.map(|runs| constants.iter().copied().zip(runs).collect()))
+}
+
+/// Plays those of `constants` that are not among the `played` yet; false if interrupted.
+fn more<S: ConstantEvaluator>(stage: &mut S, played: &mut Played<S>, constants: &[Controls]) -> Result<bool, S::Error> {
+    let is_new = |one: &&Controls| !played.iter().any(|(known, _)| known == *one);
+    let new: Vec<Controls> = constants.iter().filter(is_new).copied().collect();
+    let Some(more) = play(stage, SearchRound::Coarse, &new)? else { return Ok(false) };
+    played.extend(more);
+    Ok(true)
 }
 
 /// So many of the best, best first, the earlier of equals.

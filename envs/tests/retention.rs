@@ -130,23 +130,22 @@ fn whoever_chooses_is_asked_about_heads_and_tails() {
         }
     }
     // Nothing is a constant that traffic like this moves.
-    use ReleaseFeature as F;
     for feature in [
-        F::Part,
-        F::Turn,
-        F::HitShare,
-        F::Asked,
-        F::AskedAge,
-        F::KindReuse,
-        F::KindReturn,
-        F::LastReturn,
-        F::Prompt,
-        F::Output,
-        F::PartBlocks,
-        F::Depth,
-        F::Shared,
-        F::Held,
-        F::TurnoverRate,
+        ReleaseFeature::Part,
+        ReleaseFeature::Turn,
+        ReleaseFeature::HitShare,
+        ReleaseFeature::Asked,
+        ReleaseFeature::AskedAge,
+        ReleaseFeature::KindReuse,
+        ReleaseFeature::KindReturn,
+        ReleaseFeature::LastReturn,
+        ReleaseFeature::Prompt,
+        ReleaseFeature::Output,
+        ReleaseFeature::PartBlocks,
+        ReleaseFeature::Depth,
+        ReleaseFeature::Shared,
+        ReleaseFeature::Held,
+        ReleaseFeature::TurnoverRate,
     ] {
         let first = seen[0][feature];
         assert!(seen.iter().any(|other| other[feature] != first), "{feature:?} is always {first}");
@@ -154,7 +153,7 @@ fn whoever_chooses_is_asked_about_heads_and_tails() {
     let moves = |feature: usize| seen.iter().any(|other| other.values[feature] != seen[0].values[feature]);
     assert!((0..NUM_FEATURES).filter(|&feature| moves(feature)).count() > 10, "the node is seen as well");
     // Sessions have four turns at most, behind a system prompt whose first asker counts as one.
-    let most = seen.iter().map(|other| other[F::Turn]).fold(0.0, f32::max);
+    let most = seen.iter().map(|other| other[ReleaseFeature::Turn]).fold(0.0, f32::max);
     assert!((4.0..=5.0).contains(&most), "{most}");
 }
 

@@ -77,7 +77,7 @@ pub(super) fn seen(
         Ok(ranges(visits.iter().map(|visit| &visit.observation)))
     };
     let met: Result<Vec<[FeatureRange; NUM_FEATURES]>, DistilError> = (0..episodes).into_par_iter().map(met).collect();
-    Ok(met?.into_iter().reduce(union).unwrap_or_else(|| ranges([])))
+    Ok(met?.into_iter().reduce(|ranges, others| union(&ranges, &others)).unwrap_or_else(|| ranges([])))
 }
 
 /// Every decision of one episode.

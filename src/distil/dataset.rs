@@ -83,13 +83,13 @@ fn regret(head: Head, logits: &[f32], mask: ActionMask, choice: u8) -> Result<u3
 pub(super) fn ranges<'a>(observations: impl IntoIterator<Item = &'a Observation>) -> [FeatureRange; NUM_FEATURES] {
     let of = |value: f32| FeatureRange { min: value, max: value };
     let all = observations.into_iter().map(|observation| observation.values.map(of));
-    all.reduce(union).unwrap_or([of(0.0); NUM_FEATURES])
+    all.reduce(|ranges, others| union(&ranges, &others)).unwrap_or([of(0.0); NUM_FEATURES])
 }
 
 /// The smallest ranges with both in them.
 pub(super) fn union(
-    ranges: [FeatureRange; NUM_FEATURES],
-    others: [FeatureRange; NUM_FEATURES],
+    ranges: &[FeatureRange; NUM_FEATURES],
+    others: &[FeatureRange; NUM_FEATURES],
 ) -> [FeatureRange; NUM_FEATURES] {
     std::array::from_fn(|feature| {
         let (one, other) = (ranges[feature], others[feature]);

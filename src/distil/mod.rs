@@ -110,7 +110,7 @@ impl Student {
     ) -> Result<(), DistilError> {
         let arena = ServingArena::new(env_config)?;
         let seen = dagger::seen(&arena, &self.tree, seed, episodes, stop)?;
-        self.ranges = dataset::union(self.ranges, seen);
+        self.ranges = dataset::union(&self.ranges, &seen);
         Ok(())
     }
 }

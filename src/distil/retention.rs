@@ -37,11 +37,10 @@ impl RetentionSample {
         let after = of.asked_at.map(|asked| asked.saturating_sub(of.evicted));
         let term = |turnovers: u64| turnovers * u64::from(num_gpu_blocks);
         let class = match after {
-            None => Retention::EvictFirst,
             Some(_) if of.found > 0 => Retention::Normal,
             Some(after) if after < term(KEEP_TURNOVERS) => Retention::Keep,
             Some(after) if after < term(KEEP_LONG_TURNOVERS + KEEP_TURNOVERS) => Retention::KeepLong,
-            Some(_) => Retention::EvictFirst,
+            Some(_) | None => Retention::EvictFirst,
         };
         let weight = if class == Retention::EvictFirst { of.blocks } else { of.asked_again };
         RetentionSample { seen: of.seen, class, weight }

@@ -35,16 +35,12 @@ impl FromStr for Capacity {
     type Err = CapacityError;
 
     fn from_str(text: &str) -> Result<Capacity, CapacityError> {
-        let capacity = match text.trim().strip_suffix('%') {
-            Some(percent) => {
-                let percent =
-                    percent.trim_end().parse::<f64>().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
-                percent.map(|percent| Capacity::Share(percent / 100.0))
-            }
-            None => {
-                let blocks = text.trim().parse::<u32>().ok().filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
-                blocks.map(Capacity::Blocks)
-            }
+        let capacity = if let Some(percent) = text.trim().strip_suffix('%') {
+            let percent = percent.trim_end().parse::<f64>().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
+            percent.map(|percent| Capacity::Share(percent / 100.0))
+        } else {
+            let blocks = text.trim().parse::<u32>().ok().filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
+            blocks.map(Capacity::Blocks)
         };
         capacity.ok_or_else(|| CapacityError(text.to_owned()))
     }

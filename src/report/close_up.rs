@@ -96,7 +96,7 @@ impl CloseUp {
             let mut timed = TimelineController { controller: controller.as_mut(), retain, timeline: &mut timeline };
             let served = run(&mut node, &mut timed, world.decision_interval);
             drop(controller);
-            served.map_err(|error| ReportError::Run { policy: name.clone(), error })?;
+            served.map_err(|error| ReportError::Run { policy: name.clone(), error: Box::new(error) })?;
             let insight = Insight::of(&subject, &visits.into_inner());
             Ok(ServedPolicy { timeline, insight, ..times(name, &node) })
         };

@@ -101,7 +101,7 @@ pub enum ReportError {
         /// The policy that was run.
         policy: PolicyName,
         /// What ended the run.
-        error: RunError,
+        error: Box<RunError>,
     },
 }
 

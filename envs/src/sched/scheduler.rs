@@ -14,6 +14,7 @@ use crate::time::Micros;
 
 /// A scheduler of either engine. What both can do is here; what only one has is asked of it directly.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a node has one, and V1, the larger, is the one nearly all have")]
 pub enum Scheduler {
     /// vLLM 0.6.
     V0(V0),

@@ -54,7 +54,7 @@ pub struct V1 {
     config: EngineConfig,
     pool: PrefixPool,
     host: HostPool,
-    host_books: HostCacheBooks,
+    host_books: Box<HostCacheBooks>,
     host_lookup: HostLookup,
     waiting: WaitingQueue,
     /// In the order admitted, which is the order of tickets.
@@ -118,7 +118,7 @@ impl V1 {
                 config.eviction,
             ),
             host: HostPool::new(config.num_cpu_blocks, config.block_size, order),
-            host_books: HostCacheBooks::default(),
+            host_books: Box::default(),
             host_lookup: HostLookup::default(),
             waiting: WaitingQueue::default(),
             running: Vec::new(),
