@@ -26,10 +26,13 @@ pub struct Options {
     pub fallback_admission: u32,
     /// kvtide_eviction likewise. Default: lru.
     pub fallback_eviction: u32,
-    /// Tokens a step may have, likewise. Default: 1,048,576, which is more than any engine's own.
-    pub fallback_budget: u32,
+    /// 0.
+    pub reserved: u32,
     /// Fraction of the pool to leave free without a table, 0 to 1; clamped, NaN is 0. Default: 0.01.
     pub fallback_watermark: f64,
+    /// Most tokens of a step without a table, and where it does not decide that; clamped to 128 to 1,048,576, NaN is 128.
+    /// Default: 1,048,576, which is more than any engine's own.
+    pub fallback_budget: f64,
     /// An observation older than this is stale. Default: one second.
     pub max_age_us: u64,
     /// How far outside its trained range a feature may be, as a fraction of the range's width. Default: 0.1.
@@ -204,13 +207,11 @@ pub struct Controls {
     /// Fraction of the GPU pool admission must leave free, 0 to 1.
     pub watermark: f64,
     /// Most tokens of a step; where it is more than the engine's own, that. Never fewer than decodes need.
-    pub budget: u32,
+    pub budget: f64,
     /// In which order cached blocks go, a kvtide_eviction.
     pub eviction: u32,
     /// Why these are the fallback, a kvtide_fallback; 0 if the table decided.
     pub fallback: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 /// What happened since a policy was opened. A decision is counted once beside decisions, and a table offered once.
@@ -282,8 +283,9 @@ impl Options {
             fallback_preemption: preemption as u32,
             fallback_admission: admission as u32,
             fallback_eviction: eviction as u32,
-            fallback_budget: budget as u32,
+            reserved: 0,
             fallback_watermark: watermark,
+            fallback_budget: budget,
             max_age_us: config.max_age_us,
             range_tolerance: config.range_tolerance,
             out_of_range_decisions: config.out_of_range_decisions,
@@ -305,7 +307,7 @@ impl Options {
             victim: pick(rt::Victim::ALL, self.fallback_victim, "fallback_victim")?,
             preemption: pick(rt::Preemption::ALL, self.fallback_preemption, "fallback_preemption")?,
             admission: pick(rt::Admission::ALL, self.fallback_admission, "fallback_admission")?,
-            budget: self.fallback_budget.into(),
+            budget: self.fallback_budget,
             eviction: pick(rt::Eviction::ALL, self.fallback_eviction, "fallback_eviction")?,
         }
         .sound();
@@ -442,10 +444,9 @@ impl Controls {
             preemption: Preemption::from(preemption) as u32,
             admission: Admission::from(admission) as u32,
             watermark,
-            budget: budget as u32,
+            budget,
             eviction: Eviction::from(eviction) as u32,
             fallback: fallback as u32,
-            reserved: 0,
         };
     }
 }

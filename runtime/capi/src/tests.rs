@@ -99,10 +99,9 @@ fn no_controls() -> Controls {
         preemption: 99,
         admission: 99,
         watermark: -1.0,
-        budget: 99,
+        budget: -1.0,
         eviction: 99,
         fallback: 99,
-        reserved: 99,
     }
 }
 
@@ -147,7 +146,7 @@ fn free(policy: *mut Policy) {
 
 #[test]
 fn nothing_has_padding() {
-    assert_eq!(size_of::<Options>(), 8 * 4 + 8 + 8 + 4 * 4);
+    assert_eq!(size_of::<Options>(), 8 * 4 + 8 + 8 + 8 + 4 * 4);
     assert_eq!(size_of::<Snapshot>(), 22 * 4 + 22 * 8);
     assert_eq!((size_of::<RunningRequest>(), size_of::<WaitingRequest>()), (24, 32));
     assert_eq!(size_of::<Observation>(), 4 + 35 * 4 + 8);
@@ -172,9 +171,9 @@ fn a_table_decides_the_heads_of_its_profile() {
     let (status, policy) = open(&table(6, rt::ActionProfile::Core), &options(rt::ActionProfile::Full));
     let (decided, controls) = decide(policy, &observation(), 0, None);
     assert_eq!((status, decided), (Status::Ok, Status::Ok));
-    assert_eq!((controls.watermark, controls.fallback, controls.reserved), (0.12, 0, 0));
+    assert_eq!((controls.watermark, controls.fallback), (0.12, 0));
     assert_eq!((controls.victim, controls.preemption, controls.admission), (4, 0, 0), "admission is the node's own");
-    assert_eq!((controls.budget, controls.eviction), (1_048_576, 0), "and so are these");
+    assert_eq!((controls.budget, controls.eviction), (1_048_576.0, 0), "and so are these");
     let mask = Mask { allowed: [u32::MAX, 0b11, 0b110, 1, u32::MAX, 1] };
     let (decided, controls) = decide(policy, &observation(), 0, Some(&mask));
     assert_eq!((decided, controls.victim, controls.preemption), (Status::Ok, 0, 1));
@@ -182,7 +181,7 @@ fn a_table_decides_the_heads_of_its_profile() {
 
     let (_, policy) = open(&table(6, rt::ActionProfile::Cache), &options(rt::ActionProfile::Cache));
     let (_, controls) = decide(policy, &observation(), 0, None);
-    assert_eq!((controls.admission, controls.budget, controls.eviction), (2, 512, 1));
+    assert_eq!((controls.admission, controls.budget, controls.eviction), (2, 512.0, 1));
     free(policy);
 }
 
@@ -279,13 +278,13 @@ fn options_out_of_range_are_refused() {
     for options in wrong {
         assert_eq!(open(&bytes, &options), (Status::Argument, null_mut()));
     }
-    let unset = Options { fallback_watermark: f64::NAN, fallback_budget: 0, ..good };
+    let unset = Options { fallback_watermark: f64::NAN, fallback_budget: 0.0, ..good };
     let (status, policy) = open(&bytes, &unset);
     assert_eq!(status, Status::Ok);
     // SAFETY: a policy of this test.
     assert_eq!(unsafe { kvtide_policy_withdraw(policy) }, Status::Ok);
     let controls = decide(policy, &observation(), 0, None).1;
-    assert_eq!((controls.watermark, controls.budget), (0.0, 128));
+    assert_eq!((controls.watermark, controls.budget), (0.0, 128.0));
     free(policy);
 }
 

@@ -15,7 +15,7 @@ use kvtide_runtime::{
 
 /// Watermark levels 6 and 8.
 const FIRST: (u8, f64) = (6, 0.12);
-const SECOND: (u8, f64) = (8, 0.25);
+const SECOND: (u8, f64) = (8, 0.18);
 
 /// A table that always says the same, trained on free fractions up to `free_max`.
 fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
