@@ -255,10 +255,13 @@ typedef struct kvtide_options {
   uint32_t fallback_admission;
   // kvtide_eviction likewise. Default: lru.
   uint32_t fallback_eviction;
-  // Tokens a step may have, likewise. Default: 1,048,576, which is more than any engine's own.
-  uint32_t fallback_budget;
+  // 0.
+  uint32_t reserved;
   // Fraction of the pool to leave free without a table, 0 to 1; clamped, NaN is 0. Default: 0.01.
   double fallback_watermark;
+  // Most tokens of a step without a table, and where it does not decide that; clamped to 128 to 1,048,576, NaN is 128.
+  // Default: 1,048,576, which is more than any engine's own.
+  double fallback_budget;
   // An observation older than this is stale. Default: one second.
   uint64_t max_age_us;
   // How far outside its trained range a feature may be, as a fraction of the range's width. Default: 0.1.
@@ -421,13 +424,11 @@ typedef struct kvtide_controls {
   // Fraction of the GPU pool admission must leave free, 0 to 1.
   double watermark;
   // Most tokens of a step; where it is more than the engine's own, that. Never fewer than decodes need.
-  uint32_t budget;
+  double budget;
   // In which order cached blocks go, a kvtide_eviction.
   uint32_t eviction;
   // Why these are the fallback, a kvtide_fallback; 0 if the table decided.
   uint32_t fallback;
-  // 0.
-  uint32_t reserved;
 } kvtide_controls;
 
 // What happened since a policy was opened. A decision is counted once beside decisions, and a table offered once.
