@@ -85,7 +85,6 @@ fn what_cannot_be_replayed_is_refused_by_name() {
         (&["--uncached", "-1"], "--uncached"),
         (&["--report", "nowhere/page.html"], "nowhere"),
         (&["--report", "trace.jsonl"], "trace.jsonl"),
-        (&["--workload", "chat:rate=1,n=9"], "--workload"),
     ] {
         let error = refused(path, &[&replay[..], arguments].concat());
         assert!(error.contains(part), "{arguments:?}: {error}");
