@@ -151,7 +151,7 @@ pub struct Serving {
 
 impl Toy for Serving {
     const OBSERVATION: usize = NUM_FEATURES;
-    const HEADS: &'static [usize] = &[12, 5, 3, 3];
+    const HEADS: &'static [usize] = &[20, 5, 3, 3, 9, 2];
     const LIMIT: u64 = 50;
 
     fn new(stream: &mut Stream) -> Self {
