@@ -132,6 +132,25 @@ typedef uint32_t kvtide_answer;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// The order in which cached blocks nobody uses are evicted within a class.
+enum kvtide_eviction
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The one that was used least recently, as vLLM does.
+  KVTIDE_EVICTION_LRU = 0,
+  // The one that was used least often.
+  KVTIDE_EVICTION_LFU = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_eviction kvtide_eviction;
+#else
+typedef uint32_t kvtide_eviction;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Why controls are the fallback.
 enum kvtide_fallback
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
