@@ -11,7 +11,7 @@ use super::{BlockView, Evict};
 /// this is [`Lru`](super::Lru), decision for decision.
 ///
 /// A use is a giving back by any of its holders since the block was cached, told by [`released`](Self::released). Uses are
-/// counted up to [`MOST_USES`] and in steps that grow, so that each step has a queue and a victim is found without a search:
+/// counted up to `MOST_USES` and in steps that grow, so that each step has a queue and a victim is found without a search:
 /// every operation takes constant time, amortised over ageing, and allocates nothing.
 #[derive(Debug, Clone)]
 pub struct Classes {
@@ -81,7 +81,7 @@ const MOST_USES: u8 = 129;
 /// Of the steps beyond the first eight, each of which is one use, the most uses.
 const LONGER_STEPS: [u8; 8] = [12, 16, 24, 32, 48, 64, 128, MOST_USES];
 
-/// The step of so many uses, at most [`MOST_USES`].
+/// The step of so many uses, at most `MOST_USES`.
 fn step(uses: u8) -> usize {
     if uses <= 8 {
         return usize::from(uses.max(1)) - 1;

@@ -6,7 +6,7 @@ use super::{BlockView, Evict};
 /// The block that came first to the head without having been used since it was last there: a used one loses its mark and
 /// goes to the tail.
 ///
-/// While a request holds a block it keeps its [place](super::places) in the queue, and being given back marks it. A held one that
+/// While a request holds a block it keeps its place (`places.rs`) in the queue, and being given back marks it. A held one that
 /// the hand comes to is given back to the tail, marked.
 ///
 /// Source: F. Corbató, "A paging experiment with the Multics system", MIT Project MAC report M-384, 1968; one bit.

@@ -5,7 +5,7 @@ use super::{BlockView, Evict};
 
 /// The block whose content was computed first, however often it was used since.
 ///
-/// While a request holds a block it keeps its [place](super::places) in the queue. A prefix is older than what continues it, so
+/// While a request holds a block it keeps its place (`places.rs`) in the queue. A prefix is older than what continues it, so
 /// that of a history it goes first, and what is left of the history cannot be hit: this is a yardstick, no policy for prefixes.
 ///
 /// Source: L. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.

@@ -6,7 +6,7 @@ use super::{BlockView, Evict};
 /// The block at the hand, which goes from the oldest to the newest and round again, takes the marks of those that were used and
 /// evicts the first that was not. Nothing ever moves: what survives stays among the old, what is new is soon looked at.
 ///
-/// While a request holds a block it keeps its [place](super::places), and being given back marks it. A held one that the hand
+/// While a request holds a block it keeps its place (`places.rs`), and being given back marks it. A held one that the hand
 /// comes to is given back as the newest, marked.
 ///
 /// Source: Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. Rashmi, "SIEVE is simpler than LRU", NSDI 2024.
