@@ -11,7 +11,7 @@
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
 //! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
-//! [`distil`] and [`export`] make the table that ships; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
+//! [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
 //! simulator to real servers and devices; [`eviction`] judges policies of eviction on what requests ask for; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve;
 //! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
@@ -35,6 +35,7 @@ pub mod plot;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod retention;
 pub mod scrape;
 pub mod text;
 pub mod train;

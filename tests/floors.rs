@@ -15,7 +15,7 @@ const FLOORS: [&[&str]; 11] = [
     &["export"],
     &["policy"],
     &["evaluate"],
-    &["report", "train"],
+    &["report", "retention", "train"],
     &["bench", "calibrate", "eviction", "tune"],
     &["cli"],
 ];

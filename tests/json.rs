@@ -215,6 +215,9 @@ fn written(folder: &Path) -> String {
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
     let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
     run(&prefixes);
+    crate::retain::prepare(folder);
+    all.push_str(&kvtide(folder, &crate::retain::retain("kept", "1", &[])).stdout);
+    let mut run = |arguments: &[&str]| all.push_str(&done(folder, arguments).stdout);
     fs::write(folder.join("search.toml"), SEARCH).unwrap();
     run(&["train", "--experiment", "search.toml", "--out", "run"]);
     fs::copy(&table, folder.join("run/policy.kvt")).unwrap();

@@ -23,6 +23,8 @@ pub struct Host {
     pub has_host_tier: bool,
     /// Whether a rule may limit the prompt tokens of a step beside those of its budget.
     pub limits_prompts: bool,
+    /// Whether a policy may choose how long blocks that are given back stay cached.
+    pub retains: bool,
     /// Features it always shows as one value.
     pub constants: &'static [ConstantFeature],
 }
@@ -60,6 +62,7 @@ impl Host {
         },
         has_host_tier: false,
         limits_prompts: true,
+        retains: true,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
             zero(Feature::Swapped, NO_TIER),
@@ -81,6 +84,7 @@ impl Host {
         },
         has_host_tier: false,
         limits_prompts: false,
+        retains: false,
         constants: &[
             zero(Feature::HostFreeFraction, NO_TIER),
             zero(Feature::Swapped, NO_TIER),
@@ -104,6 +108,7 @@ impl Host {
         },
         has_host_tier: true,
         limits_prompts: true,
+        retains: true,
         constants: &[],
     };
 

@@ -88,7 +88,8 @@ pub struct Attained {
 }
 
 impl Attained {
-    fn of(episode: &Episode) -> Attained {
+    /// How an episode went.
+    pub fn of(episode: &Episode) -> Attained {
         let Served { requests, on_time, world, .. } = episode.served;
         Attained { requests: requests as f64, on_time: on_time as f64, world }
     }

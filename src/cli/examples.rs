@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Of each command, what it is mostly called for.
-const EXAMPLES: [(&str, &[&str]); 14] = [
+const EXAMPLES: [(&str, &[&str]); 15] = [
     ("tune", &["kvtide tune trace.csv", "kvtide tune trace.csv --env llama-3-8b@h100 --slo chat --out runs/mine"]),
     (
         "trace",
@@ -37,6 +37,13 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
         ],
     ),
     ("export", &["kvtide export --checkpoint runs/mine/policy --out policy.kvt --rust policy.rs"]),
+    (
+        "retain",
+        &[
+            "kvtide retain --table policy.kvt --experiment mine.toml --out runs/mine-retention",
+            "kvtide evaluate --trace trace.csv --loads auto --seeds 1..5 --policy table:policy.kvt \\\n      --policy table:runs/mine-retention/policy.kvt",
+        ],
+    ),
     (
         "inspect",
         &[

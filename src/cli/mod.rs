@@ -15,6 +15,7 @@ mod man;
 mod perf_db;
 mod record;
 mod replay;
+mod retain;
 mod run_folder;
 mod simulate;
 mod topics;
@@ -90,6 +91,9 @@ enum Command {
     Evaluate(evaluate::EvaluateArgs),
     /// Distil a checkpoint into a decision table.
     Export(export::ExportArgs),
+    /// Teach a table which cached blocks survive: a second tree, learned from reuse and by what serving attains. Exit code 1 if
+    /// none gains over LRU.
+    Retain(retain::RetainArgs),
     /// Show what a decision table or a checkpoint holds.
     Inspect(inspect::InspectArgs),
     /// Decide one observation with a table, and say why.
@@ -190,6 +194,7 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
         Command::Train(args) => train::run(&args, tensors),
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Retain(args) => retain::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),

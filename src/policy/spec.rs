@@ -138,7 +138,9 @@ pub enum SpecError {
         source: PromptLimitError,
     },
     /// There is nothing to keep anything in.
-    #[error("{policy}: its retention classes need a pool that has them (--set eviction=classes)")]
+    #[error(
+        "{policy}: its retention classes need a host that chooses them, engine v1, a prefix cache and eviction=lru or classes"
+    )]
     NoClasses {
         /// Which policy.
         policy: PolicyName,

@@ -105,7 +105,9 @@ impl Subject {
     /// called `name`.
     pub fn check(&self, name: &PolicyName, node: &NodeConfig) -> Result<(), SpecError> {
         if let Subject::Retaining(policy, _) = self {
-            if !node.engine.has_eviction_classes() {
+            let mut engine = node.engine.clone();
+            engine.class_lru();
+            if !node.host.retains || !engine.has_eviction_classes() {
                 return Err(SpecError::NoClasses { policy: name.clone() });
             }
             return policy.check(name, node);

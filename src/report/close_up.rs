@@ -82,7 +82,6 @@ impl CloseUp {
             let name = &comparison.policy;
             let named = matrix.policies.iter().find(|(known, _)| known == name).map(|(_, subject)| subject);
             let subject = chosen(name).or_else(|| named.cloned()).unwrap_or(Subject::Default);
-            let mut node = world.start(load, &workload);
             let visits = RefCell::new(Vec::new());
             let mut timeline = Vec::new();
             let mut controller: Box<dyn Controller + '_> = match (&subject, subject.policy()) {
@@ -93,6 +92,7 @@ impl CloseUp {
                 _ => subject.controller().unwrap_or_else(|| Box::new(EngineDefault)),
             };
             let retain = subject.controller().map_or(Retain::NORMAL, |controller| controller.retain());
+            let mut node = world.start(load, &workload, &retain);
             let mut timed = TimelineController { controller: controller.as_mut(), retain, timeline: &mut timeline };
             let served = run(&mut node, &mut timed, world.decision_interval);
             drop(controller);

@@ -26,7 +26,7 @@ use kvtide_runtime::ActionProfile;
 pub use effort::{Budget, Effort, NoEffort};
 pub use error::TuneError;
 pub use folder::{Progress, Settings, folder_of};
-pub use heads::{Candidate, ChosenHeads, Gain};
+pub use heads::{Candidate, ChosenHeads};
 pub use loads::{AtOne, LoadRange};
 pub use table::{Shipped, ShippedKind};
 pub use traffic::{Cut, LEAST_S, TrafficLook, check_file};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::TuneError;
 use super::effort::Budget;
-use super::heads::{ChosenHeads, Gain, validator};
+use super::heads::{ChosenHeads, validator};
+use crate::agent::Gain;
 use crate::checkpoint;
 use crate::distil::{self, Baseline, ConstantTeacher, DaggerReport, DistilConfig, DistilError};
 use crate::experiment::Experiment;

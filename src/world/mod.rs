@@ -12,7 +12,7 @@ use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::SloError;
+use kvtide_envs::sched::{Retain, SloError};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::{STDIN, SessionArrivals, TraceError};
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
@@ -275,13 +275,19 @@ impl World {
     /// A faithful engine died or stalled, memory failed or does not hold what was written to it, or the accounts do not
     /// add up.
     pub fn serve(&self, load: f64, workload: &Workload, controller: &mut dyn Controller) -> Result<Summary, RunError> {
-        let mut node = self.start(load, workload).with_memory(self.memory.memory(&self.node.engine)?);
+        let mut node =
+            self.start(load, workload, &controller.retain()).with_memory(self.memory.memory(&self.node.engine)?);
         run(&mut node, controller, self.decision_interval)
     }
 
-    /// An idle node that will be sent `workload`, drawn at `load`. Its blocks are numbers.
-    pub fn start(&self, load: f64, workload: &Workload) -> Node {
-        Node::new(&self.node_at(load), workload.share(), Collector::with_gaps())
+    /// An idle node that will be sent `workload`, drawn at `load`, with classes in its pool if `retain` chooses any. Its blocks are
+    /// numbers.
+    pub fn start(&self, load: f64, workload: &Workload, retain: &Retain) -> Node {
+        let mut config = self.node_at(load);
+        if retain.chooses() && config.host.retains {
+            config.engine.class_lru();
+        }
+        Node::new(&config, workload.share(), Collector::with_gaps())
             .expect("the engine settings were validated when they were read")
     }
 }

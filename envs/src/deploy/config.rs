@@ -265,6 +265,13 @@ impl EngineConfig {
         self.engine == EngineKind::V1 && self.enable_prefix_caching && self.eviction == Eviction::Classes
     }
 
+    /// Gives its pool classes where they change nothing as long as nobody chooses them: in place of LRU, whose order they keep.
+    pub fn class_lru(&mut self) {
+        if self.engine == EngineKind::V1 && self.enable_prefix_caching && self.eviction == Eviction::Lru {
+            self.eviction = Eviction::Classes;
+        }
+    }
+
     /// How long admission may let somebody be overtaken.
     pub(crate) fn patience(&self) -> Patience {
         Patience { max_wait: self.max_wait, factor: self.patience }

@@ -18,7 +18,7 @@ mod reward;
 mod serving;
 mod vector;
 
-pub use arena::{Arena, ServingArena};
+pub use arena::{Arena, ServedEpisode, ServingArena, Stopped};
 pub use batch::{Batch, Episode, Served, VectorEnv};
 pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, Retaining, RunError, mask, run};

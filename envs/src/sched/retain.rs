@@ -21,6 +21,11 @@ impl Retain {
     /// What every engine does.
     pub const NORMAL: Retain = Retain::Always([Retention::Normal; 2]);
 
+    /// Whether it needs a pool with classes: whether anything it says could differ from what every engine does.
+    pub fn chooses(&self) -> bool {
+        !matches!(self, Retain::Always([Retention::Normal, Retention::Normal]) | Retain::Guarded(Err(_)))
+    }
+
     /// Whether it looks at what is released: whether anything need be remembered for it.
     pub fn looks(&self) -> bool {
         !matches!(self, Retain::Always(_) | Retain::Guarded(Err(_)))
