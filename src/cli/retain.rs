@@ -13,6 +13,7 @@ use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, stop};
+use crate::distil::RetentionTree;
 use crate::evaluate::Watch;
 use crate::experiment::Experiment;
 use crate::export::{self, ExportError};
@@ -207,7 +208,7 @@ fn lines(learned: &Learned) -> impl Iterator<Item = Line<'_>> {
     learned.judged.iter().enumerate().map(|(place, (Candidate { origin, name, tree }, judged))| Line {
         candidate: name,
         origin: *origin,
-        leaves: tree.as_ref().map_or(0, |tree| tree.leaves()),
+        leaves: tree.as_ref().map_or(0, RetentionTree::leaves),
         chosen: learned.chosen == Some(place),
         judged,
     })

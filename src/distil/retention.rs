@@ -146,7 +146,7 @@ impl RetentionTree {
             };
             Retention::ALL.into_iter().reduce(better).unwrap_or_default()
         };
-        let leaves = (0..self.nodes.len()).filter(|&node| leaf(&self.nodes[node]).is_some());
+        let leaves = (0..self.nodes.len()).filter(|&node| class_of(self.nodes[node]).is_some());
         self.with_classes(&leaves.map(best).collect::<Vec<Retention>>())
     }
 
@@ -160,14 +160,14 @@ impl RetentionTree {
 
     /// What its leaves say, in the order of the nodes.
     pub fn classes(&self) -> Vec<Retention> {
-        self.nodes.iter().filter_map(leaf).collect()
+        self.nodes.iter().copied().filter_map(class_of).collect()
     }
 
     /// The same questions with other answers, leaf by leaf in the order of the nodes; leaves beyond the answers keep theirs.
     #[must_use]
     pub fn with_classes(&self, classes: &[Retention]) -> RetentionTree {
         let mut nodes = self.nodes.clone();
-        let leaves = nodes.iter_mut().filter(|node| leaf(node).is_some());
+        let leaves = nodes.iter_mut().filter(|node| class_of(**node).is_some());
         for (node, class) in leaves.zip(classes) {
             *node = leaf_of(*class);
         }
@@ -199,13 +199,13 @@ impl RetentionTree {
                 let left = usize::from(left);
                 self.verdict(left).filter(|&class| self.verdict(left + 1) == Some(class))
             }
-            _ => leaf(&self.nodes[node]),
+            leaf @ TreeNode::Leaf { .. } => class_of(leaf),
         }
     }
 }
 
 /// What a node says, if it is a leaf.
-fn leaf(node: &TreeNode) -> Option<Retention> {
+fn class_of(node: TreeNode) -> Option<Retention> {
     match node {
         TreeNode::Leaf { choices } => Some(Retention::from_index(choices[0]).unwrap_or_default()),
         TreeNode::Split { .. } => None,
@@ -220,7 +220,7 @@ fn leaf_of(class: Retention) -> TreeNode {
 
 impl RetentionPolicy for RetentionTree {
     fn retain(&self, seen: &ReleaseObservation) -> Retention {
-        leaf(&self.nodes[self.leaf_of(seen)]).unwrap_or_default()
+        class_of(self.nodes[self.leaf_of(seen)]).unwrap_or_default()
     }
 }
 

@@ -16,7 +16,7 @@ fn seen(turn: f32) -> ReleaseObservation {
 /// Keep from the second turn on.
 fn tree() -> RetentionTree {
     let class = |turn: u8| if turn > 1 { Retention::Keep } else { Retention::EvictFirst };
-    let of = |turn: u8| RetentionSample { seen: seen(turn.into()), class: class(turn), weight: 1 };
+    let of = |turn: u8| RetentionSample { seen: seen(turn.into()), class: class(turn), weight: 1, idle: 0 };
     let samples: Vec<RetentionSample> = (1..9).map(of).collect();
     RetentionTree::grow(&samples, &DistilConfig { min_leaf_samples: 1, ..DistilConfig::default() })
 }
