@@ -2,6 +2,8 @@
 # Trains, exports and judges one scenario as the results here were made; see README.md.
 #   experiments/run.sh train NAME            into runs/NAME; NAME may be ablations/NAME
 #   experiments/run.sh ship NAME             its policy and the table made of it into checkpoints/NAME
+#   experiments/run.sh retain NAME           which cached blocks survive, learned for that table, into runs/NAME-retention; where a
+#                                            tree gains, the table gets it
 #   experiments/run.sh judge SCENARIO [NAME] checkpoint and guarded table of NAME, beside the references; NAME is SCENARIO's own
 #                                            unless given; further --policy options may follow
 #   experiments/run.sh table|cards           the results as Markdown; the cards in checkpoints/
@@ -17,21 +19,28 @@ shift
 # Traffic none of the checkpoints has seen: later windows of the traces, other seeds of the generators.
 world() {
     traces=${TRACES:-../shared/traces}
-    reasoning="--env llama-3-8b@h100-datasheet --slo ttft:20000,tpot:50,stall:2000"
+    # Clocks of kernels by shape; tables that were trained by data sheets are judged by them.
+    h100=h100
+    case $1 in reasoning-core* | reasoning-watermark* | reasoning-sglang* | reasoning-tier*) h100=h100-datasheet ;; esac
+    reasoning="--env llama-3-8b@$h100 --slo ttft:20000,tpot:50,stall:2000"
     case $1 in *-sglang*) reasoning="$reasoning --host sglang-0.5" ;; esac
     case $1 in *-tier*) reasoning="$reasoning --host kvtide --set num_cpu_blocks=16384" ;; esac
     case $1 in
-    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090 --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090 --window 1640s..2340s \
+    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090-estimated --window 1640s..2340s \
         --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100-datasheet \
+    code-24g) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-4x80g) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --scale stretch --env llama-3-8b@4xh100 \
+        --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
+    chat-4x80g-agents) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@4xh100 --slo ttft:2000,tpot:50,stall:2000" ;;
+    chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100 \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
     reasoning*-open) echo "--workload uniform:rate=1,duration=900,in=1000,out=3000,spread=0.66 $reasoning" ;;
     reasoning*-heavy) echo "--workload lognormal:n=1200,in=1000,in_p95=2500,out=3000,out_p95=9000 --clients 128 $reasoning" ;;
     reasoning*) echo "--workload uniform:n=1200,in=1000,out=3000,spread=0.66 --clients 128 $reasoning" ;;
-    agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100-datasheet \
+    agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100 \
         --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000" ;;
-    agentic*) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100-datasheet --slo ttft:2000,tpot:50,stall:2000" ;;
+    agentic*) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100 --slo ttft:2000,tpot:50,stall:2000" ;;
     *) echo "no scenario $1" >&2; exit 2 ;;
     esac
 }
@@ -43,8 +52,14 @@ subject() {
     *-open) echo "${1%-open}" ;;
     *-heavy) echo "${1%-heavy}" ;;
     agentic-coding) echo agentic ;;
+    chat-4x80g-agents) echo chat-4x80g ;;
     *) echo "$1" ;;
     esac
+}
+
+# By the engine's default; of code those at which a step of the engine's own budget takes longer than a token may, whatever the load.
+loads() {
+    case $1 in code-24g) echo 0.1,0.2,0.3,0.4 ;; *) echo auto ;; esac
 }
 
 case $what in
@@ -55,6 +70,12 @@ ship)
     "$kvtide" export --checkpoint "checkpoints/$name" --out "checkpoints/$name/policy.kvt" \
         --frontier "experiments/results/$name-size.svg" "$@"
     ;;
+retain)
+    rm -rf "runs/$name-retention"
+    "$kvtide" retain --table "checkpoints/$name/policy.kvt" --experiment "experiments/$path.toml" --out "runs/$name-retention" "$@" \
+        | tee "experiments/results/$name-retention.txt" || true
+    if [ -e "runs/$name-retention/policy.kvt" ]; then cp "runs/$name-retention/policy.kvt" "checkpoints/$name/policy.kvt"; fi
+    ;;
 judge)
     policy=$(subject "$name")
     case ${1:-} in "" | -*) ;; *) policy=$1 && shift ;; esac
@@ -62,10 +83,10 @@ judge)
     profile=$("$kvtide" inspect "$checkpoint/policy.kvt" | sed -n 's/^profile *\([a-z]*\).*/\1/p')
     fallback=$("$kvtide" inspect "$checkpoint/policy.kvt" | sed -n 's/^ *fallback *\([0-9.]*\)$/\1/p')
     # shellcheck disable=SC2046
-    "$kvtide" evaluate $(world "$name") --loads auto --seeds 201..205 --policy default --policy best-fixed \
+    "$kvtide" evaluate $(world "$name") --loads "$(loads "$name")" --seeds 201..205 --policy default --policy best-fixed \
         --policy "fixed:$fallback" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
         --policy "checkpoint:$checkpoint" "$@" --versus best-fixed --versus "fixed:$fallback" \
         --out "experiments/results/$name.jsonl" --report "runs/$name.html" > "experiments/results/$name.txt"
     ;;
-*) echo "train, ship, judge, table or cards?" >&2; exit 2 ;;
+*) echo "train, ship, retain, judge, table or cards?" >&2; exit 2 ;;
 esac
