@@ -209,16 +209,11 @@ impl PrefixPool {
         });
     }
 
-    /// Registers a full block that the caller holds and whose content nobody else will ever ask for: what it could be
-    /// found by is told when somebody does ([`publish`](PrefixPool::publish)). Apart from that it is like any other
-    /// registered block. Entering and evicting it costs a fraction, because there is no key to make and to look up, and
+    /// Registers full blocks that the caller holds and whose content nobody else will ever ask for: what they could be
+    /// found by is told when somebody does ([`publish`](PrefixPool::publish)). Apart from that they are like any other
+    /// registered blocks. Entering and evicting them costs a fraction, because there is no key to make and to look up, and
     /// such are most blocks of most traffic: all that is generated, and every prompt that is not shared.
-    pub fn register_keyless(&mut self, block: BlockId) {
-        self.register_all_keyless(&[block]);
-    }
-
-    /// The same for each of `blocks`.
-    pub fn register_all_keyless(&mut self, blocks: &[BlockId]) {
+    pub fn register_keyless(&mut self, blocks: &[BlockId]) {
         if self.cache.caching {
             self.cache.register_keyless(blocks);
         }

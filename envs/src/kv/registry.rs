@@ -60,15 +60,14 @@ impl Registry {
     /// Registers `block` under `key`, behind its other copies.
     #[inline]
     pub(super) fn enter(&mut self, blocks: &mut Blocks, block: u32, key: u64) {
-        match self.first(blocks, key) {
-            Some(first) => blocks.append_copy(first, block),
-            None => {
-                let bucket = self.bucket(key);
-                let behind = std::mem::replace(&mut self.buckets[bucket], block);
-                blocks.get_mut(block).enter(key, behind);
-                self.num_keys += 1;
-            }
+        if let Some(first) = self.first(blocks, key) {
+            blocks.append_copy(first, block);
+            return;
         }
+        let bucket = self.bucket(key);
+        let behind = std::mem::replace(&mut self.buckets[bucket], block);
+        blocks.get_mut(block).enter(key, behind);
+        self.num_keys += 1;
     }
 
     /// Removes the entry of a registered block; the copy registered next after it takes its place.

@@ -144,7 +144,7 @@ impl V1 {
         }
         let keyless = before.max(keyed)..full;
         if !keyless.is_empty() {
-            self.pool.register_all_keyless(&sequence.blocks[keyless.start as usize..full as usize]);
+            self.pool.register_keyless(&sequence.blocks[keyless.start as usize..full as usize]);
         }
         if self.desk.is_some() {
             for index in keyless {
