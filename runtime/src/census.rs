@@ -130,7 +130,9 @@ impl Snapshot {
                 *growth += if fits { needed } else { needed.max(blocks) };
             }
         }
-        growth.iter_mut().for_each(|growth| *growth -= held);
+        for growth in &mut growth {
+            *growth -= held;
+        }
         let decodes = count - prompts;
         let slack = |deadlines: u128, of: u64| {
             deadlines.cast_signed() - (u128::from(self.now_us) * u128::from(of)).cast_signed()

@@ -258,6 +258,7 @@ impl FeatureRange {
 
     /// Whether `value` is within the range itself, which NaN and infinities are not.
     #[inline]
+    #[expect(clippy::needless_bitwise_bool, reason = "one branch for all ranges, not two for each")]
     fn holds(self, value: f32) -> bool {
         (self.min <= value) & (value <= self.max)
     }
