@@ -5,6 +5,9 @@
 
 use crate::observer::{GROWTH_STEPS, NEWEST_WINDOW, Snapshot, WAITING_WINDOW};
 
+/// The greatest slack either way, microseconds.
+const FURTHEST: u64 = i64::MAX.cast_unsigned();
+
 /// What a node knows of a running request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunningRequest {
@@ -46,9 +49,8 @@ impl RunningRequest {
     /// Time left to the next token's deadline, microseconds; negative once it is missed.
     #[inline]
     pub fn slack_us(&self, now_us: u64) -> i64 {
-        let most = i64::MAX.cast_unsigned();
         let (left, late) = (self.deadline_us.saturating_sub(now_us), now_us.saturating_sub(self.deadline_us));
-        left.min(most).cast_signed() - late.min(most).cast_signed()
+        left.min(FURTHEST).cast_signed() - late.min(FURTHEST).cast_signed()
     }
 }
 
@@ -86,31 +88,60 @@ impl Snapshot {
     }
 
     /// `blocks_for` gives the blocks that hold so many tokens.
+    ///
+    /// What is usual goes first, and the rest is one jump away that is seldom taken: a request decodes, and has no block that it
+    /// does not need yet. Sums of times are sums of deadlines, from which now is taken away once.
     #[inline]
     fn sum_running(&mut self, requests: impl Iterator<Item = RunningRequest>, blocks_for: impl Fn(u64) -> u64) {
+        // A deadline further away than a slack can say counts as the furthest that it can.
+        let (earliest, latest) = (self.now_us.saturating_sub(FURTHEST), self.now_us.saturating_add(FURTHEST));
         // In 64 bits nothing overflows below 2^32 requests, so that limits are looked at once, at the end.
-        let (mut count, mut held, mut behind, mut generated, mut pending) = (0, 0, 0, 0, 0);
+        let (mut count, mut held, mut behind, mut generated, mut pending) = (0_u64, 0, 0, 0, 0);
         let mut growth = [0_u64; GROWTH_STEPS.len()];
-        let (mut decodes, mut least) = (0, if self.decodes == 0 { i64::MAX } else { self.least_decode_slack_us });
-        let mut slack_sum = i128::from(self.slack_sum_us);
-        let mut decode_slack_sum = i128::from(self.decode_slack_sum_us);
+        let (mut prompts, mut least) = (0_u64, latest);
+        let (mut deadlines, mut prompt_deadlines) = (0_u128, 0_u128);
         for request in requests {
-            let computed = u64::from(request.slots_before_decode());
-            for (blocks, steps) in growth.iter_mut().zip(GROWTH_STEPS) {
-                *blocks += blocks_for(computed + u64::from(steps)).saturating_sub(request.held_blocks.into());
-            }
-            let slack = request.slack_us(self.now_us);
-            slack_sum += i128::from(slack);
-            behind += u64::from(slack < 0);
+            let deadline = request.deadline_us.clamp(earliest, latest);
+            deadlines += u128::from(deadline);
+            behind += u64::from(deadline < self.now_us);
             count += 1;
-            held += u64::from(request.held_blocks);
+            let blocks = u64::from(request.held_blocks);
+            held += blocks;
             generated += u64::from(request.generated_tokens);
-            let prompt = request.pending_prefill();
-            pending += u64::from(prompt);
-            let decodes_now = prompt == 0;
-            decodes += u64::from(decodes_now);
-            decode_slack_sum += i128::from(if decodes_now { slack } else { 0 });
-            least = least.min(if decodes_now { slack } else { i64::MAX });
+            let (tokens, computed) = (u64::from(request.tokens), u64::from(request.computed_tokens));
+            let mut slots = computed;
+            if computed + 1 == tokens && request.generated_tokens > 0 {
+                least = least.min(deadline);
+            } else {
+                slots = u64::from(request.slots_before_decode());
+                match request.pending_prefill() {
+                    0 => least = least.min(deadline),
+                    prompt => {
+                        pending += u64::from(prompt);
+                        prompts += 1;
+                        prompt_deadlines += u128::from(deadline);
+                    }
+                }
+            }
+            let needed = GROWTH_STEPS.map(|steps| blocks_for(slots + u64::from(steps)));
+            // What it holds is taken away at the end, from all of it.
+            let fits = needed[0] >= blocks;
+            for (growth, needed) in growth.iter_mut().zip(needed) {
+                *growth += if fits { needed } else { needed.max(blocks) };
+            }
+        }
+        for growth in &mut growth {
+            *growth -= held;
+        }
+        let decodes = count - prompts;
+        let slack = |deadlines: u128, of: u64| {
+            deadlines.cast_signed() - (u128::from(self.now_us) * u128::from(of)).cast_signed()
+        };
+        let slack_sum = i128::from(self.slack_sum_us) + slack(deadlines, count);
+        let decode_slack_sum = i128::from(self.decode_slack_sum_us) + slack(deadlines - prompt_deadlines, decodes);
+        if decodes > 0 {
+            let slack = least.wrapping_sub(self.now_us).cast_signed();
+            self.least_decode_slack_us = if self.decodes == 0 { slack } else { slack.min(self.least_decode_slack_us) };
         }
         let narrow = |sum: u32, more: u64| u32::try_from(u64::from(sum).saturating_add(more)).unwrap_or(u32::MAX);
         for (blocks, more) in self.growth_blocks.iter_mut().zip(growth) {
@@ -122,7 +153,9 @@ impl Snapshot {
         self.slack_sum_us = slack_sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         self.decodes = narrow(self.decodes, decodes);
         self.decode_slack_sum_us = decode_slack_sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        self.least_decode_slack_us = if self.decodes == 0 { 0 } else { least };
+        if self.decodes == 0 {
+            self.least_decode_slack_us = 0;
+        }
         self.generated_tokens = self.generated_tokens.saturating_add(generated);
         self.pending_prefill_tokens = self.pending_prefill_tokens.saturating_add(pending);
     }

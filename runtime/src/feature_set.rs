@@ -34,6 +34,11 @@ impl FeatureSet {
         self.0 == 0
     }
 
+    /// One bit each, by index.
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// How many are in it.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize

@@ -183,6 +183,7 @@ impl<'a> Table<'a> {
     }
 
     /// The leaf, with today's choices.
+    #[inline]
     fn walk(&self, observation: &Observation) -> Leaf {
         let leaf = self.file.leaf(&observation.values);
         match self.meaning.past {

@@ -33,9 +33,7 @@ pub fn snapshot(node: &Node) -> Snapshot {
         totals: totals(node),
         ..Snapshot::default()
     };
-    for &id in scheduler.running() {
-        shot.add_running(&scheduler.view(id).running());
-    }
+    shot.add_all_running(scheduler.running().iter().map(|&id| scheduler.view(id).running()));
     scheduler.look_at_waiting(&mut shot);
     shot
 }

@@ -1,60 +1,129 @@
 //! A queue of blocks from whose middle any can be taken.
 
-/// The null block, which is never in the queue, closes it into a ring.
+/// In a place of the ring: nobody. The null block is never in the queue.
 const NULL: u32 = 0;
 
-#[derive(Debug, Clone, Copy)]
-struct Links {
-    /// Towards the tail.
-    next: u32,
-    /// Towards the head.
-    prev: u32,
-}
-
-/// A doubly linked queue through an array: every operation takes constant time and allocates nothing.
+/// A queue in a ring of places, in the order in which blocks came. Who is taken out of the middle leaves a gap behind, and when
+/// the ring is full of blocks and gaps, blocks close up: there is room for half as many gaps as blocks at least, so that every
+/// operation takes constant time, amortised, and allocates nothing. What comes and goes in turn is next to each other in memory,
+/// and the next head is known without looking at the one before it, which links through the blocks cannot give.
 #[derive(Debug, Clone)]
-pub(super) struct Order(Vec<Links>);
+pub(super) struct Order {
+    ring: Vec<u32>,
+    /// Of each block of the queue, where in the ring it is.
+    place: Vec<u32>,
+    /// Counts the places left behind at the head, and those given out at the tail; modulo the ring's length, a power of two.
+    head: u32,
+    tail: u32,
+}
 
 impl Order {
     /// An empty queue of blocks with numbers below `num_blocks`.
     pub(super) fn new(num_blocks: u32) -> Order {
-        Order(vec![Links { next: NULL, prev: NULL }; num_blocks.max(1) as usize])
+        let places = (num_blocks as usize + num_blocks as usize / 2).max(2).next_power_of_two();
+        Order { ring: vec![NULL; places], place: vec![0; num_blocks as usize], head: 0, tail: 0 }
     }
 
     /// Appends a block that is not in the queue.
+    #[inline]
     pub(super) fn push(&mut self, block: u32) {
-        let tail = std::mem::replace(&mut self.0[NULL as usize].prev, block);
-        self.0[block as usize] = Links { next: NULL, prev: tail };
-        self.0[tail as usize].next = block;
+        if self.tail.wrapping_sub(self.head) as usize == self.ring.len() {
+            self.close_up();
+        }
+        self.put(self.tail, block);
+        self.tail = self.tail.wrapping_add(1);
     }
 
     /// Takes a block of the queue out; the order of the others stays.
+    #[inline]
     pub(super) fn remove(&mut self, block: u32) {
-        let Links { next, prev } = self.0[block as usize];
-        self.0[prev as usize].next = next;
-        self.0[next as usize].prev = prev;
+        self.ring[self.place[block as usize] as usize] = NULL;
     }
 
     /// Takes the head out.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<u32> {
-        let head = self.0[NULL as usize].next;
-        (head != NULL).then(|| {
-            let next = self.0[head as usize].next;
-            self.0[NULL as usize].next = next;
-            self.0[next as usize].prev = NULL;
-            head
-        })
+        while self.head != self.tail {
+            let block = self.at(self.head);
+            self.head = self.head.wrapping_add(1);
+            if block != NULL {
+                return Some(block);
+            }
+        }
+        None
     }
 
-    /// Head first. Never more than there are blocks, whatever became of the links.
+    /// Head first.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
-        let after = |&block: &u32| Some(self.0[block as usize].next).filter(|&next| next != NULL);
-        std::iter::successors(after(&NULL), after).take(self.0.len())
+        let places = 0..self.tail.wrapping_sub(self.head);
+        places.map(|ahead| self.at(self.head.wrapping_add(ahead))).filter(|&block| block != NULL)
     }
 
-    /// Whether each link that leads to a block of the queue has its counterpart.
-    pub(super) fn is_linked(&self, block: u32) -> bool {
-        let Links { next, prev } = self.0[block as usize];
-        self.0[next as usize].prev == block && self.0[prev as usize].next == block
+    /// Whether a block of the queue is where it is said to be.
+    pub(super) fn is_placed(&self, block: u32) -> bool {
+        let place = self.place[block as usize];
+        let ahead = place.wrapping_sub(self.head) as usize & (self.ring.len() - 1);
+        self.ring[place as usize] == block && ahead < self.tail.wrapping_sub(self.head) as usize
+    }
+
+    /// Moves every block up to the one before it.
+    #[cold]
+    fn close_up(&mut self) {
+        let (mut from, mut to) = (self.head, self.head);
+        while from != self.tail {
+            let block = self.at(from);
+            if block != NULL {
+                self.put(to, block);
+                to = to.wrapping_add(1);
+            }
+            from = from.wrapping_add(1);
+        }
+        self.tail = to;
+    }
+
+    #[inline]
+    fn at(&self, count: u32) -> u32 {
+        self.ring[count as usize & (self.ring.len() - 1)]
+    }
+
+    #[inline]
+    fn put(&mut self, count: u32, block: u32) {
+        let place = count as usize & (self.ring.len() - 1);
+        self.ring[place] = block;
+        self.place[block as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_list(ops in vec((0..3_u8, 1..8_u32), 0..400)) {
+            let (mut order, mut list) = (Order::new(8), Vec::<u32>::new());
+            for (op, block) in ops {
+                match (op, list.iter().position(|&other| other == block)) {
+                    (0, None) => {
+                        order.push(block);
+                        list.push(block);
+                    }
+                    (1, Some(at)) => {
+                        order.remove(block);
+                        list.remove(at);
+                    }
+                    (2, _) => {
+                        let head = (!list.is_empty()).then(|| list.remove(0));
+                        prop_assert_eq!(order.pop(), head);
+                    }
+                    _ => {}
+                }
+                prop_assert!(order.iter().eq(list.iter().copied()));
+                prop_assert!(list.iter().all(|&block| order.is_placed(block)));
+            }
+        }
     }
 }

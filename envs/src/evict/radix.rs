@@ -60,7 +60,7 @@ impl Evict for Radix {
     }
 
     fn is_sound(&self, block: u32) -> bool {
-        self.0.is_linked(block)
+        self.0.is_placed(block)
     }
 }
 

@@ -17,8 +17,8 @@ pub(super) struct Cache {
     pub(super) num_idle: u32,
     /// Blocks registered without a key.
     pub(super) num_keyless: u32,
-    /// Number of the last watch.
-    pub(super) watch: u32,
+    /// Blocks watched, each of which is marked.
+    watched: Vec<BlockId>,
     pub(super) watch_is_valid: bool,
     /// Blocks evicted with the keys they had, where somebody asks for them.
     pub(super) evicted: Option<Vec<(BlockId, u64)>>,
@@ -33,7 +33,7 @@ impl Cache {
             registry: Registry::new(if caching { num_blocks } else { 0 }),
             num_idle: 0,
             num_keyless: 0,
-            watch: 0,
+            watched: Vec::new(),
             watch_is_valid: false,
             evicted: None,
         }
@@ -43,13 +43,6 @@ impl Cache {
         self.unregistered.len() as u32 + self.num_idle
     }
 
-    /// What a policy is told of a registered block that becomes idle, number `position` of a table of `length` blocks.
-    #[inline]
-    fn seen(&self, block: u32, position: usize, length: usize) -> BlockView {
-        let key = if self.blocks.is_keyless(block) { 0 } else { self.blocks.get(block).key };
-        BlockView { key, position: position as u32, length: length as u32, ..BlockView::of(block) }
-    }
-
     /// Takes as many as there are of `count` blocks from those that hold no entry. How many are still missing.
     pub(super) fn take_unregistered(&mut self, count: u32, table: &mut Vec<BlockId>) -> u32 {
         let taken = table.len();
@@ -57,7 +50,7 @@ impl Cache {
         table.extend(self.unregistered.drain(left..).rev());
         if self.caching {
             for &BlockId(block) in &table[taken..] {
-                self.blocks.get_mut(block).refs = 1;
+                self.blocks.get_mut(block).take();
             }
         }
         count - (table.len() - taken) as u32
@@ -65,13 +58,15 @@ impl Cache {
 
     /// Takes `count` blocks whose entries the policy gives up, of which there are as many.
     pub(super) fn take_idle<E: Evict>(&mut self, policy: &mut E, count: u32, table: &mut Vec<BlockId>) {
+        table.reserve(count as usize);
         for _ in 0..count {
             let block = policy.victim().expect("as many are idle as are counted");
-            if let Some(evicted) = self.evicted.as_mut().filter(|_| !self.blocks.is_keyless(block)) {
-                evicted.push((BlockId(block), self.blocks.get(block).key));
+            let record = *self.blocks.get(block);
+            if let Some(evicted) = self.evicted.as_mut().filter(|_| !record.is_keyless()) {
+                evicted.push((BlockId(block), record.key));
             }
             self.forget(block);
-            self.blocks.get_mut(block).refs = 1;
+            self.blocks.get_mut(block).take();
             table.push(BlockId(block));
         }
     }
@@ -87,18 +82,20 @@ impl Cache {
         let length = table.len();
         for (position, BlockId(block)) in table.drain(..).enumerate().rev() {
             let record = self.blocks.get_mut(block);
-            record.refs = record.refs.checked_sub(1).expect("a block is given back once for each table that holds it");
-            if record.refs > 0 {
+            if record.let_go() > 0 {
                 continue;
             }
-            self.disturb(block);
-            if !self.blocks.is_registered(block) {
+            let record = *record;
+            self.watch_is_valid &= !record.is_watched();
+            if !record.is_registered() {
                 self.unregistered.push(BlockId(block));
-            } else if !E::KEEPS_REPEATS && !self.blocks.is_sole_copy(block) {
+            } else if !E::KEEPS_REPEATS && !record.is_sole_copy() {
                 self.registry.remove(&mut self.blocks, block);
                 self.unregistered.push(BlockId(block));
             } else {
-                policy.idle(self.seen(block, position, length));
+                let key = if record.is_keyless() { 0 } else { record.key };
+                let (position, length) = (position as u32, length as u32);
+                policy.idle(BlockView { key, position, length, ..BlockView::of(block) });
                 self.num_idle += 1;
             }
         }
@@ -113,8 +110,11 @@ impl Cache {
     pub(super) fn accessed<E: Evict>(&self, policy: &mut E, path: &[BlockId]) {
         if E::LOOKUP_IS_USE {
             for &BlockId(block) in path.iter().rev() {
-                if self.blocks.get(block).refs == 0 {
-                    debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
+                if self.blocks.get(block).refs() == 0 {
+                    debug_assert!(
+                        self.blocks.get(block).is_registered(),
+                        "block {block} is not cached: the hits are stale"
+                    );
                     policy.accessed(BlockView::of(block));
                 }
             }
@@ -123,13 +123,16 @@ impl Cache {
 
     pub(super) fn touch<E: Evict>(&mut self, policy: &mut E, hits: &[BlockId]) {
         for &BlockId(block) in hits {
-            if self.blocks.get(block).refs == 0 {
-                debug_assert!(self.blocks.is_registered(block), "block {block} is not cached: the hits are stale");
+            if self.blocks.get(block).refs() == 0 {
+                debug_assert!(
+                    self.blocks.get(block).is_registered(),
+                    "block {block} is not cached: the hits are stale"
+                );
                 self.disturb(block);
                 policy.taken(BlockView::of(block));
                 self.num_idle -= 1;
             }
-            self.blocks.get_mut(block).refs += 1;
+            self.blocks.get_mut(block).hold();
         }
     }
 
@@ -137,7 +140,7 @@ impl Cache {
     pub(super) fn give_way<E: Evict>(&mut self, policy: &mut E, key: u64) {
         if !E::KEEPS_REPEATS
             && let Some(first) = self.registry.first(&self.blocks, key)
-            && self.blocks.get(first).refs == 0
+            && self.blocks.get(first).refs() == 0
         {
             policy.taken(BlockView::of(first));
             self.forget(first);
@@ -145,29 +148,35 @@ impl Cache {
         }
     }
 
+    #[inline]
     pub(super) fn register(&mut self, block: u32, key: u64) {
-        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
-        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
+        self.assert_unregistered(block);
         self.registry.enter(&mut self.blocks, block, key);
     }
 
-    pub(super) fn register_keyless(&mut self, block: u32) {
-        debug_assert!(self.blocks.get(block).refs > 0, "block {block} is registered by its holder");
-        assert!(!self.blocks.is_registered(block), "block {block} is registered already");
-        self.blocks.enter_keyless(block);
-        self.num_keyless += 1;
+    pub(super) fn register_keyless(&mut self, blocks: &[BlockId]) {
+        for &BlockId(block) in blocks {
+            self.assert_unregistered(block);
+            self.blocks.get_mut(block).enter_keyless();
+        }
+        self.num_keyless += blocks.len() as u32;
+    }
+
+    #[inline]
+    fn assert_unregistered(&self, block: u32) {
+        debug_assert!(self.blocks.get(block).refs() > 0, "block {block} is registered by its holder");
+        assert!(!self.blocks.get(block).is_registered(), "block {block} is registered already");
     }
 
     pub(super) fn watch(&mut self, hits: &[BlockId]) {
-        if self.watch == u32::MAX {
-            self.blocks.clear_watches();
-            self.watch = 0;
+        for block in self.watched.drain(..) {
+            self.blocks.get_mut(block.0).set_watched(false);
         }
-        self.watch += 1;
-        self.watch_is_valid = true;
+        self.watched.extend_from_slice(hits);
         for block in hits {
-            self.blocks.get_mut(block.0).watch = self.watch;
+            self.blocks.get_mut(block.0).set_watched(true);
         }
+        self.watch_is_valid = true;
     }
 
     /// A block that is idle no more loses its entry.
@@ -178,8 +187,9 @@ impl Cache {
     }
 
     pub(super) fn unregister(&mut self, block: u32) {
-        if self.blocks.is_keyless(block) {
-            self.blocks.remove_keyless(block);
+        let record = self.blocks.get_mut(block);
+        if record.is_keyless() {
+            record.unregister();
             self.num_keyless -= 1;
         } else {
             self.registry.remove(&mut self.blocks, block);
@@ -188,6 +198,6 @@ impl Cache {
 
     /// Something that a watch must notice happens to `block`.
     fn disturb(&mut self, block: u32) {
-        self.watch_is_valid &= self.blocks.get(block).watch != self.watch;
+        self.watch_is_valid &= !self.blocks.get(block).is_watched();
     }
 }

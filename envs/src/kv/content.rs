@@ -212,21 +212,23 @@ impl Content {
 /// For each request, up to which of its hash ids another request of the list has the same; 0 where it shares none. Ids
 /// behind that can never be hit by anybody else.
 pub fn shared_prefixes(requests: &[Request]) -> Vec<u32> {
-    // Of each id: who had it first, and whether somebody else did.
-    let mut owners: HashTable<(u64, u32, bool)> = HashTable::new();
+    const SHARED: u32 = u32::MAX;
+    // Of each id: who has it, if one request alone does.
+    let mut owners: HashTable<(u64, u32)> =
+        HashTable::with_capacity(requests.iter().map(|request| request.hash_ids.len()).sum());
     for (index, request) in (0..).zip(requests) {
         for &hash_id in &request.hash_ids {
             match owners.entry(mix(hash_id), |owner| owner.0 == hash_id, |owner| mix(owner.0)) {
                 Entry::Occupied(mut entry) => {
-                    let (_, first, is_shared) = entry.get_mut();
-                    *is_shared |= *first != index;
+                    let (_, owner) = entry.get_mut();
+                    *owner = if *owner == index { index } else { SHARED };
                 }
-                Entry::Vacant(entry) => drop(entry.insert((hash_id, index, false))),
+                Entry::Vacant(entry) => drop(entry.insert((hash_id, index))),
             }
         }
     }
     let is_shared =
-        |hash_id: &u64| owners.find(mix(*hash_id), |owner| owner.0 == *hash_id).is_some_and(|owner| owner.2);
+        |hash_id: &u64| owners.find(mix(*hash_id), |owner| owner.0 == *hash_id).is_some_and(|owner| owner.1 == SHARED);
     requests
         .iter()
         .map(|request| request.hash_ids.iter().rposition(is_shared).map_or(0, |last| last as u32 + 1))

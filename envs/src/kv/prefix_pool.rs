@@ -1,5 +1,7 @@
 //! A block pool with a prefix cache.
 
+use std::ops::Range;
+
 use kvtide_runtime::Retention;
 
 use super::BlockId;
@@ -121,7 +123,8 @@ impl PrefixPool {
     pub fn give_back_as(&mut self, table: &mut Vec<BlockId>, head_blocks: u32, [head, tail]: [Retention; 2]) {
         if let EvictionPolicy::Classes(classes) = &mut self.policy {
             let of = |at: usize| if at < head_blocks as usize { head } else { tail };
-            let cached = table.iter().enumerate().rev().filter(|(_, block)| self.cache.blocks.is_registered(block.0));
+            let cached =
+                table.iter().enumerate().rev().filter(|(_, block)| self.cache.blocks.get(block.0).is_registered());
             classes.released(cached.map(|(at, block)| (block.0, of(at))));
         }
         self.give_back(table);
@@ -151,7 +154,7 @@ impl PrefixPool {
 
     /// How many of `blocks`, which the caller holds, somebody else holds as well.
     pub fn shared_among(&self, blocks: &[BlockId]) -> u32 {
-        blocks.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs > 1)).sum()
+        blocks.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs() > 1)).sum()
     }
 
     /// Appends to `hits` the block registered first under each key, up to the first key that is not cached. The keys
@@ -164,7 +167,7 @@ impl PrefixPool {
 
     /// How many of `hits` nobody holds: they are among the free blocks and must be paid for.
     pub fn idle_among(&self, hits: &[BlockId]) -> u32 {
-        hits.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs == 0)).sum()
+        hits.iter().map(|block| u32::from(self.cache.blocks.get(block.0).refs() == 0)).sum()
     }
 
     /// Holds each of `hits` once more; those that were idle leave the free queue, the order of the others stays.
@@ -179,7 +182,7 @@ impl PrefixPool {
             return;
         }
         debug_assert!(
-            parent.is_none_or(|parent| self.cache.blocks.is_registered(parent.0)),
+            parent.is_none_or(|parent| self.cache.blocks.get(parent.0).is_registered()),
             "tables are registered in order"
         );
         policy!(&mut self.policy, policy => {
@@ -189,13 +192,30 @@ impl PrefixPool {
         self.cache.register(block.0, key);
     }
 
-    /// Registers a full block that the caller holds and whose content nobody else will ever ask for: what it could be
-    /// found by is told when somebody does ([`publish`](PrefixPool::publish)). Apart from that it is like any other
-    /// registered block. Entering and evicting it costs a fraction, because there is no key to make and to look up, and
+    /// Registers the blocks of `table` in `range`, each [behind](Self::register) the one before it in the table, under the keys
+    /// that `keys` has at their places.
+    pub fn register_path(&mut self, table: &[BlockId], keys: &[u64], range: Range<usize>) {
+        if !self.cache.caching || range.is_empty() {
+            return;
+        }
+        let mut parent = range.start.checked_sub(1).map(|before| table[before].0);
+        policy!(&mut self.policy, policy => {
+            for (&BlockId(block), &key) in table[range.clone()].iter().zip(&keys[range]) {
+                self.cache.give_way(policy, key);
+                policy.registered(block, parent);
+                self.cache.register(block, key);
+                parent = Some(block);
+            }
+        });
+    }
+
+    /// Registers full blocks that the caller holds and whose content nobody else will ever ask for: what they could be
+    /// found by is told when somebody does ([`publish`](PrefixPool::publish)). Apart from that they are like any other
+    /// registered blocks. Entering and evicting them costs a fraction, because there is no key to make and to look up, and
     /// such are most blocks of most traffic: all that is generated, and every prompt that is not shared.
-    pub fn register_keyless(&mut self, block: BlockId) {
+    pub fn register_keyless(&mut self, blocks: &[BlockId]) {
         if self.cache.caching {
-            self.cache.register_keyless(block.0);
+            self.cache.register_keyless(blocks);
         }
     }
 
@@ -212,7 +232,7 @@ impl PrefixPool {
         if !self.cache.caching {
             return;
         }
-        assert!(self.cache.blocks.is_keyless(block.0), "block {} was not registered without a key", block.0);
+        assert!(self.cache.blocks.get(block.0).is_keyless(), "block {} was not registered without a key", block.0);
         self.cache.unregister(block.0);
         policy!(&mut self.policy, policy => self.cache.give_way(policy, key));
         self.cache.register(block.0, key);

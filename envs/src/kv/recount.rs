@@ -48,31 +48,31 @@ impl PrefixPool {
     /// The two parts of the queue, reference counts, links, and the rings of copies behind the map.
     fn validate_cache(&self, refs: &[u32]) -> Result<(), String> {
         let blocks = &self.cache.blocks;
-        if let Some(block) = self.cache.unregistered.iter().find(|block| blocks.is_registered(block.0)) {
+        if let Some(block) = self.cache.unregistered.iter().find(|block| blocks.get(block.0).is_registered()) {
             return Err(format!("block {} is free and registered, but not idle", block.0));
         }
         if let Some(block) =
-            self.free_blocks().skip(self.cache.unregistered.len()).find(|block| !blocks.is_registered(block.0))
+            self.free_blocks().skip(self.cache.unregistered.len()).find(|block| !blocks.get(block.0).is_registered())
         {
             return Err(format!("block {} is idle and not registered", block.0));
         }
         for (block, &count) in (0..).zip(refs) {
-            if blocks.get(block).refs != count {
-                return Err(format!("block {block} is in {count} tables and counts {}", blocks.get(block).refs));
+            if blocks.get(block).refs() != count {
+                return Err(format!("block {block} is in {count} tables and counts {}", blocks.get(block).refs()));
             }
-            if !blocks.is_registered(block) {
+            if !blocks.get(block).is_registered() {
                 continue;
             }
             if count == 0 && !self.policy.is_sound(block) {
                 return Err(format!("block {block} is idle, and the policy contradicts itself"));
             }
-            if blocks.is_keyless(block) {
+            if blocks.get(block).is_keyless() {
                 continue;
             }
             if !blocks.copy_links_agree(block) || blocks.get(blocks.next_copy(block)).key != blocks.get(block).key {
                 return Err(format!("block {block} is in a broken ring of copies"));
             }
-            if !self.policy.keeps_repeats() && count == 0 && !blocks.is_sole_copy(block) {
+            if !self.policy.keeps_repeats() && count == 0 && !blocks.get(block).is_sole_copy() {
                 return Err(format!("block {block} is idle, and another has its key"));
             }
         }
@@ -83,7 +83,7 @@ impl PrefixPool {
     fn validate_rings(&self) -> Result<(), String> {
         let blocks = &self.cache.blocks;
         let mut in_rings = 0;
-        for first in self.cache.registry.firsts() {
+        for first in self.cache.registry.firsts(blocks) {
             if self.cache.registry.first(blocks, blocks.get(first).key) != Some(first) {
                 return Err(format!("block {first} is not found under its key"));
             }
@@ -96,11 +96,11 @@ impl PrefixPool {
                 }
             }
         }
-        let keyless = (0..self.num_blocks()).filter(|&block| blocks.is_keyless(block)).count();
+        let keyless = (0..self.num_blocks()).filter(|&block| blocks.get(block).is_keyless()).count();
         if keyless != self.cache.num_keyless as usize {
             return Err(format!("{keyless} blocks have no key, {} are counted", self.cache.num_keyless));
         }
-        let registered = (0..self.num_blocks()).filter(|&block| blocks.is_registered(block)).count() - keyless;
+        let registered = (0..self.num_blocks()).filter(|&block| blocks.get(block).is_registered()).count() - keyless;
         if in_rings != registered {
             return Err(format!("{registered} blocks are registered, {in_rings} are in the map"));
         }

@@ -70,7 +70,18 @@ impl ActionMask {
     /// The action of these choices, with every one that is forbidden, or that there is not, replaced by the head's first
     /// allowed one.
     #[inline]
-    pub(crate) fn action(self, mut choices: [u8; NUM_HEADS]) -> Action {
+    pub(crate) fn action(self, choices: [u8; NUM_HEADS]) -> Action {
+        // Nearly always all are allowed: then nothing waits for this.
+        let (mut all, mut any) = (1, 0);
+        for (word, choice) in self.allowed.iter().zip(choices) {
+            all &= word >> (choice & 31);
+            any |= choice;
+        }
+        if all & 1 == 1 && any < 32 { Action { choices } } else { self.repaired(choices) }
+    }
+
+    #[cold]
+    fn repaired(self, mut choices: [u8; NUM_HEADS]) -> Action {
         for (word, choice) in self.allowed.iter().zip(&mut choices) {
             *choice = allowed_or_first(*word, *choice);
         }

@@ -124,6 +124,11 @@ impl<'a> TableFile<'a> {
         self.ranges.get(feature).copied().map(FeatureRange::from_bytes)
     }
 
+    /// Whether each of `values` that is among `uses`, one bit each, is within its range.
+    pub(crate) fn holds(&self, uses: u64, values: &[f32]) -> bool {
+        all_hold(self.ranges, uses, values)
+    }
+
     /// The nodes in breadth-first order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = TreeNode> + Clone + use<'a> {
         self.nodes.iter().copied().map(TreeNode::from_bytes)
@@ -145,6 +150,7 @@ impl<'a> TableFile<'a> {
     }
 
     /// The leaf `values` lead to. A missing value is NaN.
+    #[inline]
     pub fn leaf(&self, values: &[f32]) -> Leaf {
         self.path(values).leaf()
     }
@@ -250,6 +256,13 @@ impl FeatureRange {
         FeatureRange { min: f32::from_le_bytes([a, b, c, d]), max: f32::from_le_bytes([e, f, g, h]) }
     }
 
+    /// Whether `value` is within the range itself, which NaN and infinities are not.
+    #[inline]
+    #[expect(clippy::needless_bitwise_bool, reason = "one branch for all ranges, not two for each")]
+    fn holds(self, value: f32) -> bool {
+        (self.min <= value) & (value <= self.max)
+    }
+
     /// Whether `value` is within the range widened on both sides by `tolerance` of its width. NaN is not. A negative
     /// tolerance narrows nothing.
     pub fn contains(self, value: f32, tolerance: f32) -> bool {
@@ -261,6 +274,18 @@ impl FeatureRange {
         let margin = f64::from(tolerance) * (max - min);
         min - margin <= f64::from(value) && f64::from(value) <= max + margin
     }
+}
+
+/// Whether each of `values` that is among `uses` is within its range. All are looked at in turn: that is sooner done than finding
+/// those that are used.
+#[inline]
+pub(super) fn all_hold(ranges: &[[u8; RANGE_BYTES]], uses: u64, values: &[f32]) -> bool {
+    let mut unused = !uses;
+    ranges.iter().zip(values).fold(true, |all, (range, &value)| {
+        let is_unused = unused & 1 == 1;
+        unused >>= 1;
+        all & (is_unused | FeatureRange::from_bytes(*range).holds(value))
+    })
 }
 
 /// The fixed part of a file, its counts within their limits.

@@ -1,6 +1,6 @@
 //! The retention section of version 2: a second tree, over the features of a release, whose leaves are classes.
 
-use super::file::check_ranges;
+use super::file::{all_hold, check_ranges};
 use super::node::{self, Path, TreeNode};
 use super::read::{ByteReader, ok};
 use super::{FeatureRange, FormatError, MAX_FEATURES, MAX_NODES, NODE_BYTES, RANGE_BYTES};
@@ -137,6 +137,11 @@ impl<'a> RetentionSection<'a> {
     /// What training saw of the feature of that index; `None` if there is none.
     pub fn range(&self, feature: usize) -> Option<FeatureRange> {
         self.ranges.get(feature).copied().map(FeatureRange::from_bytes)
+    }
+
+    /// Whether each of `values` that is compared is within its range.
+    pub(crate) fn holds(&self, values: &[f32]) -> bool {
+        all_hold(self.ranges, self.outline.uses, values)
     }
 
     /// The nodes in breadth-first order; a leaf's first choice is the index of its class.

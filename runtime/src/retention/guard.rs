@@ -116,12 +116,18 @@ impl RetentionGuard {
         if age_us > self.config.max_age_us {
             return Err(Fallback::Stale);
         }
-        let mut left = table.uses();
+        // Nearly always nothing is the matter, and one look says so.
+        let is_outside =
+            if table.section().holds(&observation.values) { false } else { self.look_closer(table, observation)? };
+        self.note_range(is_outside);
+        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+    }
+
+    /// Whether a feature the tree decides by is out of range, if it is a number at all.
+    #[cold]
+    fn look_closer(&self, table: &RetentionTable<'_>, observation: &ReleaseObservation) -> Result<bool, Fallback> {
         let mut is_outside = false;
-        // One step a feature in use.
-        while left != 0 {
-            let feature = left.trailing_zeros() as usize;
-            left &= left - 1;
+        for feature in features(table.uses()) {
             let value = observation.values.get(feature).copied().unwrap_or(f32::NAN);
             if !value.is_finite() {
                 return Err(Fallback::NonFinite);
@@ -129,8 +135,7 @@ impl RetentionGuard {
             let range = table.range(feature);
             is_outside |= !range.is_some_and(|range| range.contains(value, self.config.range_tolerance));
         }
-        self.note_range(is_outside);
-        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+        Ok(is_outside)
     }
 
     fn note_range(&mut self, outside: bool) {
@@ -145,4 +150,14 @@ impl RetentionGuard {
             self.contrary_decisions = 0;
         }
     }
+}
+
+/// The indices in a set of features, one step each.
+#[inline]
+fn features(mut left: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let feature = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(feature)
+    })
 }

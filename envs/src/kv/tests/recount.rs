@@ -33,13 +33,13 @@ fn whatever_is_damaged_the_recount_notices() {
         ("block 7 is in 0 tables and free: false", |_, held| held.truncate(3)),
         ("block 8 is in 1 tables and free: true", |_, held| held.push(BlockId(8))),
         ("block 1 is in 2 tables and counts 1", |_, held| held.push(BlockId(1))),
-        ("block 2 is in 1 tables and counts 0", |pool, _| pool.cache.blocks.get_mut(2).refs = 0),
+        ("block 2 is in 1 tables and counts 0", |pool, _| assert_eq!(pool.cache.blocks.get_mut(2).let_go(), 0)),
         ("block 8 is twice in the free queue", |pool, _| pool.cache.unregistered.push(BlockId(8))),
         ("block 4 is twice in the free queue", |pool, _| pool.cache.unregistered.push(BlockId(4))),
         ("4 blocks are free, 5 are counted", |pool, _| pool.cache.num_idle += 1),
         ("block 6 is in a broken ring", |pool, _| pool.cache.blocks.get_mut(7).key = 51),
         ("block 3 is not found under its key", |pool, _| pool.cache.blocks.get_mut(3).key = u64::MAX),
-        ("7 blocks are registered, 6 are in the map", |pool, _| pool.cache.blocks.start_ring(2)),
+        ("7 blocks are registered, 6 are in the map", |pool, _| pool.cache.blocks.get_mut(2).enter(60, 0)),
         ("block 3 is idle and not registered", |pool, _| pool.cache.registry.remove(&mut pool.cache.blocks, 3)),
         ("block 3 is free and registered, but not idle", |pool, _| {
             policy!(&mut pool.policy, policy => {
@@ -50,19 +50,15 @@ fn whatever_is_damaged_the_recount_notices() {
         }),
         ("block 7 is idle, and another has its key", |pool, held| {
             let block = held.pop().unwrap().0;
-            pool.cache.blocks.get_mut(block).refs = 0;
+            assert_eq!(pool.cache.blocks.get_mut(block).let_go(), 0);
             pool.cache.num_idle += 1;
             policy!(&mut pool.policy, policy => policy.idle(BlockView::of(block)));
         }),
         ("block 3 is idle, and the policy contradicts itself", |pool, _| {
             policy!(&mut pool.policy, policy => {
-                // One is taken twice.
-                for block in [4, 5, 4] {
-                    policy.taken(BlockView::of(block));
-                }
-                for block in [5, 4] {
-                    policy.idle(BlockView::of(block));
-                }
+                // It is idle twice and taken once.
+                policy.idle(BlockView::of(3));
+                policy.taken(BlockView::of(3));
             });
         }),
     ];
@@ -85,13 +81,11 @@ fn without_caching_a_block_is_in_one_table() {
 }
 
 #[test]
-fn marks_of_old_watches_are_forgotten_when_numbers_run_out() {
+fn what_was_watched_before_is_watched_no_more() {
     let mut pool = PrefixPool::new(3, true, Eviction::Lru);
     let mut table = Vec::new();
     pool.take(1, &mut table);
     pool.watch(&table);
-    pool.cache.watch = u32::MAX;
-    // Number 1 again, which the block still bore.
     pool.watch(&[]);
     pool.give_back(&mut table);
     assert!(pool.watch_is_valid());

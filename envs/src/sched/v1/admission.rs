@@ -139,6 +139,8 @@ impl V1 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let sequence = &mut self.sequences[id.index()];
+        // A prompt's blocks come chunk by chunk; the table is not to be moved for each.
+        sequence.blocks.reserve(blocks_for(sequence.tokens, self.config.block_size) as usize);
         sequence.blocks.extend_from_slice(&hits);
         sequence.registered = hits.len() as u32;
         let end = (offer.present + offer.tokens).min(self.config.max_model_len);

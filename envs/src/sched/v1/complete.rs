@@ -82,6 +82,8 @@ impl V1 {
         let sequence = &mut self.sequences[id.index()];
         sequence.registered = 0;
         sequence.keys = Vec::new();
+        // Empty now; its room goes to who comes next.
+        sequence.blocks = Vec::new();
         sequence.content = None;
         if !sequence.host_blocks.is_empty() {
             self.host.give_back(&mut sequence.host_blocks);

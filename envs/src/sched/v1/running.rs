@@ -132,28 +132,27 @@ impl V1 {
 
     /// Enters the full blocks among the first `tokens` tokens into the prefix cache.
     pub(super) fn register(&mut self, id: RequestId, tokens: u32) {
-        let sequence = &mut self.sequences[id.index()];
-        let Some(content) = &sequence.content else { return };
         let block_size = self.config.block_size;
         let full = tokens / block_size;
+        let sequence = &mut self.sequences[id.index()];
+        let before = sequence.registered;
+        let Some(content) = sequence.content.as_ref().filter(|_| before < full) else { return };
         let keyed = full.min(sequence.keyless_from);
-        content.extend_keys(&mut sequence.keys, keyed, block_size);
-        for index in sequence.registered..keyed {
-            let index = index as usize;
-            let parent = index.checked_sub(1).map(|before| sequence.blocks[before]);
-            self.pool.register(sequence.blocks[index], sequence.keys[index], parent);
+        if before < keyed {
+            content.extend_keys(&mut sequence.keys, keyed, block_size);
+            self.pool.register_path(&sequence.blocks, &sequence.keys, before as usize..keyed as usize);
         }
-        for index in sequence.registered.max(keyed)..full {
-            self.pool.register_keyless(sequence.blocks[index as usize]);
+        let keyless = before.max(keyed)..full;
+        if !keyless.is_empty() {
+            self.pool.register_keyless(&sequence.blocks[keyless.start as usize..full as usize]);
         }
         if self.desk.is_some() {
-            for index in sequence.registered.max(keyed)..full {
+            for index in keyless {
                 let parent = index.checked_sub(1).map(|before| sequence.blocks[before as usize]);
                 self.pool.continues(sequence.blocks[index as usize], parent);
             }
         }
-        let before = sequence.registered;
-        sequence.registered = before.max(full);
+        sequence.registered = full;
         self.note_produced(id, before, full, false);
     }
 }
