@@ -52,7 +52,10 @@ LEVEL = {tokens: place for place, tokens in enumerate((128, 256, 512, 1024, 2048
 
 def budgets() -> dict[str, list[bytes]]:
     """Trees that bound steps."""
-    at = lambda tokens: leaf(budget=LEVEL[tokens])
+
+    def at(tokens: int) -> bytes:
+        return leaf(budget=LEVEL[tokens])
+
     return {
         "engine's own": [leaf()],
         "128": [at(128)],

@@ -185,6 +185,12 @@ impl PyRetainer {
         Ok((decide(Part::Head, 0, head)?, decide(Part::Tail, head, held - head)?))
     }
 
+    /// Whether the pool hits less than LRU would, by more than may be lost: as long as it does, everything is normal.
+    #[getter]
+    fn is_behind(&self) -> bool {
+        self.shadow.is_behind()
+    }
+
     /// Why the last class was not the tree's; None if it was.
     #[getter]
     fn last_fallback(&self) -> Option<&'static str> {
