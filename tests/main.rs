@@ -22,6 +22,7 @@ mod own_traffic;
 mod page;
 mod programs;
 mod record;
+mod retention;
 mod snapshots;
 mod timings;
 mod tune;

@@ -158,6 +158,21 @@ def test_any_sequence_of_operations_is_that_of_lists(seed):
     assert model.evicted > 500
 
 
+def test_who_has_outlived_two_terms_at_once_falls_two_classes():
+    blocks, queue = queue_of(4)
+    queue.popleft_n(4)
+    for block, retention in zip(blocks, (KEEP_LONG, KEEP_LONG, NORMAL, KEEP_LONG), strict=True):
+        block.block_hash = "hash"
+        queue.terms.terms[block.block_id] = term_of(retention, 0, 5)
+        queue.append(block)
+    # One that stands before others may hold them up.
+    queue.terms.terms[1] = term_of(KEEP_LONG, 5 * KEEP_TURNOVERS, 5)
+    queue.terms.evicted = 5 * (KEEP_LONG_TURNOVERS + KEEP_TURNOVERS)
+    assert queue.popleft() is blocks[2]
+    assert names(queue) == [2, 4, 1] and queue.kept == {1}
+    assert [end.block_id for end in queue.ends[1:]] == [4, 1, 1]
+
+
 def test_set_aside_classes_are_one_queue_in_the_order_of_time():
     blocks, queue = queue_of(6)
     queue.popleft_n(6)
