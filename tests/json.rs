@@ -214,9 +214,13 @@ fn written(folder: &Path) -> String {
     run(&["explain", "policy.kvt", "oldest_wait=0.5", "late_waiting=0.1", "progress=0.2", "growth_1=1", "--json"]);
     crate::retention::retaining(&folder.join("retaining.kvt"));
     run(&["inspect", "retaining.kvt", "--json"]);
-    run(&["explain", "retaining.kvt", "--retention", "part=1", "--json"]);
-    done(folder, &["export", "--table", "retaining.kvt", "--retention", "json", "--turnover", "9", "--out", "rules.json"]);
-    let sessions = ["--workload", "agentic:rate=0.12,duration=60", "--set", "eviction=classes", "--releases", "a.jsonl"];
+    run(&["explain", "retaining.kvt", "--retention", "part=1", "turn=2", "--json"]);
+    done(
+        folder,
+        &["export", "--table", "retaining.kvt", "--retention", "json", "--turnover", "9", "--out", "rules.json"],
+    );
+    let sessions =
+        ["--workload", "agentic:rate=0.12,duration=60", "--set", "eviction=classes", "--releases", "a.jsonl"];
     run(&[&["simulate"], &sessions[..], &["--json"]].concat());
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
     let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];

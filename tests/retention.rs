@@ -3,24 +3,36 @@
 use std::fs;
 use std::path::Path;
 
-use kvtide::distil::{DistilConfig, RetentionSample, RetentionTree};
+use kvtide::distil::RetentionTree;
 use kvtide::export::add_retention;
-use kvtide_runtime::{Observation, ReleaseFeature, ReleaseObservation, Retention};
+use kvtide_runtime::action::NUM_HEADS;
+use kvtide_runtime::format::FeatureRange;
+use kvtide_runtime::{RELEASE_FEATURES, ReleaseFeature, Retention, TreeNode};
 use serde_json::Value;
 use tempfile::tempdir;
 
 use crate::common::{done, kvtide, lines, refused};
 
-/// Writes the shipped table with a second tree: heads are kept, tails go first.
+/// Writes a shipped table with a second tree: heads are kept, tails go first but for those of a very long session.
 pub fn retaining(path: &Path) {
-    let sample = |part: u8, class| {
-        let mut seen = ReleaseObservation::of_node(&Observation::ZERO);
-        seen.set(ReleaseFeature::Part, part.into());
-        RetentionSample { seen, class, weight: 1 }
+    let leaf = |class: Retention| {
+        let mut choices = [0; NUM_HEADS];
+        choices[0] = class as u8;
+        TreeNode::Leaf { choices }
     };
-    let samples: Vec<RetentionSample> =
-        [(0, Retention::Keep), (1, Retention::EvictFirst)].repeat(8).into_iter().map(|(part, class)| sample(part, class)).collect();
-    let tree = RetentionTree::grow(&samples, &DistilConfig { min_leaf_samples: 1, ..DistilConfig::default() });
+    let split =
+        |feature: ReleaseFeature, left, threshold| TreeNode::Split { feature: feature.index() as u8, left, threshold };
+    let tree = RetentionTree {
+        nodes: vec![
+            split(ReleaseFeature::Part, 1, 0.5),
+            leaf(Retention::Keep),
+            split(ReleaseFeature::Turn, 3, 60.5),
+            leaf(Retention::EvictFirst),
+            leaf(Retention::Normal),
+        ],
+        ranges: RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max }),
+        samples: 1,
+    };
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/agentic/policy.kvt");
     fs::write(path, add_retention(&fs::read(shipped).unwrap(), &tree).unwrap()).unwrap();
 }
@@ -43,7 +55,8 @@ fn a_run_notes_what_was_given_back_and_is_the_run_it_would_be() {
     let path = folder.path();
     retaining(&path.join("policy.kvt"));
     let classes = [&NODE[..], &["--set", "eviction=classes", "--seeds", "1..2"]].concat();
-    let policies = ["--policy", "fixed:0.05", "--policy", "fixed:0.05,retention=keep/evict-first", "--policy", "table:policy.kvt"];
+    let policies =
+        ["--policy", "fixed:0.05", "--policy", "fixed:0.05,retention=keep/evict-first", "--policy", "table:policy.kvt"];
     let plain = lines(&done(path, &[&classes[..], &policies].concat()).stdout, "run");
     let noting = [&classes[..], &policies, &["--releases", "releases.jsonl"]].concat();
     let run = done(path, &noting);
@@ -84,7 +97,8 @@ fn a_run_notes_what_was_given_back_and_is_the_run_it_would_be() {
     let tail = text.lines().find(|line| line.contains("\"part\":\"tail\"")).unwrap();
     fs::write(path.join("one.jsonl"), tail).unwrap();
     let explained = done(path, &["explain", "policy.kvt", "--retention", "--from", "one.jsonl"]).stdout;
-    assert!(explained.starts_with("part 1 > 0.5\nso: retention evict-first (node "), "{explained}");
+    assert!(explained.starts_with("part 1 > 0.5\nturn "), "{explained}");
+    assert!(explained.contains(" <= 60.5\nso: retention evict-first (node 3)\n"), "{explained}");
 }
 
 #[test]
@@ -110,7 +124,7 @@ fn rules_are_written_in_the_terms_of_other_engines() {
     retaining(&path.join("policy.kvt"));
     let export = ["export", "--table", "policy.kvt", "--retention", "json", "--out", "rules.json"];
     let run = done(path, &export);
-    assert!(run.stderr.contains("written: rules.json, 2 rules, 2 of which can be told when a request is submitted"));
+    assert!(run.stderr.contains("written: rules.json, 3 rules, 3 of which can be told when a request is submitted"));
     let read = || -> Value { serde_json::from_str(&fs::read_to_string(path.join("rules.json")).unwrap()).unwrap() };
     let rules = read();
     assert_eq!((&rules["type"], &rules["data"]["has_run"]), (&"retention_rules".into(), &false.into()));

@@ -65,7 +65,7 @@ impl PyRetainer {
     /// Of a pool of so many blocks, without a tree yet: everything is normal.
     #[new]
     #[pyo3(signature = (
-        num_gpu_blocks, block_size, *, max_age_us = 10_000_000, range_tolerance = 0.1, out_of_range_decisions = 8,
+        num_gpu_blocks, block_size, *, max_age_us = 1_000_000, range_tolerance = 0.1, out_of_range_decisions = 8,
         recovery_decisions = 32
     ))]
     fn new(

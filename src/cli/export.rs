@@ -70,18 +70,8 @@ pub(super) struct ExportArgs {
 }
 
 /// What can be said only of a checkpoint.
-const OF_CHECKPOINTS: [&str; 10] = [
-    "checkpoint",
-    "rust",
-    "leaves",
-    "seed",
-    "trace",
-    "max_loss",
-    "min_fidelity",
-    "episodes",
-    "host",
-    "frontier",
-];
+const OF_CHECKPOINTS: [&str; 10] =
+    ["checkpoint", "rust", "leaves", "seed", "trace", "max_loss", "min_fidelity", "episodes", "host", "frontier"];
 
 /// In what form retention rules are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

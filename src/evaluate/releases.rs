@@ -96,9 +96,12 @@ pub fn note_releases(
         seed,
         error: Box::new(error),
     };
-    let workload: Workload = world
-        .draw(&Draw { window, load, seed })
-        .map_err(|error| MatrixError::Draw { window: in_window.clone(), load, seed, error })?;
+    let workload: Workload = world.draw(&Draw { window, load, seed }).map_err(|error| MatrixError::Draw {
+        window: in_window.clone(),
+        load,
+        seed,
+        error,
+    })?;
     let (summary, samples) =
         world.serve_noting_releases(load, &workload, looking(controller).as_mut()).map_err(failed)?;
     let num_gpu_blocks = world.node_at(load).engine.num_gpu_blocks;

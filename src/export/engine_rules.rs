@@ -285,7 +285,8 @@ fn rule(leaf: usize, bounds: &Bounds, class: Retention, turnover: Option<Turnove
         Retention::Keep => (65, 1, Some(KEEP_TURNOVERS)),
         Retention::KeepLong => (90, 2, Some(KEEP_LONG_TURNOVERS)),
     };
-    let duration_ms = turnovers.zip(turnover).map(|(turnovers, Turnover(s))| (turnovers as f64 * s * 1e3).round() as u64);
+    let duration_ms =
+        turnovers.zip(turnover).map(|(turnovers, Turnover(s))| (turnovers as f64 * s * 1e3).round() as u64);
     Some(Rule {
         leaf,
         part,

@@ -100,10 +100,7 @@ impl Explanation {
     ///
     /// # Errors
     /// As [`of`](Self::of).
-    pub fn of_release(
-        tree: &RetentionTable<'_>,
-        given: &BTreeMap<String, f64>,
-    ) -> Result<Explanation, ExplainError> {
+    pub fn of_release(tree: &RetentionTable<'_>, given: &BTreeMap<String, f64>) -> Result<Explanation, ExplainError> {
         let read = Given::<NUM_RELEASE_FEATURES>::read(&RELEASE_FEATURES, given)?;
         let seen = ReleaseObservation { values: read.values };
         let comparisons = read.comparisons(tree.path(&seen).map(|(_, step)| step), tree.nodes())?;
@@ -124,8 +121,7 @@ impl Explanation {
             let sign = if *went_right { ">" } else { "<=" };
             writeln!(out, "{feature} {} {sign} {}", short(*value), short(*threshold))?;
         }
-        let choices: Vec<String> =
-            self.choices.iter().map(|(name, choice)| format!("{name} {choice}")).collect();
+        let choices: Vec<String> = self.choices.iter().map(|(name, choice)| format!("{name} {choice}")).collect();
         writeln!(out, "so: {} (node {})", choices.join(", "), self.leaf)?;
         for Replaced { feature, given, seen } in &self.replaced {
             writeln!(out, "beware: {feature} cannot be {given}; it counts as {}", short(*seen))?;
@@ -205,7 +201,8 @@ impl<const N: usize> Given<N> {
         nodes: impl Iterator<Item = TreeNode> + Clone,
     ) -> Result<Vec<ExplainedStep>, ExplainError> {
         let asks = |feature: usize| {
-            let is_asked = |node| matches!(node, TreeNode::Split { feature: asked, .. } if usize::from(asked) == feature);
+            let is_asked =
+                |node| matches!(node, TreeNode::Split { feature: asked, .. } if usize::from(asked) == feature);
             nodes.clone().any(is_asked)
         };
         let step = |PathStep { node, feature, value, threshold, went_right }| {
@@ -226,9 +223,10 @@ impl<const N: usize> Given<N> {
         choices: Vec<(&'static str, String)>,
         ranges: impl Iterator<Item = FeatureRange>,
     ) -> Explanation {
-        let outside = ranges.take(N).enumerate().filter(|&(feature, range)| {
-            self.known[feature] && !range.contains(self.values[feature], 0.0)
-        });
+        let outside = ranges
+            .take(N)
+            .enumerate()
+            .filter(|&(feature, range)| self.known[feature] && !range.contains(self.values[feature], 0.0));
         let outside = outside.map(|(feature, FeatureRange { min, max })| Outside {
             feature: self.specs[feature].name,
             value: self.values[feature],

@@ -34,7 +34,7 @@ use thiserror::Error;
 
 pub use choose::{ChooseError, Chosen, add_margin, choose, deploy};
 pub use deployed::Deployed;
-pub use engine_rules::{RetentionRules, Turnover};
+pub use engine_rules::{RetentionRules, Turnover, TurnoverError};
 pub use explain::{ExplainError, Explanation};
 pub use frontier::Frontier;
 pub use gate::{Gate, interval_text, loss_text, unfit};

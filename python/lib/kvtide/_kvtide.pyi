@@ -66,7 +66,7 @@ class Retainer:
         num_gpu_blocks: int,
         block_size: int,
         *,
-        max_age_us: int = 10_000_000,
+        max_age_us: int = 1_000_000,
         range_tolerance: float = 0.1,
         out_of_range_decisions: int = 8,
         recovery_decisions: int = 32,

@@ -181,7 +181,10 @@ fn what_fails_says_normal() {
     let failed = |status| (status, Retention::Normal as u32, FallbackReason::Failed as u32);
     let wrong = [Release { part: 2, ..good }, Release { stop: 5, ..good }];
     for (release, name) in wrong.iter().zip(["part is 2, the limit is 1", "stop is 5, the limit is 4"]) {
-        assert_eq!((retain(policy, &observation(), release, 0), last_error().as_str()), (failed(Status::Argument), name));
+        assert_eq!(
+            (retain(policy, &observation(), release, 0), last_error().as_str()),
+            (failed(Status::Argument), name)
+        );
     }
     let short = Release { struct_size: 8, ..good };
     assert_eq!(retain(policy, &observation(), &short, 0), failed(Status::Abi));

@@ -10,8 +10,8 @@ use kvtide_runtime::format::{
     FeatureRange, RetentionSpec, TableSpec, encode, encode_with_retention, encoded_len, encoded_len_with_retention,
 };
 use kvtide_runtime::{
-    ACTION_SET_HASH, ActionProfile, FEATURES, Feature, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseFeature, Retention,
-    SCHEMA_HASH, TreeNode,
+    ACTION_SET_HASH, ActionProfile, FEATURES, Feature, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseFeature,
+    Retention, SCHEMA_HASH, TreeNode,
 };
 
 fn root() -> &'static Path {

@@ -61,7 +61,10 @@ fn rules(turnover: Option<Turnover>) -> Value {
 #[test]
 fn each_leaf_is_told_by_what_leads_there() {
     let all = rules(None);
-    assert_eq!((&all["has_run"], &all["table"], &all["turnover_s"]), (&false.into(), &"policy.kvt".into(), &Value::Null));
+    assert_eq!(
+        (&all["has_run"], &all["table"], &all["turnover_s"]),
+        (&false.into(), &"policy.kvt".into(), &Value::Null)
+    );
     let rules = all["rules"].as_array().unwrap();
     let told = |rule: &Value| {
         let condition = |one: &Value| {
@@ -69,7 +72,14 @@ fn each_leaf_is_told_by_what_leads_there() {
         };
         let conditions: Vec<String> = rule["conditions"].as_array().unwrap().iter().map(condition).collect();
         let text = |name: &str| rule[name].as_str().unwrap().to_owned();
-        format!("{} {}: {} if {} ({})", rule["leaf"], text("part"), text("retention"), conditions.join(", "), text("known_at"))
+        format!(
+            "{} {}: {} if {} ({})",
+            rule["leaf"],
+            text("part"),
+            text("retention"),
+            conditions.join(", "),
+            text("known_at")
+        )
     };
     // Leaf 11, of a turn above 1.5 and at most 1, is where nobody comes.
     let expected = [
@@ -89,9 +99,7 @@ fn each_leaf_is_told_by_what_leads_there() {
 fn every_class_has_both_engines_terms() {
     let all = rules(Some("30".parse().unwrap()));
     let rule = |leaf: u64| all["rules"].as_array().unwrap().iter().find(|rule| rule["leaf"] == leaf).unwrap().clone();
-    let range = |start: Value, end: Value, priority: u8, duration_ms: Value| {
-        json!([{"token_start": start, "token_end": end, "priority": priority, "duration_ms": duration_ms}])
-    };
+    let range = |start: Value, end: Value, priority: u8, duration_ms: Value| json!([{"token_start": start, "token_end": end, "priority": priority, "duration_ms": duration_ms}]);
     let found = || Value::from("found");
     // Two turnovers of 30 s, and eight.
     for (leaf, start, end, priority, duration_ms, decodes, sglang) in [
@@ -112,7 +120,10 @@ fn every_class_has_both_engines_terms() {
     let one = RetentionTree { nodes: vec![leaf(Retention::KeepLong)], ..tree() };
     let all = serde_json::to_value(RetentionRules::of("x", &retention(&one), None)).unwrap();
     let rule = &all["rules"][0];
-    assert_eq!((&rule["part"], &rule["turnovers"], &rule["known_at"]), (&"both".into(), &8.into(), &"submission".into()));
+    assert_eq!(
+        (&rule["part"], &rule["turnovers"], &rule["known_at"]),
+        (&"both".into(), &8.into(), &"submission".into())
+    );
     let whole = range(0.into(), Value::Null, 90, Value::Null);
     assert_eq!(rule["tensorrt_llm"]["token_range_retention_configs"], whole);
 }
