@@ -7,6 +7,7 @@
  *   2. asks for the controls of the moment                        -> kvtide_policy_decide
  * and when a request gives blocks back whose content stays cached
  *   3. fills a kvtide_release and asks how long it shall          -> kvtide_retention_decide
+ *      (kvtide_reuse_describe knows what a node does not: who came before, and who comes back)
  * What a decision means is in the library too, so that it means on the node what it meant where the table was trained:
  *   kvtide_cadence_stepped (when to decide), kvtide_queue_next (who is admitted), kvtide_choose_victim (who is
  *   preempted), kvtide_swaps (how), kvtide_deadline and kvtide_prefill_us (what an observation is made of).
@@ -22,7 +23,7 @@
  *   - Times are microseconds, counts are of blocks, tokens or requests.
  *
  * Threads: one thread observes and decides. Any other may reload, withdraw and read counters meanwhile; the one that
- * decides never waits for it. A queue or a cadence is for one thread at a time. Freeing is for when nobody uses it any
+ * decides never waits for it. A queue, a cadence or a reuse is for one thread at a time. Freeing is for when nobody uses it any
  * more.
  */
 
@@ -82,7 +83,7 @@ enum kvtide_status
   KVTIDE_STATUS_UNKNOWN_SCHEMA = 6,
   // The table decides heads that the node cannot act on.
   KVTIDE_STATUS_PROFILE = 7,
-  // Another thread is observing or deciding with this policy, or using this queue or cadence.
+  // Another thread is observing or deciding with this policy, or using this queue, cadence or reuse.
   KVTIDE_STATUS_BUSY = 8,
   // A bug in kvtide. The policy may go on being used.
   KVTIDE_STATUS_INTERNAL = 9,
@@ -331,6 +332,9 @@ typedef struct kvtide_policy kvtide_policy;
 
 // A queue with the order of admission. For one thread at a time.
 typedef struct kvtide_queue kvtide_queue;
+
+// The memory of a node, of bounded size. For one thread at a time.
+typedef struct kvtide_reuse kvtide_reuse;
 
 // How a policy is opened. Fill with kvtide_options_default, then change what should differ.
 typedef struct kvtide_options {
@@ -695,6 +699,24 @@ typedef struct kvtide_retained_counters {
   uint64_t failed;
 } kvtide_retained_counters;
 
+// A request that is admitted for the first time.
+typedef struct kvtide_visitor {
+  // sizeof(kvtide_visitor).
+  uint32_t struct_size;
+  // Full blocks of its prompt that a cache can have, which never has the last token: (prompt tokens - 1) / tokens per block.
+  uint32_t asked_blocks;
+  // How many of them were cached.
+  uint32_t hit_blocks;
+  // Blocks of the pool that nobody held before it took any.
+  uint32_t free_blocks;
+  // Any number that stands for its tenant.
+  uint64_t kind;
+  // Now, on any clock that does not go backwards.
+  uint64_t now_us;
+  // Cached blocks evicted since the pool was made.
+  uint64_t evicted;
+} kvtide_visitor;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -847,6 +869,55 @@ kvtide_status kvtide_retention_set_behind(const struct kvtide_policy *policy,
 
 // Writes what happened to classes since the policy was opened. For any thread.
 kvtide_status kvtide_retention_counters(const struct kvtide_policy *policy, struct kvtide_retained_counters *counters);
+
+// Makes the memory of a node with so many GPU blocks. *reuse is to be freed with kvtide_reuse_free, or null if the call fails.
+kvtide_status kvtide_reuse_new(uint32_t num_gpu_blocks,
+                               struct kvtide_reuse **reuse);
+
+// Frees a memory; null is none. Nobody may be using it.
+void kvtide_reuse_free(struct kvtide_reuse *reuse);
+
+// A request is admitted for the first time. keys are those by which its asked_blocks are found, in their order: hashes of all
+// text up to the end of each; blocks behind the last key are like nobody else's. Writes to *visit the number by which it is
+// told of from now on, until kvtide_reuse_left.
+kvtide_status kvtide_reuse_admitted(const struct kvtide_reuse *reuse,
+                                    const uint64_t *keys,
+                                    size_t num_keys,
+                                    const struct kvtide_visitor *visitor,
+                                    uint32_t *visit);
+
+// A request that was preempted is admitted again. keys are those of the full blocks it asks for.
+kvtide_status kvtide_reuse_resumed(const struct kvtide_reuse *reuse,
+                                   uint32_t visit,
+                                   const uint64_t *keys,
+                                   size_t num_keys,
+                                   uint64_t now_us);
+
+// A request gives its blocks back, finished or preempted; stop is a kvtide_stop. keys are those of all its full blocks, what it
+// generated included. Tell this before its parts are described.
+kvtide_status kvtide_reuse_released(const struct kvtide_reuse *reuse,
+                                    uint32_t visit,
+                                    uint32_t stop,
+                                    const uint64_t *keys,
+                                    size_t num_keys,
+                                    uint64_t now_us,
+                                    uint64_t evicted);
+
+// Fills in what is remembered for the release->part of a request that stops for release->stop, once evicted cached blocks
+// have been evicted: turn, asked, asked_evicted, kind_reuse, kind_return_us, last_return_us, held_evicted and
+// evicted_per_second. The other fields stay.
+kvtide_status kvtide_reuse_describe(const struct kvtide_reuse *reuse,
+                                    uint32_t visit,
+                                    uint64_t evicted,
+                                    struct kvtide_release *release);
+
+// A request has left for good; its number may be given again.
+kvtide_status kvtide_reuse_left(const struct kvtide_reuse *reuse, uint32_t visit);
+
+// Writes whether the pool hits less than it would if the least recently used block went first, by more than may be lost:
+// what kvtide_retention_set_behind wants to know after every admission.
+kvtide_status kvtide_reuse_is_behind(const struct kvtide_reuse *reuse,
+                                     uint32_t *is_behind);
 
 // Reads targets: the name of a class ("chat"), or "ttft:2000,tpot:100,stall:3000" in milliseconds; what is left out
 // keeps that default. The "slo" in a table's metadata is such a text, or several with "; " between them,

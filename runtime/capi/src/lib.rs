@@ -22,6 +22,7 @@ mod queue;
 mod retention;
 #[cfg(test)]
 mod retention_tests;
+mod reuse;
 mod rules;
 #[cfg(test)]
 mod rules_tests;
@@ -35,6 +36,7 @@ pub use functions::*;
 pub use policy::Policy;
 pub use queue::*;
 pub use retention::*;
+pub use reuse::*;
 pub use rules::*;
 pub use status::Status;
 pub use structs::{Controls, Counters, Mask, Observation, Options, RunningRequest, Snapshot, WaitingRequest};

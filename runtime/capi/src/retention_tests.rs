@@ -228,3 +228,106 @@ fn a_share_that_is_no_number_is_the_least() {
     assert_eq!(retain(policy, &observation(), &odd, max_age_us), (Status::Ok, Retention::KeepLong as u32, 0));
     free(policy);
 }
+
+fn reuse(num_blocks: u32) -> *mut Reuse {
+    let mut reuse = null_mut();
+    // SAFETY: a pointer of this test.
+    assert_eq!(unsafe { kvtide_reuse_new(num_blocks, &raw mut reuse) }, Status::Ok);
+    reuse
+}
+
+fn visitor(asked_blocks: u32, hit_blocks: u32, now_us: u64) -> Visitor {
+    let struct_size = size_of::<Visitor>() as u32;
+    Visitor { struct_size, asked_blocks, hit_blocks, free_blocks: 100, kind: 7, now_us, evicted: now_us / 1000 }
+}
+
+/// A session of three turns, in C and by the rules themselves.
+#[test]
+fn what_is_remembered_is_what_the_rules_remember() {
+    let (memory, mut theirs) = (reuse(100), kvtide_rules::Reuse::new(100));
+    let keys: Vec<u64> = (1..=40).map(|block: u64| block.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    for turn in 0..3_u64 {
+        let (asked, hits, now) = (10 * (turn as u32 + 1), 10 * turn as u32, 1_000_000 * turn);
+        let shot = visitor(asked, hits, now);
+        let mut visit = 99;
+        let known = theirs.admitted(&keys[..asked as usize], asked, hits, 7, kvtide_rules::Micros(now), shot.evicted);
+        // SAFETY: all pointers are to what lives here.
+        unsafe {
+            let status = kvtide_reuse_admitted(memory, keys.as_ptr(), asked as usize, &raw const shot, &raw mut visit);
+            assert_eq!((status, visit), (Status::Ok, 0), "the number of who has left is given again");
+            let status =
+                kvtide_reuse_released(memory, visit, 1, keys.as_ptr(), asked as usize, now + 5000, shot.evicted + 5);
+            assert_eq!(status, Status::Ok);
+        }
+        theirs.released(&known, rt::Stop::ToolCall, kvtide_rules::Micros(now + 5000), shot.evicted + 5);
+        for part in [Part::Head, Part::Tail] {
+            let mut described = Release { stop: Stop::ToolCall as u32, ..release(part, 99) };
+            // SAFETY: all pointers are to what lives here.
+            let status = unsafe { kvtide_reuse_describe(memory, visit, shot.evicted + 9, &raw mut described) };
+            assert_eq!((status, described.part_blocks), (Status::Ok, 5), "what the node knows stays");
+            let of_part = if part == Part::Head { rt::Part::Head } else { rt::Part::Tail };
+            let mut expected = rt::Release { part: of_part, ..rt::Release::default() };
+            theirs.describe(&known, rt::Stop::ToolCall, shot.evicted + 9, &mut expected);
+            let or_unknown = |value: Option<u64>| value.unwrap_or(KVTIDE_UNKNOWN);
+            assert_eq!(
+                (described.turn, described.asked, described.asked_evicted, described.kind_reuse.to_bits()),
+                (expected.turn, expected.asked, or_unknown(expected.asked_evicted), expected.kind_reuse.to_bits())
+            );
+            assert_eq!(
+                (described.kind_return_us, described.last_return_us, described.held_evicted),
+                (or_unknown(expected.kind_return_us), or_unknown(expected.last_return_us), expected.held_evicted)
+            );
+            assert_eq!(described.evicted_per_second.to_bits(), expected.evicted_per_second.to_bits());
+            assert_eq!(described.turn, turn as u32 + 1);
+        }
+        // SAFETY: a memory of this test.
+        assert_eq!(unsafe { kvtide_reuse_left(memory, visit) }, Status::Ok);
+    }
+    // SAFETY: made by this test and not used again.
+    unsafe { kvtide_reuse_free(memory) };
+}
+
+#[test]
+fn a_pool_that_never_hits_is_behind_lru() {
+    let memory = reuse(100);
+    let keys: Vec<u64> = (1..=40).collect();
+    let mut behind = 9;
+    for now in 0..200 {
+        let (shot, mut visit) = (visitor(40, 0, now), 99);
+        // SAFETY: all pointers are to what lives here.
+        unsafe {
+            let status = kvtide_reuse_admitted(memory, keys.as_ptr(), keys.len(), &raw const shot, &raw mut visit);
+            assert_eq!(status, Status::Ok);
+            assert_eq!(kvtide_reuse_resumed(memory, visit, keys.as_ptr(), 0, now), Status::Ok);
+            assert_eq!(kvtide_reuse_released(memory, visit, 2, keys.as_ptr(), keys.len(), now, now), Status::Ok);
+            assert_eq!(kvtide_reuse_left(memory, visit), Status::Ok);
+            assert_eq!(kvtide_reuse_is_behind(memory, &raw mut behind), Status::Ok);
+        }
+        assert_eq!(behind, u32::from(now > 2), "request {now}");
+    }
+    // SAFETY: made by this test and not used again.
+    unsafe { kvtide_reuse_free(memory) };
+}
+
+#[test]
+fn who_is_not_there_is_not_told_of() {
+    let memory = reuse(100);
+    let (shot, mut visit) = (visitor(0, 0, 0), 99);
+    let mut out = release(Part::Head, 0);
+    // SAFETY: null is what is tested; the others live here.
+    unsafe {
+        assert_eq!(kvtide_reuse_new(9, null_mut()), Status::NullPointer);
+        assert_eq!(kvtide_reuse_left(memory, 0), Status::Argument);
+        assert_eq!(last_error(), "no request has visit 0");
+        assert_eq!(kvtide_reuse_describe(memory, 3, 0, &raw mut out), Status::Argument);
+        assert_eq!(kvtide_reuse_resumed(memory, 3, null(), 0, 0), Status::Argument);
+        assert_eq!(kvtide_reuse_released(memory, 0, 5, null(), 0, 0, 0), Status::Argument);
+        assert_eq!(kvtide_reuse_admitted(memory, null(), 3, &raw const shot, &raw mut visit), Status::NullPointer);
+        assert_eq!(kvtide_reuse_admitted(memory, null(), 0, &raw const shot, null_mut()), Status::NullPointer);
+        assert_eq!(kvtide_reuse_is_behind(memory, null_mut()), Status::NullPointer);
+        assert_eq!(kvtide_reuse_is_behind(null(), &raw mut visit), Status::NullPointer);
+        kvtide_reuse_free(null_mut());
+        kvtide_reuse_free(memory);
+    }
+    assert_eq!(visit, 99);
+}

@@ -177,6 +177,7 @@ fn structs_are_as_large_in_c() {
         ("release", 104),
         ("retained", 16),
         ("retained_counters", 112),
+        ("visitor", 40),
         ("slo", 24),
         ("pricing", 24),
         ("candidate", 32),
