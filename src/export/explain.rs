@@ -87,7 +87,7 @@ impl Explanation {
         let read = Given::<NUM_FEATURES>::read(&FEATURES, given)?;
         let observation = Observation { values: read.values };
         let path = table.path(&observation).map(|(_, step)| step);
-        let comparisons = read.comparisons(path, table.nodes())?;
+        let comparisons = read.comparisons(path, &table.nodes())?;
         let (leaf, action) = table.leaf(&observation);
         let controls = action.controls();
         let choice = |&head: &Head| (head.name(), controls.get(head).to_string());
@@ -103,7 +103,7 @@ impl Explanation {
     pub fn of_release(tree: &RetentionTable<'_>, given: &BTreeMap<String, f64>) -> Result<Explanation, ExplainError> {
         let read = Given::<NUM_RELEASE_FEATURES>::read(&RELEASE_FEATURES, given)?;
         let seen = ReleaseObservation { values: read.values };
-        let comparisons = read.comparisons(tree.path(&seen).map(|(_, step)| step), tree.nodes())?;
+        let comparisons = read.comparisons(tree.path(&seen).map(|(_, step)| step), &tree.nodes())?;
         let (leaf, class) = tree.leaf(&seen);
         let choices = vec![("retention", class.name().to_owned())];
         Ok(read.explanation(comparisons, leaf, choices, tree.section().ranges()))
@@ -198,7 +198,7 @@ impl<const N: usize> Given<N> {
     fn comparisons(
         &self,
         path: impl Iterator<Item = PathStep>,
-        nodes: impl Iterator<Item = TreeNode> + Clone,
+        nodes: &(impl Iterator<Item = TreeNode> + Clone),
     ) -> Result<Vec<ExplainedStep>, ExplainError> {
         let asks = |feature: usize| {
             let is_asked =
