@@ -23,7 +23,7 @@ import vllm_replay
 from traffic import traffic
 from vllm_check import EXACT, Failed, arguments_of, rows_of
 
-from kvtide.retention import EVICT_FIRST, KEEP, NORMAL, RetentionQueue
+from kvtide.retention import EVICT_FIRST, KEEP, KEEP_LONG, NORMAL, RetentionQueue
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -52,6 +52,8 @@ CLASSES = ("keep/normal", "normal/evict-first", "keep-long/evict-first", "keep/k
 TREES = {
     "by part": [asked("part", 1, 0.5), kept(KEEP), kept(EVICT_FIRST)],
     "by turn": [asked("turn", 1, 1.5), kept(NORMAL), kept(KEEP)],
+    "by who came before": [asked("kind_reuse", 1, 0.3), asked("asked_age", 3, 0.5), asked("held", 5, 0.2)]
+    + [kept(KEEP), kept(NORMAL), kept(EVICT_FIRST), kept(KEEP_LONG)],
 }
 LEVEL = {tokens: place for place, tokens in enumerate((128, 256, 512, 1024, 2048))}
 
