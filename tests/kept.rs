@@ -168,7 +168,7 @@ fn a_replay_of_evictions_keeps_the_capacities_it_has_finished() {
     send(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let rows = lines(&fs::read_to_string(&out).unwrap(), "eviction");
-    assert!(rows.len() >= 6 && rows.len() < 3 * 3900 && rows.len() % 3 == 0, "{}", rows.len());
+    assert!(rows.len() >= 6 && rows.len() < 3 * 3900 && rows.len().is_multiple_of(3), "{}", rows.len());
     let last = rows[rows.len() - 1]["capacity"].as_u64().unwrap();
     assert_eq!(last, 99 + rows.len() as u64 / 3);
     // The page is of what was finished, too.
