@@ -212,6 +212,16 @@ fn written(folder: &Path) -> String {
     run(&["inspect", "policy.kvt", "--json"]);
     run(&["inspect", root().join("checkpoints/chat-24g").to_str().unwrap(), "--json"]);
     run(&["explain", "policy.kvt", "oldest_wait=0.5", "late_waiting=0.1", "progress=0.2", "growth_1=1", "--json"]);
+    crate::retention::retaining(&folder.join("retaining.kvt"));
+    run(&["inspect", "retaining.kvt", "--json"]);
+    run(&["explain", "retaining.kvt", "--retention", "part=1", "turn=2", "--json"]);
+    done(
+        folder,
+        &["export", "--table", "retaining.kvt", "--retention", "json", "--turnover", "9", "--out", "rules.json"],
+    );
+    let sessions =
+        ["--workload", "agentic:rate=0.12,duration=60", "--set", "eviction=classes", "--releases", "a.jsonl"];
+    run(&[&["simulate"], &sessions[..], &["--json"]].concat());
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
     let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
     run(&prefixes);
@@ -238,7 +248,8 @@ fn written(folder: &Path) -> String {
     let tune = ["tune", "--workload", "uniform:rate=6,duration=90,in=150,out=60,spread=0.5", "--out", "tuned"];
     all.push_str(&kvtide(folder, &[&tune[..], &tuned].concat()).stdout);
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
-    all + &read("runs.jsonl") + &read("run/train.jsonl") + &recorded()
+    let rules: Value = serde_json::from_str(&read("rules.json")).unwrap();
+    all + &read("runs.jsonl") + &read("run/train.jsonl") + &read("a.jsonl") + &format!("{rules}\n") + &recorded()
 }
 
 /// What takes libtorch, or long: lines of the same data.

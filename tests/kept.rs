@@ -154,6 +154,29 @@ fn each_signal_keeps_what_is_finished_and_has_its_code() {
 }
 
 #[test]
+fn a_replay_of_evictions_keeps_the_capacities_it_has_finished() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let capacities = (100..4000).map(|blocks| blocks.to_string()).collect::<Vec<String>>().join(",");
+    let mut replay = Command::new("env");
+    replay.args(["--default-signal=INT,TERM,HUP", PROGRAM, "evict", "replay", "--policy", "lru,arc", "--json"]);
+    replay.args(["--workload", "agentic:rate=0.2,duration=30m", "--capacity", &capacities, "--report", "page.html"]);
+    let out = path.join("rows.jsonl");
+    replay.current_dir(path).stdout(fs::File::create(&out).unwrap()).stderr(Stdio::null());
+    let mut child = replay.spawn().unwrap();
+    wait_for_lines(&mut child, &out, 6);
+    send(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let rows = lines(&fs::read_to_string(&out).unwrap(), "eviction");
+    assert!(rows.len() >= 6 && rows.len() < 3 * 3900 && rows.len().is_multiple_of(3), "{}", rows.len());
+    let last = rows[rows.len() - 1]["capacity"].as_u64().unwrap();
+    assert_eq!(last, 99 + rows.len() as u64 / 3);
+    // The page is of what was finished, too.
+    let page = fs::read_to_string(path.join("page.html")).unwrap();
+    assert!(page.contains("belady") && page.contains(&last.to_string()));
+}
+
+#[test]
 fn what_is_to_be_ignored_stays_ignored() {
     let folder = tempdir().unwrap();
     let long = "evaluate --workload chat:rate=3,duration=400 --seeds 1..400 --policy default --out runs.jsonl";

@@ -23,6 +23,7 @@ mod page;
 mod programs;
 mod record;
 mod retain;
+mod retention;
 mod snapshots;
 mod timings;
 mod tune;

@@ -4,6 +4,8 @@
   free queue is that of time: every step has the same requests, tokens and blocks, number for number, as with vLLM's own queue.
 - **Classes that do.** Other classes for what requests find than for what they compute: what comes of it is what
   `kvtide simulate --set eviction=classes` says, to the microsecond.
+- **Trees that say which.** Tables with a retention tree behind its guard, by what a request is and by what is remembered of
+  those before it: the same, and the tree is never set aside.
 - **Budgets that change all the time.** Tables that bound steps by who runs and waits, decided every step: the same, and no step
   has more than it may, or less than decodes need.
 """
@@ -21,12 +23,12 @@ import vllm_replay
 from traffic import traffic
 from vllm_check import EXACT, Failed, arguments_of, rows_of
 
-from kvtide.retention import RetentionQueue
+from kvtide.retention import EVICT_FIRST, KEEP, KEEP_LONG, NORMAL, RetentionQueue
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "python/tests"))
-from tables import leaf, split, table_bytes  # noqa: E402
+from tables import asked, kept, leaf, section, split, table_bytes  # noqa: E402
 
 # Prefix-heavy: sessions that come back, in a pool that holds some of them.
 WORLD = {
@@ -47,12 +49,21 @@ CROWD = {
 }
 UNCHANGED = ("normal", "keep", "keep-long")
 CLASSES = ("keep/normal", "normal/evict-first", "keep-long/evict-first", "keep/keep-long")
+TREES = {
+    "by part": [asked("part", 1, 0.5), kept(KEEP), kept(EVICT_FIRST)],
+    "by turn": [asked("turn", 1, 1.5), kept(NORMAL), kept(KEEP)],
+    "by who came before": [asked("kind_reuse", 1, 0.3), asked("asked_age", 3, 0.5), asked("held", 5, 0.2)]
+    + [kept(KEEP), kept(NORMAL), kept(EVICT_FIRST), kept(KEEP_LONG)],
+}
 LEVEL = {tokens: place for place, tokens in enumerate((128, 256, 512, 1024, 2048))}
 
 
 def budgets() -> dict[str, list[bytes]]:
     """Trees that bound steps."""
-    at = lambda tokens: leaf(budget=LEVEL[tokens])
+
+    def at(tokens: int) -> bytes:
+        return leaf(budget=LEVEL[tokens])
+
     return {
         "engine's own": [leaf()],
         "128": [at(128)],
@@ -148,6 +159,22 @@ def check_classes(kvtide: str, folder: Path, quick: bool) -> int:
     return wrong
 
 
+def check_trees(kvtide: str, folder: Path, quick: bool) -> int:
+    trace = traffic(WORLD, kvtide, ROOT, folder / "trees.jsonl", quick)
+    world, wrong = world_of(WORLD, trace), 0
+    print(f"\ntrees: {len(world.requests)} requests")
+    for number, (name, tree) in enumerate(TREES.items()):
+        table, seen = folder / f"tree-{number}.kvt", {}
+        table.write_bytes(table_bytes([leaf()], retention=section(tree), metadata={"interval": "1"}))
+        _, real = vllm_replay.drive(world, f"table:{table}", lambda scheduler, _, seen=seen: seen.update(by=scheduler))
+        counters = seen["by"].kvtide.retainer.counters
+        assert not real["kvtide"]["errors"], real["kvtide"]
+        assert counters["table_decisions"] == counters["decisions"] > len(world.requests), counters
+        predicted = simulated(kvtide, WORLD, trace, f"table:{table}", ["--set", "eviction=classes", "--interval", "1"])
+        wrong += compare(name, real, predicted)
+    return wrong
+
+
 def check_budgets(kvtide: str, folder: Path, quick: bool) -> int:
     trace = traffic(CROWD, kvtide, ROOT, folder / "crowd.jsonl", quick)
     world, wrong = world_of(CROWD, trace), 0
@@ -166,11 +193,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kvtide", required=True, help="the built program")
     parser.add_argument("--quick", action="store_true", help="less of each")
-    parser.add_argument("--only", choices=("classes", "budgets"))
+    parser.add_argument("--only", choices=("classes", "trees", "budgets"))
     options = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="kvtide-levers-") as folder:
-        for name, check in (("classes", check_classes), ("budgets", check_budgets)):
+        for name, check in (("classes", check_classes), ("trees", check_trees), ("budgets", check_budgets)):
             if options.only in (None, name):
                 wrong += check(options.kvtide, Path(folder), options.quick)
     print(f"\n{wrong} rows that fail")

@@ -9,9 +9,9 @@ where
 - `kvtide trace stats` reads another number of requests, tokens or reused prefixes out of it than were served;
 - the recording tells a text, a token or a name, or files of one recording have hashes in common.
 
-Then a few requests by hand: an aborted one, one that is aborted before its first token, salts. Whether engines side by side have
-files of their own. And whether a table for another engine is refused and one for another model warned of, on the scheduler that
-has a model.
+Then a few requests by hand: an aborted one, one that is aborted before its first token, salts. Whether engines side by side
+have files of their own. And whether a table for another engine is refused and one for another model warned of, on the scheduler
+that has a model.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def compare(kvtide: str, world: World, folder: Path) -> list[str]:
     files = sorted(folder.glob("traffic-*.jsonl"))
     wanted, rows = served(driver, world), rows_of(files)
     # Who came together may stand in either order: so many of each must be there.
-    bare = lambda rows: sorted(row[:3] for row in rows)
-    if bare(wanted) != bare(in_order(rows)):
+    bare, bare_recorded = (sorted(row[:3] for row in some) for some in (wanted, in_order(rows)))
+    if bare != bare_recorded:
         found.append(f"{len(rows)} rows with other arrivals or lengths than the {len(wanted)} requests that were served")
     elif len({row[0] for row in wanted}) == len(wanted) and wanted != in_order(rows):
         found.append("other blocks are equal than in the prompts that were served")

@@ -5,8 +5,8 @@ played: requests arrive as the trace says, or as so many clients send them; a st
 (by the simulator's own code, `kvtide._kvtide.StepCost`); every finished prefill or decode returns one token. So the numbers
 compare with `kvtide simulate` on the same trace.
 
-Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded). A table may
-be followed by `,retention=HEAD/TAIL`, classes for what requests found and for what they computed, as in the simulator.
+Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded). A table
+may be followed by `,retention=HEAD/TAIL`, classes for what requests found and for what they computed, as in the simulator.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def serve(world: World, policy: str) -> dict:
 
 
 def drive(world: World, policy: str, watch: Callable | None = None) -> tuple[Driver, dict]:
-    """The world, served under `policy`: who drove it, and what came of it. `watch` is told of the scheduler and of every step."""
+    """The world, served under `policy`: who drove it, and what came of it. `watch` is told of scheduler and step."""
     kind, _, value = policy.partition(":")
     value, _, classes = value.partition(",retention=")
     watermark, scheduler_cls = 0.0, None

@@ -65,7 +65,7 @@ impl PyRetainer {
     /// Of a pool of so many blocks, without a tree yet: everything is normal.
     #[new]
     #[pyo3(signature = (
-        num_gpu_blocks, block_size, *, max_age_us = 10_000_000, range_tolerance = 0.1, out_of_range_decisions = 8,
+        num_gpu_blocks, block_size, *, max_age_us = 1_000_000, range_tolerance = 0.1, out_of_range_decisions = 8,
         recovery_decisions = 32
     ))]
     fn new(
@@ -183,6 +183,12 @@ impl PyRetainer {
             Ok(self.guard.decide(table, &release.observe(&self.node.0), age_us) as u8)
         };
         Ok((decide(Part::Head, 0, head)?, decide(Part::Tail, head, held - head)?))
+    }
+
+    /// Whether the pool hits less than LRU would, by more than may be lost: as long as it does, everything is normal.
+    #[getter]
+    fn is_behind(&self) -> bool {
+        self.shadow.is_behind()
     }
 
     /// Why the last class was not the tree's; None if it was.

@@ -83,9 +83,9 @@ def test_wrong_files_give_named_exceptions(golden, tmp_path):
     for reason, data in wrong.items():
         path = tmp_path / reason
         path.write_bytes(data)
-        for attempt in (lambda: Table.from_bytes(data), lambda: Table.load(path)):
+        for read, source in ((Table.from_bytes, data), (Table.load, path)):
             with pytest.raises(TableError) as error:
-                attempt()
+                read(source)
             assert error.value.reason == reason
     assert issubclass(TableError, ValueError)
     with pytest.raises(FileNotFoundError):
@@ -177,7 +177,9 @@ def test_the_guard_falls_back_and_says_why():
 
 
 def test_an_excursion_and_the_counters_outlive_a_table():
-    made = lambda level: Table.from_bytes(table_bytes(always(level), ranges={"free_fraction": (0.0, 0.5)}))
+    def made(level):
+        return Table.from_bytes(table_bytes(always(level), ranges={"free_fraction": (0.0, 0.5)}))
+
     guard = Guard(made(10), fallback_watermark=0.02, out_of_range_decisions=1, recovery_decisions=2)
     assert guard.decide(observe(free_gpu_blocks=90)).watermark == 0.02
     guard.replace(made(5))
@@ -232,7 +234,10 @@ def test_a_table_that_a_host_can_never_follow_is_refused_by_name():
 def test_the_rate_limit_holds_what_the_table_decided():
     table = Table.from_bytes(table_bytes(FREE, ranges={"free_fraction": (0.0, 1.0)}))
     flapping = [observe(free_gpu_blocks=blocks) for blocks in (25, 90, 25, 90)]
-    decided = lambda guard: [guard.decide(observation).watermark for observation in flapping]
+
+    def decided(guard):
+        return [guard.decide(observation).watermark for observation in flapping]
+
     assert decided(Guard(table)) == [0.05, 0.0, 0.05, 0.0]
     held = Guard(table, hold_decisions=3)
     assert decided(held) == [0.05, 0.05, 0.05, 0.0]

@@ -204,7 +204,10 @@ def test_prometheus_is_told_what_was_counted(acting, monkeypatch):
     monkeypatch.setattr(Tide, "clock", staticmethod(lambda: now[0]))
     monkeypatch.setenv("KVTIDE_OUT_OF_RANGE_DECISIONS", "1")
     acting.write_bytes(table_bytes(**NARROW, metadata={"name": "first"}))
-    told = lambda metric, **labels: client.REGISTRY.get_sample_value(metric, {"host": "vllm", "mode": "act", **labels}) or 0.0
+
+    def told(metric, **labels):
+        return client.REGISTRY.get_sample_value(metric, {"host": "vllm", "mode": "act", **labels}) or 0.0
+
     before = told("kvtide_decisions_total"), told("kvtide_out_of_range_total", feature="free_fraction")
     scheduler = Scheduler()
     scheduler.add_request(Request("a", 50, 5000))
@@ -234,7 +237,10 @@ def test_prometheus_is_told_of_failures_when_nothing_can_be_decided(acting, monk
     monkeypatch.setattr(Tide, "clock", staticmethod(lambda: now[0]))
     acting.write_bytes(table_bytes([leaf(watermark=10)]))
     labels = {"host": "vllm", "mode": "act"}
-    told = lambda metric, **more: client.REGISTRY.get_sample_value(metric, labels | more) or 0.0
+
+    def told(metric, **more):
+        return client.REGISTRY.get_sample_value(metric, labels | more) or 0.0
+
     before = told("kvtide_errors_total", where="decide")
     scheduler = Scheduler()
     scheduler.add_request(Request("a", 50, 5000))

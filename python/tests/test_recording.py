@@ -197,7 +197,7 @@ def fill(recording, rows, blocks=40):
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_files_are_whole_turned_over_and_bounded(tmp_path, suffix):
     path = tmp_path / f"traffic.{suffix}"
-    for run in range(3):
+    for _ in range(3):
         recording = recorder(path, file_bytes=200_000, files=3)
         fill(recording, 2_000)
         recording.close()

@@ -85,24 +85,33 @@ def test_a_queue_refuses_what_vllms_refuses():
 
 
 class Model:
-    """The same by definition: a list a class, searched."""
+    """The same by definition: a list a class, searched, and when who entered."""
 
     def __init__(self, blocks, num_blocks):
         self.lists, self.terms, self.evicted, self.num_blocks = [blocks, [], [], [], []], {}, 0, num_blocks
+        self.times, self.is_flat = [], False
+
+    def enter(self, number, retention):
+        self.lists[retention + 1].append(number)
+        self.times = [other for other in self.times if other != number] + [number]
 
     def age(self):
         for above in (KEEP_LONG, KEEP):
             members = self.lists[above + 1]
             while members and (now := class_of(self.terms[members[0]], self.evicted)) < above:
-                self.lists[now + 1].append(members.pop(0))
+                self.enter(members.pop(0), now)
 
     def pop(self):
         if any(self.lists[3:]):
             self.age()
         place, members = next((place, members) for place, members in enumerate(self.lists) if members)
-        if place:
-            self.evicted += 1
-        return members.pop(0)
+        if place == 0:
+            return members.pop(0)
+        self.evicted += 1
+        # By time alone, it is the one of all classes that entered first.
+        oldest = next(number for number in self.times if any(number in some for some in self.lists))
+        members = next(some for some in self.lists if oldest in some) if self.is_flat else members
+        return members.pop(members.index(oldest) if self.is_flat else 0)
 
     def order(self):
         return sum(self.lists, [])
@@ -116,6 +125,8 @@ def test_any_sequence_of_operations_is_that_of_lists(seed):
     held = []
     for step in range(4000):
         kind = stream.choice(["pop", "pop", "append", "append", "prepend", "remove"])
+        if step % 100 == 0:
+            queue.is_flat = model.is_flat = stream.random() < 0.4
         if kind == "pop" and queue.num_free_blocks:
             taken = queue.popleft_n(stream.randint(1, min(4, queue.num_free_blocks)))
             assert [block.block_id for block in taken] == [model.pop() for _ in taken]
@@ -135,7 +146,7 @@ def test_any_sequence_of_operations_is_that_of_lists(seed):
                 block.block_hash = "hash"
                 term = term_of(stream.choice((EVICT_FIRST, NORMAL, NORMAL, KEEP, KEEP_LONG)), queue.terms.evicted, count + 1)
                 queue.terms.terms[block.block_id] = model.terms[block.block_id] = term
-                model.lists[class_of(term, model.evicted) + 1].append(block.block_id)
+                model.enter(block.block_id, class_of(term, model.evicted))
             queue.append_n(back)
         elif kind == "remove" and any(model.lists[1:]):
             number = stream.choice(sum(model.lists[1:], []))
@@ -145,6 +156,40 @@ def test_any_sequence_of_operations_is_that_of_lists(seed):
         assert (names(queue), queue.num_free_blocks) == (model.order(), len(model.order())), f"step {step}"
         assert queue.terms.evicted == model.evicted
     assert model.evicted > 500
+
+
+def test_who_has_outlived_two_terms_at_once_falls_two_classes():
+    blocks, queue = queue_of(4)
+    queue.popleft_n(4)
+    for block, retention in zip(blocks, (KEEP_LONG, KEEP_LONG, NORMAL, KEEP_LONG), strict=True):
+        block.block_hash = "hash"
+        queue.terms.terms[block.block_id] = term_of(retention, 0, 5)
+        queue.append(block)
+    # One that stands before others may hold them up.
+    queue.terms.terms[1] = term_of(KEEP_LONG, 5 * KEEP_TURNOVERS, 5)
+    queue.terms.evicted = 5 * (KEEP_LONG_TURNOVERS + KEEP_TURNOVERS)
+    assert queue.popleft() is blocks[2]
+    assert names(queue) == [2, 4, 1] and queue.kept == {1}
+    assert [end.block_id for end in queue.ends[1:]] == [4, 1, 1]
+
+
+def test_set_aside_classes_are_one_queue_in_the_order_of_time():
+    blocks, queue = queue_of(6)
+    queue.popleft_n(6)
+    for block, retention in zip(blocks, (KEEP_LONG, NORMAL, EVICT_FIRST, KEEP, NORMAL), strict=False):
+        block.block_hash = "hash"
+        queue.terms.terms[block.block_id] = term_of(retention, 0, 7)
+        queue.append(block)
+    queue.prepend_n([blocks[5]])
+    assert names(queue) == [6, 3, 2, 5, 4, 1]
+    queue.is_flat = True
+    # What has no entry goes first, as it does under LRU.
+    assert [block.block_id for block in queue.popleft_n(3)] == [6, 1, 2]
+    # And classes are in force again, as far as there are any left.
+    queue.is_flat = False
+    assert [block.block_id for block in queue.popleft_n(3)] == [3, 5, 4]
+    assert (queue.terms.evicted, queue.kept, queue.num_free_blocks) == (5, set(), 0)
+    assert names(queue) == [] and all(end is queue.fake_free_list_head for end in queue.ends)
 
 
 def test_a_shared_head_stays_until_what_others_put_behind_it_is_gone():
@@ -281,6 +326,33 @@ def test_a_tree_says_what_is_kept(acting):
     counters = scheduler.kvtide.retainer.counters
     assert (counters["decisions"], counters["table_decisions"], counters["keep"]) == (3, 3, 1)
     assert not scheduler.kvtide.metrics.of("errors") and not scheduler.kvtide.visits
+
+
+def test_a_tree_behind_lru_is_set_aside_with_what_it_has_given(acting, monkeypatch):
+    acting.write_bytes(table_bytes([leaf()], retention=BY_PART))
+    scheduler = Scheduler()
+    tide, queue = scheduler.kvtide, scheduler.kv_cache_manager.block_pool.free_block_queue
+    finish(scheduler, "a")
+    assert not queue.is_flat
+
+    class Behind:
+        is_behind = True
+
+        def __init__(self, retainer):
+            self.retainer = retainer
+
+        def __getattr__(self, name):
+            return getattr(self.retainer, name)
+
+    monkeypatch.setattr(tide, "retainer", Behind(tide.retainer))
+    scheduler.add_request(Request("b", 100, 2))
+    scheduler.update_from_output(scheduler.schedule())
+    assert queue.is_flat
+    # Classes that nobody guards are never set aside.
+    tide.is_guarded = False
+    scheduler.add_request(Request("c", 100, 2))
+    scheduler.update_from_output(scheduler.schedule())
+    assert not queue.is_flat and not tide.metrics.of("errors")
 
 
 def test_another_table_may_have_no_tree(acting):

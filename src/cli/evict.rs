@@ -99,10 +99,11 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {
     let window: Option<Window> = args.window.as_deref().map(str::parse).transpose().context("--window")?;
     Outputs::new().reads("--trace", args.trace.as_deref()).file("--report", args.report.as_deref()).check()?;
     let made_on = report::today()?;
-    let stop = stop::on_interrupt();
     let (trace, workload) = traffic(args, window)?;
     let references = references(args, &workload)?;
     let capacities = in_blocks(&capacities, &references)?;
+    // Not before: while traffic is read nothing is finished, and Ctrl-C ends the process at once.
+    let stop = stop::on_interrupt();
     let (bar, mut output) = (Runs::new(), Output::new());
     bar.phase("replays");
     bar.planned(policies.len() * capacities.len());

@@ -19,6 +19,7 @@ const EXAMPLES: [(&str, &[&str]); 15] = [
             "kvtide simulate --workload chat:rate=2,duration=600 --policy default --policy fixed:0.05",
             "kvtide simulate --trace trace.csv --load 0.5,1 --env llama-3-8b@h100 --policy table:policy.kvt",
             "kvtide simulate --workload chat:rate=2,duration=600 --json",
+            "kvtide simulate --trace trace.csv --set eviction=classes --releases releases.jsonl",
         ],
     ),
     (
@@ -36,7 +37,13 @@ const EXAMPLES: [(&str, &[&str]); 15] = [
             "kvtide evaluate --workload chat:rate=5,duration=600 --loads 0.4,0.5 --seeds 1..3 \\\n      --policy default --policy table:policy.kvt --out runs.jsonl --report page.html",
         ],
     ),
-    ("export", &["kvtide export --checkpoint runs/mine/policy --out policy.kvt --rust policy.rs"]),
+    (
+        "export",
+        &[
+            "kvtide export --checkpoint runs/mine/policy --out policy.kvt --rust policy.rs",
+            "kvtide export --table policy.kvt --retention json --out rules.json",
+        ],
+    ),
     (
         "retain",
         &[
@@ -58,6 +65,7 @@ const EXAMPLES: [(&str, &[&str]); 15] = [
             "kvtide explain policy.kvt oldest_wait=0.5 late_waiting=0.1 progress=0.2",
             "kvtide explain policy.kvt --from observation.json",
             "tail -n 1 decisions.jsonl | kvtide explain policy.kvt --from - --json",
+            "kvtide explain policy.kvt --retention part=1 turn=2",
         ],
     ),
     ("replay", &["kvtide replay --golden tests/golden/vllm-v1"]),

@@ -27,6 +27,10 @@ pub(super) struct ExplainArgs {
     /// and counts as the least the feature can be.
     #[arg(long, value_name = "FILE|-", visible_alias = "observation")]
     from: Option<PathBuf>,
+    /// Explain its second tree instead: how long blocks stay cached that a request gives back. Features are those of a release,
+    /// such as `turn=2`; a line that `kvtide simulate --releases` writes has them all.
+    #[arg(long)]
+    retention: bool,
     /// One JSON line for each instead of text.
     #[arg(long)]
     json: bool,
@@ -39,6 +43,7 @@ type Values = BTreeMap<String, f64>;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     let table = export::load_table(&args.table)?;
+    let tree = args.retention.then(|| export::retention_tree(&args.table, &table)).transpose()?;
     let typed = typed(&args.values)?;
     let given = match &args.from {
         Some(path) => read(path)?,
@@ -48,7 +53,10 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     let mut output = Output::new();
     for (number, mut given) in (1..).zip(given) {
         given.extend(typed.clone());
-        let explained = Explanation::of(&table, &given);
+        let explained = match &tree {
+            Some(tree) => Explanation::of_release(tree, &given),
+            None => Explanation::of(&table, &given),
+        };
         let explanation = if several { explained.with_context(|| format!("object {number}"))? } else { explained? };
         if args.json {
             output.json("explanation", &explanation.json())?;

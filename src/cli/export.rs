@@ -1,10 +1,9 @@
 //! `kvtide export`.
 
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
-use clap::Args;
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
 use kvtide_envs::files::Lock;
 use kvtide_runtime::Host;
 
@@ -13,18 +12,30 @@ use super::outputs::Outputs;
 use super::{Exit, stop};
 use crate::distil::{self, DistilConfig, Student};
 use crate::experiment::Experiment;
-use crate::export::{self, Chosen, ExportJob, Gate, TableLoss, TableSummary};
+use crate::export::{self, Chosen, ExportJob, Gate, RetentionRules, TableLoss, TableSummary, Turnover};
+use crate::record::Envelope;
 use crate::train;
-use crate::world::{World, Written};
+use crate::world::Written;
 
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
     /// Checkpoint to distil.
-    #[arg(long, value_name = "DIR")]
-    checkpoint: PathBuf,
-    /// Decision table to write.
-    #[arg(long, value_name = "FILE.kvt")]
+    #[arg(long, value_name = "DIR", required_unless_present = "table")]
+    checkpoint: Option<PathBuf>,
+    /// Decision table to write; with --table the rules of one.
+    #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Write the retention rules of this table instead of distilling one: see --retention.
+    #[arg(long, value_name = "FILE.kvt", requires = "retention", conflicts_with_all = OF_CHECKPOINTS)]
+    table: Option<PathBuf>,
+    /// How --table's second tree is written, which says how long blocks stay cached that a request gives back. json: every rule
+    /// in the terms of TensorRT-LLM and SGLang, on which none of it has run.
+    #[arg(long, value_name = "FORM", value_enum, requires = "table")]
+    retention: Option<RetentionForm>,
+    /// How long the node's pool takes to turn over, its blocks / cached blocks evicted a second: then the rules have durations
+    /// in milliseconds.
+    #[arg(long, value_name = "SECONDS", requires = "table")]
+    turnover: Option<Turnover>,
     /// Also write the table as Rust source with a `static`.
     #[arg(long, value_name = "FILE.rs")]
     rust: Option<PathBuf>,
@@ -58,19 +69,57 @@ pub(super) struct ExportArgs {
     frontier: Option<PathBuf>,
 }
 
+/// What can be said only of a checkpoint.
+const OF_CHECKPOINTS: [&str; 10] =
+    ["checkpoint", "rust", "leaves", "seed", "trace", "max_loss", "min_fidelity", "episodes", "host", "frontier"];
+
+/// In what form retention rules are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RetentionForm {
+    Json,
+}
+
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
-    let experiment = experiment(args)?;
-    check(args, &experiment)?;
+    match (&args.checkpoint, &args.table) {
+        (Some(checkpoint), _) => distil_into_table(args, checkpoint),
+        (None, Some(table)) => write_rules(args, table),
+        (None, None) => bail!("nothing to export: give --checkpoint or --table"),
+    }
+}
+
+/// Writes the rules of a table's second tree.
+fn write_rules(args: &ExportArgs, table: &Path) -> anyhow::Result<Exit> {
+    Outputs::new().reads("--table", table).file("--out", args.out.as_path()).check()?;
+    let tree = export::retention_tree(table, &export::load_table(table)?)?;
+    let name = table.file_name().unwrap_or_default().to_string_lossy();
+    let rules = RetentionRules::of(&name, &tree, args.turnover);
+    let mut text = serde_json::to_string_pretty(&Envelope { r#type: "retention_rules", data: &rules })?;
+    text.push('\n');
+    export::save(&args.out, text.as_bytes())?;
+    say!(
+        "written: {}, {} rules, {} of which can be told when a request is submitted; not run on these engines",
+        args.out.display(),
+        rules.len(),
+        rules.told_at_submission()
+    );
+    Ok(Exit::Done)
+}
+
+fn distil_into_table(args: &ExportArgs, checkpoint: &Path) -> anyhow::Result<Exit> {
+    let experiment = experiment(args, checkpoint)?;
+    check(args, checkpoint, &experiment)?;
     let _lock = Lock::of_file(&args.out)?;
     let world = experiment.world.world().context("the checkpoint's world (see --trace)")?;
-    train::same_traffic(&world, &args.checkpoint)?;
+    train::same_traffic(&world, checkpoint)?;
     let config = DistilConfig { max_leaves: args.leaves, seed: args.seed, ..DistilConfig::default() };
-    export(args, &experiment, &world, &config, stop::on_interrupt())
+    let making =
+        ExportJob { checkpoint, experiment: &experiment, world: &world, config: &config, stop: stop::on_interrupt() };
+    export(args, &making)
 }
 
 /// The checkpoint's experiment, with what is given instead of its own.
-fn experiment(args: &ExportArgs) -> anyhow::Result<Experiment> {
-    let mut experiment = train::experiment_of(&args.checkpoint)?;
+fn experiment(args: &ExportArgs, checkpoint: &Path) -> anyhow::Result<Experiment> {
+    let mut experiment = train::experiment_of(checkpoint)?;
     if let Some(trace) = &args.trace {
         experiment.world.trace = Some(trace.clone());
         experiment.world.workload = None;
@@ -85,9 +134,9 @@ fn experiment(args: &ExportArgs) -> anyhow::Result<Experiment> {
 }
 
 /// Says now what would otherwise be found out after the work.
-fn check(args: &ExportArgs, experiment: &Experiment) -> anyhow::Result<()> {
+fn check(args: &ExportArgs, checkpoint: &Path, experiment: &Experiment) -> anyhow::Result<()> {
     Outputs::new()
-        .reads_checkpoint("--checkpoint", &args.checkpoint)
+        .reads_checkpoint("--checkpoint", checkpoint)
         .reads_world(&experiment.world)
         .file("--out", args.out.as_path())
         .file("--rust", args.rust.as_deref())
@@ -98,19 +147,12 @@ fn check(args: &ExportArgs, experiment: &Experiment) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn export(
-    args: &ExportArgs,
-    experiment: &Experiment,
-    world: &World,
-    config: &DistilConfig,
-    stop: &AtomicBool,
-) -> anyhow::Result<Exit> {
-    let making = ExportJob { checkpoint: &args.checkpoint, experiment, world, config, stop };
+fn export(args: &ExportArgs, making: &ExportJob<'_>) -> anyhow::Result<Exit> {
     // Before the work: there may be nothing to judge on.
     let trial = making.trial(args.episodes as usize)?;
     let Some(taught) = making.taught(&mut tell)? else { return Ok(Exit::Interrupted) };
     let Some(chosen) = making.chosen(&taught)? else { return Ok(Exit::Interrupted) };
-    tell_choice(&making, &chosen);
+    tell_choice(making, &chosen);
     say!("{}", TableSummary::of(&chosen.student, chosen.deployed.bytes()));
     let judged = making.judged(&taught, &chosen, &trial, args.frontier.is_some())?;
     let Some(TableLoss { loss, per_head, frontier }) = judged else { return Ok(Exit::Interrupted) };
@@ -118,15 +160,15 @@ fn export(
     say!("{}", per_head_text(&chosen.student, &export::interval_text(&per_head.points)));
     let sizes = match (&args.frontier, frontier) {
         (Some(path), Some(frontier)) => {
-            let figure = frontier.figure(&experiment.name, trial.traffic(), chosen.student.tree.leaves());
+            let figure = frontier.figure(&making.experiment.name, trial.traffic(), chosen.student.tree.leaves());
             export::save(path, figure.to_svg().as_bytes())?;
             frontier.text()
         }
         _ => String::new(),
     };
-    let host = world.node.host;
+    let host = making.world.node.host;
     let gate = Gate { max_loss: args.max_loss, min_fidelity: args.min_fidelity };
-    let unfit = export::unfit(chosen.deployed.bytes(), &host, world.node.engine.enable_prefix_caching);
+    let unfit = export::unfit(chosen.deployed.bytes(), &host, making.world.node.engine.enable_prefix_caching);
     if let Some(reason) = unfit.or_else(|| gate.refusal(&chosen.student.fidelity, &loss)) {
         say!("refused: {reason}; nothing is written to {}", args.out.display());
         return super::judged(Output::new().text(&sizes), Exit::GateFailed);

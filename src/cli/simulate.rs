@@ -1,16 +1,22 @@
 //! `kvtide simulate`.
 
+use std::fs::File;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use kvtide_envs::metrics::{Percentiles, Summary};
 
 use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, found_text, load_policies};
 use super::output::Output;
+use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, judged, stop};
-use crate::evaluate::{Doubt, Matrix, RunRow, dash, doubts, rps, run_matrix};
-use crate::policy::PolicySpec;
+use crate::evaluate::{Doubt, Matrix, NotedRun, RunRow, Watch, dash, doubts, note_releases, rps, run_matrix};
+use crate::policy::{PolicyName, PolicySpec, Subject};
+use crate::record::JsonLines;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{World, WorldSpec};
 
@@ -28,15 +34,24 @@ pub(super) struct SimulateArgs {
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
     guard: GuardSwitch,
+    /// Write what became of the blocks that requests gave back, a line for each of their parts: what was seen, which class was
+    /// chosen, and how many were asked for again. Takes a pool with classes, --set eviction=classes; one run after the other.
+    #[arg(long, value_name = "FILE")]
+    releases: Option<PathBuf>,
     /// One JSON object a line on stdout: {"type":"run","data":{…}}; before them a `load` line for each load found.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
+    let outputs = Outputs::new().reads_world(&args.world).reads_policies(&args.policies);
+    outputs.log("--releases", args.releases.as_deref()).check()?;
     let policies = load_policies(&args.policies, args.guard)?;
     let world = args.world.world()?;
     check_policies(&policies, &world)?;
+    if args.releases.is_some() {
+        can_note(&policies, &world)?;
+    }
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let bar = Runs::new();
     bar.phase("looking for loads");
@@ -55,6 +70,9 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     } else if !found.is_empty() {
         output.text(&wrapped(&found_text(&found), text::width(), 2))?;
     }
+    if let Some(path) = &args.releases {
+        return note_all(&world, &matrix, (path, args.json), &mut output, &bar, stop);
+    }
     let (mut written, mut all) = (Ok(()), Vec::new());
     let cells = run_matrix(&world, &matrix, &bar, stop, &mut |rows| {
         all.extend_from_slice(rows);
@@ -68,6 +86,50 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Interrupted);
     }
     judged(written, check_served(&world, &matrix, &all)?)
+}
+
+/// Refuses to note what nobody knows.
+fn can_note(policies: &[(PolicyName, Subject)], world: &World) -> anyhow::Result<()> {
+    ensure!(
+        world.node.engine.has_eviction_classes(),
+        "--releases: this pool has no classes, so nobody looks at what is given back; --set eviction=classes"
+    );
+    let many = policies.iter().find(|(_, subject)| subject.controller().is_none());
+    many.map_or(Ok(()), |(name, _)| bail!("--releases: {name} is many runs; name the constant it finds"))
+}
+
+/// Runs all of `matrix`, and notes what is given back in the file at `path`.
+fn note_all(
+    world: &World,
+    matrix: &Matrix,
+    (path, json): (&Path, bool),
+    output: &mut Output,
+    bar: &Runs,
+    stop: &AtomicBool,
+) -> anyhow::Result<Exit> {
+    let mut lines = JsonLines::new(File::create(path).with_context(|| path.display().to_string())?);
+    let mut all = Vec::new();
+    let draws: usize = matrix.each_cell().map(|cell| matrix.seeds_at(world, cell.load).len()).sum();
+    bar.planned(draws * matrix.policies.len());
+    for cell in matrix.each_cell() {
+        for policy in &matrix.policies {
+            for &seed in matrix.seeds_at(world, cell.load) {
+                if stop.load(Ordering::Relaxed) {
+                    bar.finish();
+                    return Ok(Exit::Interrupted);
+                }
+                let Some(NotedRun { row, releases }) = note_releases(world, policy, cell, seed)? else { continue };
+                bar.done();
+                let mut written = releases.iter().map(|release| lines.write("release", release));
+                written.try_for_each(|line| line).with_context(|| path.display().to_string())?;
+                print(output, &row, json)?;
+                all.push(row);
+            }
+        }
+    }
+    bar.finish();
+    say!("what was given back is in {}", path.display());
+    check_served(world, matrix, &all)
 }
 
 /// Several seeds of traffic that does not depend on the seed would be one run counted several times.

@@ -269,27 +269,8 @@ impl<'a> Job<'a> {
     }
 
     fn row(&self, name: &PolicyName, chosen: Option<Controls>, draw: usize, summary: Summary) -> RunRow {
-        let node = self.world.node_at(self.cell.load);
-        RunRow {
-            policy: name.clone(),
-            chosen: chosen.map(PolicySpec::Fixed),
-            trace: self.world.trace.clone(),
-            recorded: self.world.is_recorded(),
-            env: self.world.deployment.name(),
-            engine: Some(node.engine.engine.name().to_owned()),
-            host: Some(node.host.name.to_owned()),
-            set: self.world.asked.set.clone(),
-            options: self.world.asked.options.clone(),
-            window: self.window.clone(),
-            load: self.cell.load,
-            clients: node.clients,
-            offered_rps: self.world.offered_rps(&self.draws[draw].1),
-            seed: self.draws[draw].0,
-            clock_draw: self.world.clock_draw,
-            slo: self.world.node.slo.to_string(),
-            kvtide: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            summary,
-        }
+        let (seed, workload) = &self.draws[draw];
+        RunRow::new(self.world, name, chosen, self.cell, (*seed, workload), summary)
     }
 }
 

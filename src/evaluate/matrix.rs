@@ -29,13 +29,18 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// Every window at every load, in the order in which they are run.
+    pub fn each_cell(&self) -> impl Iterator<Item = Cell> {
+        self.windows.iter().flat_map(|&window| self.loads.iter().map(move |&load| Cell { window, load }))
+    }
+
     /// How many cells there are.
     pub fn cells(&self) -> usize {
         self.windows.len() * self.loads.len()
     }
 
     /// The seeds that are run at a load: one where they all are the same run.
-    pub(super) fn seeds_at(&self, world: &World, load: f64) -> &[u64] {
+    pub fn seeds_at(&self, world: &World, load: f64) -> &[u64] {
         if world.depends_on_seed(load) { &self.seeds } else { &self.seeds[..self.seeds.len().min(1)] }
     }
 
@@ -149,13 +154,12 @@ pub fn go_on_with_matrix(
     stop: &AtomicBool,
     on_finished: OnFinished<'_>,
 ) -> Result<usize, MatrixError> {
-    let cells = matrix.windows.iter().flat_map(|&window| matrix.loads.iter().map(move |&load| Cell { window, load }));
     let most = most_runs(world, matrix);
     let draws_at = |load: f64| matrix.seeds_at(world, load).len();
     let draws: usize = matrix.loads.iter().map(|&load| draws_at(load)).sum();
     watch.planned(matrix.windows.len() * draws * most.iter().sum::<usize>());
     let mut finished = 0;
-    for cell in cells {
+    for cell in matrix.each_cell() {
         let Cell { window, load } = cell;
         let seeds = matrix.seeds_at(world, load);
         let draw = |&seed: &u64| match world.draw(&Draw { window, load, seed }) {

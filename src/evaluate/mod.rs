@@ -11,6 +11,7 @@ mod identity;
 mod kept;
 mod knee;
 mod matrix;
+mod releases;
 mod resample;
 mod row;
 mod table;
@@ -29,6 +30,7 @@ pub use identity::identity;
 pub use kept::{Kept, KeptError, RunFile};
 pub use knee::{AUTO_DRAWS, AUTO_TARGETS, FoundLoad, find_loads, knee};
 pub use matrix::{Cell, Finished, Matrix, MatrixError, Watch, go_on_with_matrix, run_matrix};
+pub use releases::{NotedRun, ReleaseRow, note_releases};
 pub use row::{RunRow, Tried, TriedRow};
 pub use table::{
     capacity as capacity_text, dash, evidence, percent, render, repeated_text, rps, signed, time, times, yardsticks,

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use kvtide_envs::metrics::Summary;
+use kvtide_envs::workload::Workload;
+use kvtide_runtime::Controls;
 use serde::{Deserialize, Serialize};
 
+use super::matrix::{Cell, window_name};
 use crate::policy::{PolicyName, PolicySpec};
 use crate::record::OwnedEnvelope;
+use crate::world::World;
 
 /// One policy on one draw: the `data` of a `run` line.
 ///
@@ -100,6 +104,39 @@ impl Tried {
 }
 
 impl RunRow {
+    /// What came of the draw with that seed of `workload` in a cell of `world`, served by the policy called `name`, which hindsight
+    /// may have `chosen`.
+    pub fn new(
+        world: &World,
+        name: &PolicyName,
+        chosen: Option<Controls>,
+        cell: Cell,
+        (seed, workload): (u64, &Workload),
+        summary: Summary,
+    ) -> RunRow {
+        let node = world.node_at(cell.load);
+        RunRow {
+            policy: name.clone(),
+            chosen: chosen.map(PolicySpec::Fixed),
+            trace: world.trace.clone(),
+            recorded: world.is_recorded(),
+            env: world.deployment.name(),
+            engine: Some(node.engine.engine.name().to_owned()),
+            host: Some(node.host.name.to_owned()),
+            set: world.asked.set.clone(),
+            options: world.asked.options.clone(),
+            window: window_name(cell.window),
+            load: cell.load,
+            clients: node.clients,
+            offered_rps: world.offered_rps(workload),
+            seed,
+            clock_draw: world.clock_draw,
+            slo: world.node.slo.to_string(),
+            kvtide: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            summary,
+        }
+    }
+
     /// The run of a line of results, with or without its envelope, which lines had not always; `None` of a line of another type.
     ///
     /// # Errors

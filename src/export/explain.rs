@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kvtide_runtime::{FEATURES, Feature, Head, NUM_FEATURES, Observation, Table, TreeNode};
+use kvtide_runtime::format::{FeatureRange, PathStep};
+use kvtide_runtime::{
+    FEATURES, FeatureSpec, Head, NUM_FEATURES, NUM_RELEASE_FEATURES, Observation, RELEASE_FEATURES, ReleaseObservation,
+    RetentionTable, Table, TreeNode,
+};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -13,8 +17,13 @@ use super::rules::short;
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ExplainError {
     /// There are no such features.
-    #[error("{}: no such feature; known: {}", list(.0), FEATURES.map(|spec| spec.name).join(", "))]
-    Unknown(Vec<String>),
+    #[error("{}: no such feature; known: {}", list(.names), .known.join(", "))]
+    Unknown {
+        /// What was given.
+        names: Vec<String>,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
     /// The table asks for something that was not given.
     #[error("the table asks for {asked}, which is not given; it decides by {}", .decides_by.join(", "))]
     Missing {
@@ -34,8 +43,8 @@ fn list(names: &[String]) -> String {
 pub struct Explanation {
     comparisons: Vec<ExplainedStep>,
     leaf: u16,
-    /// The heads the table decides, and what it says.
-    choices: Vec<(Head, String)>,
+    /// What is decided, by name, and what the table says.
+    choices: Vec<(&'static str, String)>,
     outside: Vec<Outside>,
     /// What was given, as the table sees it.
     seen: Vec<(&'static str, f32)>,
@@ -75,65 +84,29 @@ impl Explanation {
     /// # Errors
     /// Unknown features, or a feature the table asks for and nobody gave.
     pub fn of(table: &Table<'_>, given: &BTreeMap<String, f64>) -> Result<Explanation, ExplainError> {
-        let mut observation = Observation::ZERO;
-        let mut known = [false; NUM_FEATURES];
-        let (mut unknown, mut seen, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, &value) in given {
-            let Some(feature) = Feature::ALL.into_iter().find(|&feature| spec(feature).name == name) else {
-                unknown.push(name.clone());
-                continue;
-            };
-            observation.set(feature, value as f32);
-            known[feature as usize] = true;
-            let (feature, counts_as) = (spec(feature).name, observation[feature]);
-            seen.push((feature, counts_as));
-            if counts_as != value as f32 {
-                replaced.push(Replaced { feature, given: value.to_string(), seen: counts_as });
-            }
-        }
-        if !unknown.is_empty() {
-            return Err(ExplainError::Unknown(unknown));
-        }
-        let mut comparisons = Vec::new();
-        for (feature, comparison) in table.path(&observation) {
-            if !known[feature as usize] {
-                let asks = |feature: &Feature| {
-                    table
-                        .nodes()
-                        .any(|node| matches!(node, TreeNode::Split { feature: asked, .. } if asked == *feature as u8))
-                };
-                let decides_by = Feature::ALL.into_iter().filter(asks).map(|feature| spec(feature).name).collect();
-                return Err(ExplainError::Missing { asked: spec(feature).name, decides_by });
-            }
-            comparisons.push(ExplainedStep {
-                node: comparison.node,
-                feature: spec(feature).name,
-                value: comparison.value,
-                threshold: comparison.threshold,
-                went_right: comparison.went_right,
-            });
-        }
+        let read = Given::<NUM_FEATURES>::read(&FEATURES, given)?;
+        let observation = Observation { values: read.values };
+        let path = table.path(&observation).map(|(_, step)| step);
+        let comparisons = read.comparisons(path, &table.nodes())?;
         let (leaf, action) = table.leaf(&observation);
         let controls = action.controls();
-        let choice = |&head: &Head| (head, controls.get(head).to_string());
-        let outside = Feature::ALL
-            .into_iter()
-            .zip(table.ranges())
-            .filter(|(feature, range)| known[*feature as usize] && !range.contains(observation[*feature], 0.0));
-        let outside = outside.map(|(feature, range)| Outside {
-            feature: spec(feature).name,
-            value: observation[feature],
-            min: range.min,
-            max: range.max,
-        });
-        Ok(Explanation {
-            comparisons,
-            leaf,
-            choices: table.heads().iter().map(choice).collect(),
-            outside: outside.collect(),
-            seen,
-            replaced,
-        })
+        let choice = |&head: &Head| (head.name(), controls.get(head).to_string());
+        let choices = table.heads().iter().map(choice).collect();
+        Ok(read.explanation(comparisons, leaf, choices, table.ranges()))
+    }
+
+    /// How long blocks stay cached that are given back where the features of a release have the `given` values, and why;
+    /// otherwise as [`of`](Self::of).
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_release(tree: &RetentionTable<'_>, given: &BTreeMap<String, f64>) -> Result<Explanation, ExplainError> {
+        let read = Given::<NUM_RELEASE_FEATURES>::read(&RELEASE_FEATURES, given)?;
+        let seen = ReleaseObservation { values: read.values };
+        let comparisons = read.comparisons(tree.path(&seen).map(|(_, step)| step), &tree.nodes())?;
+        let (leaf, class) = tree.leaf(&seen);
+        let choices = vec![("retention", class.name().to_owned())];
+        Ok(read.explanation(comparisons, leaf, choices, tree.section().ranges()))
     }
 
     /// For people.
@@ -148,8 +121,7 @@ impl Explanation {
             let sign = if *went_right { ">" } else { "<=" };
             writeln!(out, "{feature} {} {sign} {}", short(*value), short(*threshold))?;
         }
-        let choices: Vec<String> =
-            self.choices.iter().map(|(head, choice)| format!("{} {choice}", head.name())).collect();
+        let choices: Vec<String> = self.choices.iter().map(|(name, choice)| format!("{name} {choice}")).collect();
         writeln!(out, "so: {} (node {})", choices.join(", "), self.leaf)?;
         for Replaced { feature, given, seen } in &self.replaced {
             writeln!(out, "beware: {feature} cannot be {given}; it counts as {}", short(*seen))?;
@@ -174,8 +146,8 @@ impl Explanation {
             })
         };
         let outside = |one: &Outside| json!({"feature": one.feature, "value": number(one.value), "min": number(one.min), "max": number(one.max)});
-        let choice = |(head, name): &(Head, String)| {
-            (head.name().to_owned(), name.parse::<f64>().map_or_else(|_| name.as_str().into(), Value::from))
+        let choice = |(decided, name): &(&str, String)| {
+            ((*decided).to_owned(), name.parse::<f64>().map_or_else(|_| name.as_str().into(), Value::from))
         };
         json!({
             "comparisons": self.comparisons.iter().map(step).collect::<Vec<Value>>(),
@@ -187,6 +159,80 @@ impl Explanation {
     }
 }
 
-fn spec(feature: Feature) -> &'static kvtide_runtime::FeatureSpec {
-    &FEATURES[feature as usize]
+/// Values as a tree over so many features sees them.
+struct Given<const N: usize> {
+    specs: &'static [FeatureSpec; N],
+    values: [f32; N],
+    /// Which of them were given.
+    known: [bool; N],
+    seen: Vec<(&'static str, f32)>,
+    replaced: Vec<Replaced>,
+}
+
+impl<const N: usize> Given<N> {
+    fn read(specs: &'static [FeatureSpec; N], given: &BTreeMap<String, f64>) -> Result<Given<N>, ExplainError> {
+        let (seen, replaced) = (Vec::new(), Vec::new());
+        let mut read = Given { specs, values: [0.0; N], known: [false; N], seen, replaced };
+        let mut unknown = Vec::new();
+        for (name, &value) in given {
+            let Some(feature) = specs.iter().position(|spec| spec.name == name) else {
+                unknown.push(name.clone());
+                continue;
+            };
+            let FeatureSpec { name, min, max, .. } = specs[feature];
+            let narrow = value as f32;
+            let counts_as = if narrow.is_nan() { min } else { narrow.clamp(min, max) };
+            (read.values[feature], read.known[feature]) = (counts_as, true);
+            read.seen.push((name, counts_as));
+            if counts_as != narrow {
+                read.replaced.push(Replaced { feature: name, given: value.to_string(), seen: counts_as });
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(read);
+        }
+        Err(ExplainError::Unknown { names: unknown, known: specs.iter().map(|spec| spec.name).collect() })
+    }
+
+    /// The way through a tree with these `nodes`.
+    fn comparisons(
+        &self,
+        path: impl Iterator<Item = PathStep>,
+        nodes: &(impl Iterator<Item = TreeNode> + Clone),
+    ) -> Result<Vec<ExplainedStep>, ExplainError> {
+        let asks = |feature: usize| {
+            let is_asked =
+                |node| matches!(node, TreeNode::Split { feature: asked, .. } if usize::from(asked) == feature);
+            nodes.clone().any(is_asked)
+        };
+        let step = |PathStep { node, feature, value, threshold, went_right }| {
+            let (feature, name) = (usize::from(feature), self.specs[usize::from(feature)].name);
+            if !self.known[feature] {
+                let decides_by = (0..N).filter(|&feature| asks(feature)).map(|feature| self.specs[feature].name);
+                return Err(ExplainError::Missing { asked: name, decides_by: decides_by.collect() });
+            }
+            Ok(ExplainedStep { node, feature: name, value, threshold, went_right })
+        };
+        path.map(step).collect()
+    }
+
+    fn explanation(
+        self,
+        comparisons: Vec<ExplainedStep>,
+        leaf: u16,
+        choices: Vec<(&'static str, String)>,
+        ranges: impl Iterator<Item = FeatureRange>,
+    ) -> Explanation {
+        let outside = ranges
+            .take(N)
+            .enumerate()
+            .filter(|&(feature, range)| self.known[feature] && !range.contains(self.values[feature], 0.0));
+        let outside = outside.map(|(feature, FeatureRange { min, max })| Outside {
+            feature: self.specs[feature].name,
+            value: self.values[feature],
+            min,
+            max,
+        });
+        Explanation { comparisons, leaf, choices, outside: outside.collect(), seen: self.seen, replaced: self.replaced }
+    }
 }

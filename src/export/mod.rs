@@ -6,6 +6,7 @@
 
 mod choose;
 mod deployed;
+mod engine_rules;
 mod explain;
 mod frontier;
 mod gate;
@@ -28,11 +29,12 @@ use std::path::{Path, PathBuf};
 use kvtide_envs::files;
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{EncodeError, FormatError, MAX_FILE_BYTES, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, FEATURES, SCHEMA_HASH, Table};
+use kvtide_runtime::{ACTION_SET_HASH, FEATURES, RetentionTable, SCHEMA_HASH, Table};
 use thiserror::Error;
 
 pub use choose::{ChooseError, Chosen, add_margin, choose, deploy};
 pub use deployed::Deployed;
+pub use engine_rules::{RetentionRules, Turnover, TurnoverError};
 pub use explain::{ExplainError, Explanation};
 pub use frontier::Frontier;
 pub use gate::{Gate, interval_text, loss_text, unfit};
@@ -60,6 +62,17 @@ pub enum ExportError {
         /// Which file.
         path: PathBuf,
         /// What is wrong with its bytes.
+        source: FormatError,
+    },
+    /// The table says nothing of retention.
+    #[error("{}: it has no retention tree; `kvtide inspect` shows what it has", .0.display())]
+    NoRetention(PathBuf),
+    /// What the table says of retention is for another build.
+    #[error("{}: its retention tree: {source}", path.display())]
+    Retention {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
         source: FormatError,
     },
     /// The table cannot be written down.
@@ -193,4 +206,13 @@ pub fn load_table(path: &Path) -> Result<Table<'static>, ExportError> {
     // Refused bytes are freed, only accepted ones stay.
     Table::parse(&bytes).map_err(refused)?;
     Table::parse(bytes.leak()).map_err(refused)
+}
+
+/// The second tree of the `table` in a file.
+///
+/// # Errors
+/// It has none, or one for another build.
+pub fn retention_tree<'a>(path: &Path, table: &Table<'a>) -> Result<RetentionTable<'a>, ExportError> {
+    let section = table.file().retention().ok_or_else(|| ExportError::NoRetention(path.to_owned()))?;
+    RetentionTable::from_section(section).map_err(|source| ExportError::Retention { path: path.to_owned(), source })
 }

@@ -99,14 +99,6 @@ impl RetentionText<'_> {
     /// As one JSON object, with every node. Ranges and thresholds are exact.
     pub(super) fn json(self) -> Value {
         let section = self.0;
-        let features: Vec<Value> = self
-            .features()
-            .map(|(feature, range, splits)| {
-                let unit = self.spec(feature).map(|spec| spec.unit);
-                let (min, max) = (exact(range.min), exact(range.max));
-                json!({"name": self.feature(feature), "unit": unit, "min": min, "max": max, "splits": splits})
-            })
-            .collect();
         let node = |node: TreeNode| match node {
             TreeNode::Leaf { choices } => json!({"leaf": class(choices[0])}),
             TreeNode::Split { feature, left, threshold } => {
@@ -117,9 +109,19 @@ impl RetentionText<'_> {
             "schema": {"hash": hex(section.schema_hash()), "known": section.schema_hash() == RELEASE_SCHEMA_HASH},
             "leaves": section.leaves(),
             "depth": section.depth(),
-            "features": features,
+            "features": self.features_json(),
             "nodes": section.nodes().map(node).collect::<Vec<Value>>(),
         })
+    }
+
+    /// Every feature it was trained on, in index order.
+    pub(super) fn features_json(self) -> Vec<Value> {
+        let json = |(feature, range, splits): (u8, FeatureRange, usize)| {
+            let unit = self.spec(feature).map(|spec| spec.unit);
+            let (min, max) = (exact(range.min), exact(range.max));
+            json!({"name": self.feature(feature), "unit": unit, "min": min, "max": max, "splits": splits})
+        };
+        self.features().map(json).collect()
     }
 
     fn features(self) -> impl Iterator<Item = (u8, FeatureRange, usize)> {

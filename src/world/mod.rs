@@ -12,7 +12,7 @@ use kvtide_envs::deploy::{Deployment, DeploymentError, SettingError};
 use kvtide_envs::env::{Controller, Node, NodeConfig, RunError, run};
 use kvtide_envs::memory::{MemoryError, MemorySource};
 use kvtide_envs::metrics::{Collector, Summary};
-use kvtide_envs::sched::{Retain, SloError};
+use kvtide_envs::sched::{ReleaseSample, Retain, SloError, V1};
 use kvtide_envs::time::Micros;
 use kvtide_envs::trace::{STDIN, SessionArrivals, TraceError};
 use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, WorkloadError, WorkloadSource};
@@ -278,6 +278,24 @@ impl World {
         let mut node =
             self.start(load, workload, &controller.retain()).with_memory(self.memory.memory(&self.node.engine)?);
         run(&mut node, controller, self.decision_interval)
+    }
+
+    /// As [`serve`](Self::serve), and what became of each part of a request's blocks that was given back, looked at by whoever
+    /// chooses its class. The run is the same; only a pool with classes has any.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn serve_noting_releases(
+        &self,
+        load: f64,
+        workload: &Workload,
+        controller: &mut dyn Controller,
+    ) -> Result<(Summary, Vec<ReleaseSample>), RunError> {
+        let mut node = self.start(load, workload, &controller.retain()).with_memory(self.memory.memory(&self.node.engine)?);
+        node.collect_releases();
+        let summary = run(&mut node, controller, self.decision_interval)?;
+        let releases = node.scheduler().with_classes().map(V1::releases).unwrap_or_default();
+        Ok((summary, releases.to_vec()))
     }
 
     /// An idle node that will be sent `workload`, drawn at `load`, with classes in its pool if `retain` chooses any. Its blocks are

@@ -66,7 +66,7 @@ class Retainer:
         num_gpu_blocks: int,
         block_size: int,
         *,
-        max_age_us: int = 10_000_000,
+        max_age_us: int = 1_000_000,
         range_tolerance: float = 0.1,
         out_of_range_decisions: int = 8,
         recovery_decisions: int = 32,
@@ -89,6 +89,8 @@ class Retainer:
         kept: int,
         ttft_target_us: int,
     ) -> tuple[int, int]: ...
+    @property
+    def is_behind(self) -> bool: ...
     @property
     def last_fallback(self) -> str | None: ...
     @property
@@ -125,7 +127,7 @@ class Pricing:
 class Recorder:
     """Writes a kvtide trace of what a node serves."""
 
-    def __init__(self, path: str | PathLike[str], file_bytes: int, files: int, secret: bytes, header: str) -> None: ...
+    def __init__(self, path: str | os.PathLike[str], file_bytes: int, files: int, secret: bytes, header: str) -> None: ...
     def ended(
         self,
         arrival_us: int,

@@ -5,11 +5,13 @@ the longest unused first. This is the same list, with the same interface, in whi
 other: `evict-first`, `normal`, `keep`, `keep-long`. Where each class ends is remembered, so every operation takes constant time
 a block, and where everything is `normal` the order is vLLM's, block for block.
 
-The rules are kvtide's own (`rules/src/retention.rs`). A class is in force for as many evictions as a term says: `keep` for a few
-turnovers of the pool, `keep-long` for some more, after which it is `keep` for as long as that. The first of a class whose term
-is over becomes the most recent of the class below; it lies next to it, so that is one step of a pointer. A request's blocks are
-given their terms when it gives them back, from the last to the first: where no other text continues a block the last release
-decides, where one does the block keeps what is in force and is `normal` at least, and nothing has less than what continues it.
+The rules are kvtide's own (`rules/src/retention.rs`). A class is in force for as many evictions as a term says: `keep` for a
+few turnovers of the pool, `keep-long` for some more, after which it is `keep` for as long as that. The first of a class whose
+term is over becomes the most recent of the class below; it lies next to it, so that is one step of a pointer. A request's
+blocks are given their terms when it gives them back, from the last to the first: where no other text continues a block the
+last release decides, where one does the block keeps what is in force and is `normal` at least, and nothing has less than what
+continues it. While the queue is flat, classes are set aside, those in force included: the block that is free longest goes, as
+under LRU.
 
 What stands outside the scheduler sees the list through the same methods. One of vLLM's own does: the lazy mode of its simple
 offload connector, which goes along the list with a cursor, overlooks blocks that enter before it, and they are not copied.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from kvtide._kvtide import RETENTION
 
@@ -143,6 +146,10 @@ class RetentionQueue:
         self.fake_free_list_tail = queue.fake_free_list_tail
         # Those in a class above normal.
         self.kept: set[int] = set()
+        # Whether they go in the order of time, whatever their class.
+        self.is_flat = False
+        # Of a block that has an entry, how many had entered before it when it did.
+        self.entered, self.count = [0] * terms.num_blocks, 0
         # The last of each class and those before it; what is here already is normal, or has no entry.
         last = self.fake_free_list_tail.prev_free_block
         self.ends = [self.fake_free_list_head, last, last, last]
@@ -150,6 +157,7 @@ class RetentionQueue:
         while block is not self.fake_free_list_tail and block.block_hash is None:
             self.ends[EVICT_FIRST] = block
             block = block.next_free_block
+        self._enter(self.iter_blocks_after(self.ends[EVICT_FIRST]))
 
     def popleft(self):
         """The next block, evicted if it has an entry."""
@@ -160,6 +168,8 @@ class RetentionQueue:
     def popleft_n(self, count: int) -> list:
         """The next `count` blocks, evicted if they have entries."""
         assert self.num_free_blocks >= count
+        if self.is_flat:
+            return [self._pop_oldest() for _ in range(count)]
         if self.ends[NORMAL] is not self.ends[KEEP_LONG]:
             return [self._pop_after_ageing() for _ in range(count)]
         return self._pop(count)
@@ -187,6 +197,24 @@ class RetentionQueue:
         return popped
 
     def _pop_after_ageing(self):
+        self._age()
+        return self._pop(1)[0]
+
+    def _pop_oldest(self):
+        """Of the first of each class the one that is free longest, unless there is a block without an entry."""
+        self._age()
+        block = self.fake_free_list_head.next_free_block
+        if block.block_hash is not None:
+            ends = pairwise([self.fake_free_list_head, *self.ends])
+            firsts = [before.next_free_block for before, end in ends if before is not end]
+            block = min(firsts, key=lambda first: self.entered[first.block_id])
+        self.remove(block)
+        if block.block_hash is not None:
+            self.terms.lost(block.block_id)
+        return block
+
+    def _age(self) -> None:
+        """The first of a class whose term is over becomes the last of the class below."""
         ends, of = self.ends, self.terms.of
         for above in (KEEP_LONG, KEEP):
             while ends[above] is not ends[above - 1]:
@@ -201,7 +229,8 @@ class RetentionQueue:
                 else:
                     self.remove(first)
                     self._insert([first], now)
-        return self._pop(1)[0]
+                    ends = self.ends
+                self._enter([first])
 
     def remove(self, block) -> None:
         """A block leaves from wherever it is: it is held again."""
@@ -225,6 +254,7 @@ class RetentionQueue:
         """Blocks enter, each at the end of its class."""
         if not blocks:
             return
+        self._enter(blocks)
         if not self.terms.terms:
             self._insert(blocks, NORMAL)
             return
@@ -242,6 +272,14 @@ class RetentionQueue:
         head = self.fake_free_list_head
         self._link(blocks, head)
         self.ends = [blocks[-1] if end is head else end for end in self.ends]
+
+    def _enter(self, blocks) -> None:
+        """From now on they are the last that entered."""
+        entered, count = self.entered, self.count
+        for block in blocks:
+            entered[block.block_id] = count
+            count += 1
+        self.count = count
 
     def _insert(self, blocks: list, retention: int) -> None:
         old = self.ends[retention]

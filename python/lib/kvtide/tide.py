@@ -68,6 +68,8 @@ class Tide:
         # Classes of given-back blocks, and who says them; None: vLLM's own queue.
         self.retention: Retention | None = None
         self.retain: Retain | None = None
+        # Whether that is the table's tree, which its guard sets aside where LRU would do better.
+        self.is_guarded = False
         # Blocks that a request found in the cache when it was first admitted, and what else a retention tree looks at.
         self.found: dict[str, int] = {}
         self.visits: dict[str, Visit] = {}
@@ -228,7 +230,8 @@ class Tide:
             return
         self.followed = table
         self.retainer.replace(table)
-        self.set_retain(self.choose if self.acts and table.retains else None)
+        self.is_guarded = self.acts and table.retains
+        self.set_retain(self.choose if self.is_guarded else None)
 
     def set_retain(self, retain: Retain | None) -> None:
         """From now on `retain` says of which classes the blocks are that a request found, and those that it computed."""
@@ -265,6 +268,8 @@ class Tide:
             )
         for request_id in output.scheduled_cached_reqs.resumed_req_ids:
             self.note_resumed(self.scheduler.requests[request_id])
+        # What a table has given classes already would go on losing. Whom the operator told to keep it keeps.
+        pool.free_block_queue.is_flat = self.is_guarded and self.retainer.is_behind
 
     def note_resumed(self, request) -> None:
         visit = self.visits.get(request.request_id)

@@ -17,8 +17,8 @@ Under `--scheduling-policy priority` only the watermark is kvtide's, since order
 `KVTIDE_RECORD` writes down what is served (`recording.py`), with a table or without one: a few numbers are copied when a
 request ends, and nothing at all in a step.
 
-Nothing of deciding is called once a request: a step costs two looks at a clock and a few counters, a decision every few steps one
-look at who runs, in Rust (`python/checks/adapter_cost.py` measures both).
+Nothing of deciding is called once a request: a step costs two looks at a clock and a few counters, a decision every few steps
+one look at who runs, in Rust (`python/checks/adapter_cost.py` measures both).
 """
 
 from __future__ import annotations

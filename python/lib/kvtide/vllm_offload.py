@@ -4,10 +4,10 @@
         "kv_connector_extra_config": {"cpu_bytes_to_use": 64000000000,
         "eviction_policy": "RetentionCachePolicy", "cache_policy_module_path": "kvtide.vllm_offload"}}'
 
-It needs neither a table nor the plugin. Chunks go in the order of recency or of frequency, whichever would have hit more of late
-(`tier_order.py`). Where a table with a retention tree is at work in the same engine, a finished request's chunks are of the
-classes of its blocks: `evict-first` before all others, `keep` and `keep-long` behind them, for so many turnovers of the tier
-(`retention.py` has the rules).
+It needs neither a table nor the plugin. Chunks go in the order of recency or of frequency, whichever would have hit more of
+late (`tier_order.py`). Where a table with a retention tree is at work in the same engine, a finished request's chunks are of
+the classes of its blocks: `evict-first` before all others, `keep` and `keep-long` behind them, for so many turnovers of the
+tier (`retention.py` has the rules).
 
 Measured with vLLM's own manager, prompt chunks of 512 tokens, the last one partial, one request after the other; hits in per
 cent of chunks asked for. The order was chosen with these two traces in view, and no other was tried.

@@ -4,7 +4,8 @@
  *   cc -std=c11 -Iruntime/capi/include runtime/capi/examples/node.c target/release/libkvtide.a -lpthread -ldl -lm -o node
  *   ./node policy.kvt 100 next.kvt
  *
- * Two steps before the end the table is replaced by next.kvt, if that is valid. Prints a line per change of the controls, then the counters.
+ * Two steps before the end the table is replaced by next.kvt, if that is valid. Prints a line per change of the controls, how
+ * long the blocks of the request that is done at the end shall stay cached, then the counters.
  * Exits with 0, or with 2 if the table is refused at the start.
  */
 #include <inttypes.h>
@@ -36,6 +37,39 @@ static void step(uint64_t steps, const kvtide_slo *slo, kvtide_running_request *
             .prefill_us = 40000,
         };
         kvtide_deadline(slo, waiting[i].arrival_us, 0, &waiting[i].first_token_deadline_us);
+    }
+}
+
+/* What is said of the blocks of a request that is done: of those it found cached, and of those it computed. */
+static void give_back(const kvtide_policy *policy, const kvtide_observation *observation, const kvtide_slo *slo,
+                      uint64_t now_us, const kvtide_running_request *request) {
+    const uint32_t head_blocks = 5;
+    for (uint32_t part = KVTIDE_PART_HEAD; part <= KVTIDE_PART_TAIL; part++) {
+        const int is_head = part == KVTIDE_PART_HEAD;
+        const kvtide_release release = {
+            .struct_size = sizeof release,
+            .part = part,
+            .stop = KVTIDE_STOP_END_OF_TURN,
+            .turn = 1,
+            .block_size = BLOCK_SIZE,
+            .num_gpu_blocks = POOL_BLOCKS,
+            .prompt_tokens = request->tokens - request->generated_tokens,
+            .hit_tokens = head_blocks * BLOCK_SIZE,
+            .generated_tokens = request->generated_tokens,
+            .part_blocks = is_head ? head_blocks : request->held_blocks - head_blocks,
+            .depth_blocks = is_head ? 0 : head_blocks,
+            .asked_evicted = KVTIDE_UNKNOWN,
+            .kind_return_us = KVTIDE_UNKNOWN,
+            .last_return_us = KVTIDE_UNKNOWN,
+            .ttft_target_us = slo->ttft_us,
+        };
+        kvtide_retained retained = {.struct_size = sizeof retained};
+        /* Whatever the status is: the class is safe to obey. */
+        if (kvtide_retention_decide(policy, observation, &release, now_us, &retained) != KVTIDE_STATUS_OK) {
+            fprintf(stderr, "node: %s\n", kvtide_last_error());
+        }
+        printf("%s of %" PRIu32 " blocks given back: retention %" PRIu32 ", fallback %" PRIu32 "\n", is_head ? "head" : "tail",
+               release.part_blocks, retained.retention, retained.fallback);
     }
 }
 
@@ -122,6 +156,9 @@ int main(int argc, char **argv) {
                    controls.preemption, controls.fallback);
         }
         before = controls;
+        if (steps == num_steps) {
+            give_back(policy, &observation, &slo, snapshot.now_us, &running[0]);
+        }
     }
 
     kvtide_counters counters = {.struct_size = sizeof counters};

@@ -5,6 +5,9 @@
  * A node opens a policy, and in each scheduler step it cares about
  *   1. fills a kvtide_snapshot with what its scheduler knows      -> kvtide_policy_observe
  *   2. asks for the controls of the moment                        -> kvtide_policy_decide
+ * and when a request gives blocks back whose content stays cached
+ *   3. fills a kvtide_release and asks how long it shall          -> kvtide_retention_decide
+ *      (kvtide_reuse_describe knows what a node does not: who came before, and who comes back)
  * What a decision means is in the library too, so that it means on the node what it meant where the table was trained:
  *   kvtide_cadence_stepped (when to decide), kvtide_queue_next (who is admitted), kvtide_choose_victim (who is
  *   preempted), kvtide_swaps (how), kvtide_deadline and kvtide_prefill_us (what an observation is made of).
@@ -20,7 +23,7 @@
  *   - Times are microseconds, counts are of blocks, tokens or requests.
  *
  * Threads: one thread observes and decides. Any other may reload, withdraw and read counters meanwhile; the one that
- * decides never waits for it. A queue or a cadence is for one thread at a time. Freeing is for when nobody uses it any
+ * decides never waits for it. A queue, a cadence or a reuse is for one thread at a time. Freeing is for when nobody uses it any
  * more.
  */
 
@@ -55,6 +58,9 @@
 // The patience of kvtide_queue_new that tables are trained with.
 #define KVTIDE_PATIENCE 1.75
 
+// The value of a count or a time that is not known.
+#define KVTIDE_UNKNOWN UINT64_MAX
+
 // What became of a call. Numbers are never given another meaning.
 enum kvtide_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -77,7 +83,7 @@ enum kvtide_status
   KVTIDE_STATUS_UNKNOWN_SCHEMA = 6,
   // The table decides heads that the node cannot act on.
   KVTIDE_STATUS_PROFILE = 7,
-  // Another thread is observing or deciding with this policy, or using this queue or cadence.
+  // Another thread is observing or deciding with this policy, or using this queue, cadence or reuse.
   KVTIDE_STATUS_BUSY = 8,
   // A bug in kvtide. The policy may go on being used.
   KVTIDE_STATUS_INTERNAL = 9,
@@ -171,12 +177,33 @@ enum kvtide_fallback
   KVTIDE_FALLBACK_OUT_OF_RANGE = 5,
   // The call itself failed; its status and kvtide_last_error say why.
   KVTIDE_FALLBACK_FAILED = 6,
+  // Of a retention class alone: the pool hits less than LRU would, says kvtide_retention_set_behind.
+  KVTIDE_FALLBACK_BEHIND_LRU = 7,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
 typedef enum kvtide_fallback kvtide_fallback;
 #else
 typedef uint32_t kvtide_fallback;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which blocks of a request are decided about.
+enum kvtide_part
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Those that were cached when it was first admitted.
+  KVTIDE_PART_HEAD = 0,
+  // Those it computed.
+  KVTIDE_PART_TAIL = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_part kvtide_part;
+#else
+typedef uint32_t kvtide_part;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -224,6 +251,54 @@ typedef uint32_t kvtide_profile;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How long blocks that a request gives back stay cached. Victims come from the lowest class that has any.
+enum kvtide_retention
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // They go before everything else.
+  KVTIDE_RETENTION_EVICT_FIRST = 0,
+  // What every engine does with every block.
+  KVTIDE_RETENTION_NORMAL = 1,
+  // They stay while the pool turns over twice.
+  KVTIDE_RETENTION_KEEP = 2,
+  // They stay while the pool turns over eight times, and are kept for two more.
+  KVTIDE_RETENTION_KEEP_LONG = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_retention kvtide_retention;
+#else
+typedef uint32_t kvtide_retention;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Why a request gives its blocks back.
+enum kvtide_stop
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It was preempted, and will ask for them itself.
+  KVTIDE_STOP_PREEMPTED = 0,
+  // Its answer ended in a tool call.
+  KVTIDE_STOP_TOOL_CALL = 1,
+  // It finished, and nobody said how.
+  KVTIDE_STOP_UNKNOWN = 2,
+  // It reached the longest answer it was allowed.
+  KVTIDE_STOP_LENGTH = 3,
+  // Its answer ended by itself.
+  KVTIDE_STOP_END_OF_TURN = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvtide_stop kvtide_stop;
+#else
+typedef uint32_t kvtide_stop;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which running request is preempted when blocks run out.
 enum kvtide_victim
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -257,6 +332,9 @@ typedef struct kvtide_policy kvtide_policy;
 
 // A queue with the order of admission. For one thread at a time.
 typedef struct kvtide_queue kvtide_queue;
+
+// The memory of a node, of bounded size. For one thread at a time.
+typedef struct kvtide_reuse kvtide_reuse;
 
 // How a policy is opened. Fill with kvtide_options_default, then change what should differ.
 typedef struct kvtide_options {
@@ -528,6 +606,117 @@ typedef struct kvtide_next {
   uint64_t id;
 } kvtide_next;
 
+// What a node knows of a request that gives its blocks back, finished or preempted, and of one part of them. Asked at most
+// twice a release: for the blocks that were cached when it was first admitted, and for those it computed.
+typedef struct kvtide_release {
+  // sizeof(kvtide_release).
+  uint32_t struct_size;
+  // Which of its blocks, a kvtide_part.
+  uint32_t part;
+  // Why, a kvtide_stop.
+  uint32_t stop;
+  // Turn of its session, from 1.
+  uint32_t turn;
+  // Tokens per block.
+  uint32_t block_size;
+  // Size of the GPU pool, blocks.
+  uint32_t num_gpu_blocks;
+  // Its prompt's tokens.
+  uint32_t prompt_tokens;
+  // How many of them were cached when it was first admitted.
+  uint32_t hit_tokens;
+  // Tokens it generated.
+  uint32_t generated_tokens;
+  // Blocks of the part.
+  uint32_t part_blocks;
+  // Blocks before the part.
+  uint32_t depth_blocks;
+  // Blocks of the part that another request holds.
+  uint32_t shared_blocks;
+  // Earlier requests that asked for the part's prefix, as far as is remembered.
+  uint32_t asked;
+  // Idle cached blocks above class normal.
+  uint32_t kept_blocks;
+  // Share of the releases of its tenant and stop that were asked for again, 0 to 1.
+  float kind_reuse;
+  // Cached blocks evicted per second, lately.
+  float evicted_per_second;
+  // Cached blocks evicted since the last of those that asked; KVTIDE_UNKNOWN without any.
+  uint64_t asked_evicted;
+  // How long it took until those of its kind were asked for again; KVTIDE_UNKNOWN if none was.
+  uint64_t kind_return_us;
+  // How long its own session took to come back with it; KVTIDE_UNKNOWN if it has not.
+  uint64_t last_return_us;
+  // Cached blocks evicted since it was admitted.
+  uint64_t held_evicted;
+  // TTFT target.
+  uint64_t ttft_target_us;
+} kvtide_release;
+
+// How long the blocks stay cached.
+typedef struct kvtide_retained {
+  // sizeof(kvtide_retained), set by the program.
+  uint32_t struct_size;
+  // Their class, a kvtide_retention.
+  uint32_t retention;
+  // Why it is not the table's, a kvtide_fallback; 0 if it is. Then the class is normal.
+  uint32_t fallback;
+  // 0.
+  uint32_t reserved;
+} kvtide_retained;
+
+// What happened to classes since a policy was opened. A decision is counted once beside decisions.
+typedef struct kvtide_retained_counters {
+  // sizeof(kvtide_retained_counters), set by the program.
+  uint32_t struct_size;
+  // 0.
+  uint32_t reserved;
+  // Decisions asked for, but those that failed.
+  uint64_t decisions;
+  // Decisions the table took.
+  uint64_t table_decisions;
+  // Of those: evict first.
+  uint64_t evict_first;
+  // Of those: normal.
+  uint64_t normal;
+  // Of those: keep.
+  uint64_t keep;
+  // Of those: keep long.
+  uint64_t keep_long;
+  // Normal, because there is no table, or it says nothing of retention.
+  uint64_t no_table;
+  // Normal, because what it says of retention is for another build.
+  uint64_t unknown_schema;
+  // Normal, because the observation was too old.
+  uint64_t stale;
+  // Normal, because a value was NaN or infinite.
+  uint64_t non_finite;
+  // Normal, because a value has been outside its trained range for too long.
+  uint64_t out_of_range;
+  // Normal, because the pool was behind LRU.
+  uint64_t behind_lru;
+  // Calls that failed; their class was normal.
+  uint64_t failed;
+} kvtide_retained_counters;
+
+// A request that is admitted for the first time.
+typedef struct kvtide_visitor {
+  // sizeof(kvtide_visitor).
+  uint32_t struct_size;
+  // Full blocks of its prompt that a cache can have, which never has the last token: (prompt tokens - 1) / tokens per block.
+  uint32_t asked_blocks;
+  // How many of them were cached.
+  uint32_t hit_blocks;
+  // Blocks of the pool that nobody held before it took any.
+  uint32_t free_blocks;
+  // Any number that stands for its tenant.
+  uint64_t kind;
+  // Now, on any clock that does not go backwards.
+  uint64_t now_us;
+  // Cached blocks evicted since the pool was made.
+  uint64_t evicted;
+} kvtide_visitor;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -656,6 +845,79 @@ kvtide_status kvtide_queue_remove(const struct kvtide_queue *queue, int64_t seat
 // A waiting request has so many tokens to compute now: of an asynchronous engine, one was on its way when the request
 // was preempted.
 kvtide_status kvtide_queue_lengthen(const struct kvtide_queue *queue, int64_t seat, uint32_t tokens);
+
+// Decides how long the blocks of a part stay cached that a request gives back, at the time now_us. observation is the
+// node's last one, of kvtide_policy_observe. For the thread that decides.
+//
+// A table need not say anything of retention: then everything is normal, which is what every engine does, and so it is
+// whenever the table cannot be trusted. What a class means is for the node to do: victims come from the lowest class that
+// has any, least recently used first; keep lasts for as many evicted blocks as 2 pools have, keep-long for 8 and then 2
+// more as keep, after which a block is the most recent of the class below. No block has less than what continues it.
+//
+// retained is safe to obey whatever the status is, unless that is because retained itself is null or of the wrong size: a
+// call that fails says normal, with KVTIDE_FALLBACK_FAILED. No allocation, no lock that is waited for.
+kvtide_status kvtide_retention_decide(const struct kvtide_policy *policy,
+                                      const struct kvtide_observation *observation,
+                                      const struct kvtide_release *release,
+                                      uint64_t now_us,
+                                      struct kvtide_retained *retained);
+
+// Says whether the pool hits less than it would if the least recently used block went first (is_behind is not 0). While it
+// does everything is normal, and what has a class already should be treated as if it had none. For the thread that decides.
+kvtide_status kvtide_retention_set_behind(const struct kvtide_policy *policy,
+                                          uint32_t is_behind);
+
+// Writes what happened to classes since the policy was opened. For any thread.
+kvtide_status kvtide_retention_counters(const struct kvtide_policy *policy, struct kvtide_retained_counters *counters);
+
+// Makes the memory of a node with so many GPU blocks. *reuse is to be freed with kvtide_reuse_free, or null if the call fails.
+kvtide_status kvtide_reuse_new(uint32_t num_gpu_blocks,
+                               struct kvtide_reuse **reuse);
+
+// Frees a memory; null is none. Nobody may be using it.
+void kvtide_reuse_free(struct kvtide_reuse *reuse);
+
+// A request is admitted for the first time. keys are those by which its asked_blocks are found, in their order: hashes of all
+// text up to the end of each; blocks behind the last key are like nobody else's. Writes to *visit the number by which it is
+// told of from now on, until kvtide_reuse_left.
+kvtide_status kvtide_reuse_admitted(const struct kvtide_reuse *reuse,
+                                    const uint64_t *keys,
+                                    size_t num_keys,
+                                    const struct kvtide_visitor *visitor,
+                                    uint32_t *visit);
+
+// A request that was preempted is admitted again. keys are those of the full blocks it asks for.
+kvtide_status kvtide_reuse_resumed(const struct kvtide_reuse *reuse,
+                                   uint32_t visit,
+                                   const uint64_t *keys,
+                                   size_t num_keys,
+                                   uint64_t now_us);
+
+// A request gives its blocks back, finished or preempted; stop is a kvtide_stop. keys are those of all its full blocks, what it
+// generated included. Tell this before its parts are described.
+kvtide_status kvtide_reuse_released(const struct kvtide_reuse *reuse,
+                                    uint32_t visit,
+                                    uint32_t stop,
+                                    const uint64_t *keys,
+                                    size_t num_keys,
+                                    uint64_t now_us,
+                                    uint64_t evicted);
+
+// Fills in what is remembered for the release->part of a request that stops for release->stop, once evicted cached blocks
+// have been evicted: turn, asked, asked_evicted, kind_reuse, kind_return_us, last_return_us, held_evicted and
+// evicted_per_second. The other fields stay.
+kvtide_status kvtide_reuse_describe(const struct kvtide_reuse *reuse,
+                                    uint32_t visit,
+                                    uint64_t evicted,
+                                    struct kvtide_release *release);
+
+// A request has left for good; its number may be given again.
+kvtide_status kvtide_reuse_left(const struct kvtide_reuse *reuse, uint32_t visit);
+
+// Writes whether the pool hits less than it would if the least recently used block went first, by more than may be lost:
+// what kvtide_retention_set_behind wants to know after every admission.
+kvtide_status kvtide_reuse_is_behind(const struct kvtide_reuse *reuse,
+                                     uint32_t *is_behind);
 
 // Reads targets: the name of a class ("chat"), or "ttft:2000,tpot:100,stall:3000" in milliseconds; what is left out
 // keeps that default. The "slo" in a table's metadata is such a text, or several with "; " between them,

@@ -84,6 +84,48 @@ pub enum FallbackReason {
     OutOfRange = 5,
     /// The call itself failed; its status and kvtide_last_error say why.
     Failed = 6,
+    /// Of a retention class alone: the pool hits less than LRU would, says kvtide_retention_set_behind.
+    BehindLru = 7,
+}
+
+/// How long blocks that a request gives back stay cached. Victims come from the lowest class that has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Retention {
+    /// They go before everything else.
+    EvictFirst = 0,
+    /// What every engine does with every block.
+    Normal = 1,
+    /// They stay while the pool turns over twice.
+    Keep = 2,
+    /// They stay while the pool turns over eight times, and are kept for two more.
+    KeepLong = 3,
+}
+
+/// Which blocks of a request are decided about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Part {
+    /// Those that were cached when it was first admitted.
+    Head = 0,
+    /// Those it computed.
+    Tail = 1,
+}
+
+/// Why a request gives its blocks back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stop {
+    /// It was preempted, and will ask for them itself.
+    Preempted = 0,
+    /// Its answer ended in a tool call.
+    ToolCall = 1,
+    /// It finished, and nobody said how.
+    Unknown = 2,
+    /// It reached the longest answer it was allowed.
+    Length = 3,
+    /// Its answer ended by itself.
+    EndOfTurn = 4,
 }
 
 impl From<rt::Victim> for Victim {
@@ -136,6 +178,48 @@ impl From<Option<rt::Fallback>> for FallbackReason {
             Some(rt::Fallback::Stale) => FallbackReason::Stale,
             Some(rt::Fallback::NonFinite) => FallbackReason::NonFinite,
             Some(rt::Fallback::OutOfRange) => FallbackReason::OutOfRange,
+        }
+    }
+}
+
+impl From<rt::Retention> for Retention {
+    fn from(class: rt::Retention) -> Retention {
+        match class {
+            rt::Retention::EvictFirst => Retention::EvictFirst,
+            rt::Retention::Normal => Retention::Normal,
+            rt::Retention::Keep => Retention::Keep,
+            rt::Retention::KeepLong => Retention::KeepLong,
+        }
+    }
+}
+
+impl From<rt::Part> for Part {
+    fn from(part: rt::Part) -> Part {
+        match part {
+            rt::Part::Head => Part::Head,
+            rt::Part::Tail => Part::Tail,
+        }
+    }
+}
+
+impl From<rt::Stop> for Stop {
+    fn from(stop: rt::Stop) -> Stop {
+        match stop {
+            rt::Stop::Preempted => Stop::Preempted,
+            rt::Stop::ToolCall => Stop::ToolCall,
+            rt::Stop::Unknown => Stop::Unknown,
+            rt::Stop::Length => Stop::Length,
+            rt::Stop::EndOfTurn => Stop::EndOfTurn,
+        }
+    }
+}
+
+impl From<Option<rt::RetentionFallback>> for FallbackReason {
+    fn from(reason: Option<rt::RetentionFallback>) -> FallbackReason {
+        match reason {
+            None => FallbackReason::None,
+            Some(rt::RetentionFallback::Table(reason)) => FallbackReason::from(Some(reason)),
+            Some(rt::RetentionFallback::Behind) => FallbackReason::BehindLru,
         }
     }
 }

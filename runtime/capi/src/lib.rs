@@ -19,6 +19,10 @@ mod foreign;
 mod functions;
 mod policy;
 mod queue;
+mod retention;
+#[cfg(test)]
+mod retention_tests;
+mod reuse;
 mod rules;
 #[cfg(test)]
 mod rules_tests;
@@ -27,10 +31,12 @@ mod structs;
 #[cfg(test)]
 mod tests;
 
-pub use choices::{Admission, FallbackReason, Preemption, Profile, Victim};
+pub use choices::{Admission, FallbackReason, Part, Preemption, Profile, Retention, Stop, Victim};
 pub use functions::*;
 pub use policy::Policy;
 pub use queue::*;
+pub use retention::*;
+pub use reuse::*;
 pub use rules::*;
 pub use status::Status;
 pub use structs::{Controls, Counters, Mask, Observation, Options, RunningRequest, Snapshot, WaitingRequest};

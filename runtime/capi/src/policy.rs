@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use kvtide_reload::{Reader, SharedPolicy};
 use kvtide_runtime::{Controls, GuardConfig, GuardCounters, Observer};
 
+use crate::retention::ToldRetention;
 use crate::status::Failure;
 use crate::structs::{Counters, Options};
 
@@ -20,6 +21,8 @@ pub struct Policy {
     /// The guard's counters as of the last decision, for other threads.
     told: [AtomicU64; 8],
     pub(crate) failed: AtomicU64,
+    /// The same of classes of given-back blocks.
+    pub(crate) retained: ToldRetention,
 }
 
 /// What the header promises about threads.
@@ -39,7 +42,14 @@ impl Policy {
         let (honoured, config): (_, GuardConfig) = options.meaning()?;
         let shared = SharedPolicy::new(honoured);
         let deciding = Mutex::new(Deciding { reader: shared.reader(config), observer: Observer::new() });
-        Ok(Policy { shared, deciding, fallback: config.fallback, told: Default::default(), failed: AtomicU64::new(0) })
+        Ok(Policy {
+            shared,
+            deciding,
+            fallback: config.fallback,
+            told: Default::default(),
+            failed: AtomicU64::new(0),
+            retained: ToldRetention::default(),
+        })
     }
 
     pub(crate) fn deciding(&self) -> Result<MutexGuard<'_, Deciding>, Failure> {

@@ -30,7 +30,7 @@ pub enum Status {
     UnknownSchema = 6,
     /// The table decides heads that the node cannot act on.
     Profile = 7,
-    /// Another thread is observing or deciding with this policy, or using this queue or cadence.
+    /// Another thread is observing or deciding with this policy, or using this queue, cadence or reuse.
     Busy = 8,
     /// A bug in kvtide. The policy may go on being used.
     Internal = 9,
@@ -45,6 +45,7 @@ pub(crate) enum Failure {
     NotUtf8(&'static str),
     Empty(&'static str),
     NobodyThere { seat: i64 },
+    UnknownVisit { visit: u32 },
     Slo(SloError),
     FewerWaiting { waiting: u32, given: usize },
     EmptyHead(&'static str),
@@ -63,6 +64,7 @@ impl Failure {
             | Failure::NotUtf8(_)
             | Failure::Empty(_)
             | Failure::NobodyThere { .. }
+            | Failure::UnknownVisit { .. }
             | Failure::Slo(_)
             | Failure::FewerWaiting { .. }
             | Failure::EmptyHead(_) => Status::Argument,
@@ -85,6 +87,7 @@ impl fmt::Display for Failure {
             Failure::NotUtf8(name) => write!(f, "{name} is not UTF-8"),
             Failure::Empty(name) => write!(f, "{name} is empty"),
             Failure::NobodyThere { seat } => write!(f, "nobody has seat {seat}"),
+            Failure::UnknownVisit { visit } => write!(f, "no request has visit {visit}"),
             Failure::Slo(error) => write!(f, "{error}"),
             Failure::FewerWaiting { waiting, given } => {
                 write!(f, "snapshot.waiting is {waiting}, but {given} waiting requests are given")
@@ -97,7 +100,7 @@ impl fmt::Display for Failure {
                 write!(f, "{name}.struct_size is {found}, this library has {expected}")
             }
             Failure::Load(error) => write!(f, "{}: {error}", error.name()),
-            Failure::Busy => write!(f, "another thread is using this policy, queue or cadence"),
+            Failure::Busy => write!(f, "another thread is using this policy, queue, cadence or reuse"),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::*;
 struct Counting;
 
 thread_local! {
-    static ALLOCATOR_CALLS: Cell<u64> = const { Cell::new(0) };
+    pub(crate) static ALLOCATOR_CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count_call() {
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
+pub(crate) fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
     let ranges = rt::FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let spec = TableSpec {
         profile,
@@ -66,11 +66,11 @@ fn table(level: u8, profile: rt::ActionProfile) -> Vec<u8> {
     bytes
 }
 
-fn options(profile: rt::ActionProfile) -> Options {
+pub(crate) fn options(profile: rt::ActionProfile) -> Options {
     Options { honoured_profile: profile as u32, ..Options::default_values() }
 }
 
-fn open(bytes: &[u8], options: &Options) -> (Status, *mut Policy) {
+pub(crate) fn open(bytes: &[u8], options: &Options) -> (Status, *mut Policy) {
     let mut policy = std::ptr::dangling_mut();
     // SAFETY: all pointers are to what lives here.
     let status = unsafe { kvtide_policy_from_bytes(bytes.as_ptr(), bytes.len(), options, &raw mut policy) };
@@ -83,12 +83,12 @@ fn full(level: u8) -> *mut Policy {
     policy
 }
 
-fn last_error() -> String {
+pub(crate) fn last_error() -> String {
     // SAFETY: never null, and ends with a zero.
     unsafe { CStr::from_ptr(kvtide_last_error()) }.to_str().expect("errors are UTF-8").to_owned()
 }
 
-fn observation() -> Observation {
+pub(crate) fn observation() -> Observation {
     Observation { struct_size: size_of::<Observation>() as u32, values: [0.0; KVTIDE_NUM_FEATURES], taken_us: 0 }
 }
 
@@ -139,7 +139,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-fn free(policy: *mut Policy) {
+pub(crate) fn free(policy: *mut Policy) {
     // SAFETY: made by this test and not used again.
     unsafe { kvtide_policy_free(policy) };
 }

@@ -6,8 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, Feature, SCHEMA_HASH, TreeNode};
+use kvtide_runtime::format::{
+    FeatureRange, RetentionSpec, TableSpec, encode, encode_with_retention, encoded_len, encoded_len_with_retention,
+};
+use kvtide_runtime::{
+    ACTION_SET_HASH, ActionProfile, FEATURES, Feature, RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseFeature,
+    Retention, SCHEMA_HASH, TreeNode,
+};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -15,6 +20,15 @@ fn root() -> &'static Path {
 
 /// Little free: watermark 0.25, fewest blocks, recompute. Much free: 0.01, newest, recompute.
 fn table(threshold: f32, profile: ActionProfile) -> Vec<u8> {
+    encoded(threshold, profile, false)
+}
+
+/// The same with a second tree: heads are kept, tails go first.
+fn retaining(threshold: f32, profile: ActionProfile) -> Vec<u8> {
+    encoded(threshold, profile, true)
+}
+
+fn encoded(threshold: f32, profile: ActionProfile, retains: bool) -> Vec<u8> {
     let ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     let spec = TableSpec {
         profile,
@@ -30,8 +44,24 @@ fn table(threshold: f32, profile: ActionProfile) -> Vec<u8> {
         metadata: &[],
         extensions: &[],
     };
-    let mut bytes = vec![0; encoded_len(&spec)];
-    encode(&spec, &mut bytes).expect("the table keeps the rules");
+    if !retains {
+        let mut bytes = vec![0; encoded_len(&spec)];
+        encode(&spec, &mut bytes).expect("the table keeps the rules");
+        return bytes;
+    }
+    let ranges = RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
+    let leaf = |class: Retention| TreeNode::Leaf { choices: [class as u8, 0, 0, 0, 0, 0] };
+    let retention = RetentionSpec {
+        schema_hash: RELEASE_SCHEMA_HASH,
+        ranges: &ranges,
+        nodes: &[
+            TreeNode::Split { feature: ReleaseFeature::Part.index() as u8, left: 1, threshold: 0.5 },
+            leaf(Retention::Keep),
+            leaf(Retention::EvictFirst),
+        ],
+    };
+    let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
+    encode_with_retention(&spec, &retention, &mut bytes).expect("the table keeps the rules");
     bytes
 }
 
@@ -84,12 +114,14 @@ fn a_node_in_c_decides_and_reloads() {
     };
 
     // Four requests of 200 tokens and more, ten times over: 0.44 of the pool is free at first, less later.
-    let lines = |changed: &str, accepted: u32, invalid: u32| {
+    let lines = |changed: &str, [head, tail]: [&str; 2], accepted: u32, invalid: u32| {
         format!(
             "kvtide {}, ABI 3\n\
              step 1: free 0.440, leave 0.01 of the pool free, victim 0 (request 3), preemption 1, fallback 0\n\
              step 57: free 0.300, leave 0.18 of the pool free, victim 1 (request 1), preemption 1, fallback 0\n\
              {changed}\n\
+             head of 5 blocks given back: retention {head}\n\
+             tail of 14 blocks given back: retention {tail}\n\
              decisions 100, table 100, no_table 0, unknown_schema 0, stale 0, non_finite 0, out_of_range 0, failed 0\n\
              loads: accepted {accepted}, unreadable 0, invalid {invalid}, unknown_schema 0, unfit_profile 0\n",
             env!("CARGO_PKG_VERSION")
@@ -100,9 +132,13 @@ fn a_node_in_c_decides_and_reloads() {
     damaged[300] ^= 4;
     let bolder = "step 98: free 0.200, leave 0.01 of the pool free, victim 0 (request 3), preemption 1, fallback 0";
     let kept = "step 98: kept the table: truncated: file ends after 40 bytes, needs at least 320";
-    for (next, expected) in
-        [(&table(0.1, ActionProfile::Core)[..], lines(bolder, 2, 0)), (&good[..40], lines(kept, 1, 1))]
-    {
+    let of_tree = ["2, fallback 0", "0, fallback 0"];
+    let no_tree = ["1, fallback 1"; 2];
+    for (next, expected) in [
+        (&retaining(0.1, ActionProfile::Core)[..], lines(bolder, of_tree, 2, 0)),
+        (&table(0.1, ActionProfile::Core)[..], lines(bolder, no_tree, 2, 0)),
+        (&good[..40], lines(kept, no_tree, 1, 1)),
+    ] {
         let output = run(&good, next);
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
         assert_eq!(output.status.code(), Some(0));
@@ -138,6 +174,10 @@ fn structs_are_as_large_in_c() {
         ("mask", 24),
         ("controls", 40),
         ("counters", 120),
+        ("release", 104),
+        ("retained", 16),
+        ("retained_counters", 112),
+        ("visitor", 40),
         ("slo", 24),
         ("pricing", 24),
         ("candidate", 32),

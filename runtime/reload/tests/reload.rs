@@ -7,10 +7,12 @@ use std::thread;
 
 use kvtide_reload::{LoadCounters, LoadError, SharedPolicy};
 use kvtide_runtime::action::NUM_HEADS;
-use kvtide_runtime::format::{FeatureRange, TableSpec, encode, encoded_len};
+use kvtide_runtime::format::{
+    FeatureRange, RetentionSpec, TableSpec, encode, encode_with_retention, encoded_len, encoded_len_with_retention,
+};
 use kvtide_runtime::{
     ACTION_SET_HASH, ActionMask, ActionProfile, FEATURES, Fallback, Feature, GuardConfig, GuardCounters, Observation,
-    SCHEMA_HASH, TreeNode,
+    RELEASE_FEATURES, RELEASE_SCHEMA_HASH, ReleaseObservation, Retention, RetentionFallback, SCHEMA_HASH, TreeNode,
 };
 
 /// Watermark levels 6 and 8.
@@ -19,6 +21,11 @@ const SECOND: (u8, f64) = (8, 0.18);
 
 /// A table that always says the same, trained on free fractions up to `free_max`.
 fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
+    encoded(level, profile, free_max, None)
+}
+
+/// The same with a second tree, if there is a `class` for it to say always.
+fn encoded(level: u8, profile: ActionProfile, free_max: f32, class: Option<Retention>) -> Vec<u8> {
     let mut ranges = FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
     ranges[Feature::FreeFraction as usize].max = free_max;
     let spec = TableSpec {
@@ -36,8 +43,16 @@ fn table(level: u8, profile: ActionProfile, free_max: f32) -> Vec<u8> {
         metadata: &[],
         extensions: &[],
     };
-    let mut bytes = vec![0; encoded_len(&spec)];
-    encode(&spec, &mut bytes).expect("the table keeps the rules");
+    let Some(class) = class else {
+        let mut bytes = vec![0; encoded_len(&spec)];
+        encode(&spec, &mut bytes).expect("the table keeps the rules");
+        return bytes;
+    };
+    let ranges = RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max });
+    let nodes = [TreeNode::Leaf { choices: [class as u8, 0, 0, 0, 0, 0] }];
+    let retention = RetentionSpec { schema_hash: RELEASE_SCHEMA_HASH, ranges: &ranges, nodes: &nodes };
+    let mut bytes = vec![0; encoded_len_with_retention(&spec, &retention)];
+    encode_with_retention(&spec, &retention, &mut bytes).expect("the table keeps the rules");
     bytes
 }
 
@@ -195,6 +210,29 @@ fn every_reader_gets_the_table() {
         assert_eq!(reader.decide(&Observation::ZERO, 0, ActionMask::ALL).watermark, FIRST.1);
     }
     assert_eq!(early.table().map(|table| table.bytes().to_vec()), Some(full(FIRST.0)));
+}
+
+#[test]
+fn the_second_tree_follows_the_file_too() {
+    let policy = SharedPolicy::new(ActionProfile::Full);
+    let mut reader = policy.reader(GuardConfig::default());
+    let seen = ReleaseObservation::of_node(&Observation::ZERO);
+    assert_eq!(reader.retain(&seen, 0), Retention::Normal);
+    let no_table = Some(RetentionFallback::Table(Fallback::NoTable));
+    assert_eq!(reader.last_retention_fallback(), no_table);
+    policy.load_bytes(&encoded(FIRST.0, ActionProfile::Full, 1.0, Some(Retention::KeepLong))).unwrap();
+    assert_eq!(reader.retain(&seen, 0), Retention::KeepLong);
+    // A release may be the first to see a table; what controls fall back to is its own from then on.
+    assert_eq!(reader.decide(&Observation::ZERO, 0, ActionMask::ALL).watermark, FIRST.1);
+    reader.set_behind(true);
+    assert_eq!(reader.retain(&seen, 0), Retention::Normal);
+    assert_eq!(reader.last_retention_fallback(), Some(RetentionFallback::Behind));
+    reader.set_behind(false);
+    policy.load_bytes(&full(SECOND.0)).unwrap();
+    assert_eq!(reader.retain(&seen, 0), Retention::Normal);
+    assert_eq!(reader.last_retention_fallback(), no_table);
+    let counters = reader.retention_counters();
+    assert_eq!((counters.decisions, counters.table_decisions, counters.behind), (4, 1, 1));
 }
 
 /// One thread renames valid and invalid files over the path and reloads; the other decides all the while.

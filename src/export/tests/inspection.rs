@@ -2,7 +2,7 @@
 
 use kvtide_runtime::action::NUM_HEADS;
 use kvtide_runtime::format::{FeatureRange, TableFile, TableSpec, encoded_len};
-use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, Feature, SCHEMA_HASH, Table, TreeNode};
+use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, FEATURES, Feature, SCHEMA_HASH, Table, TreeNode};
 
 use super::{provenance, student};
 use crate::distil::Student;
@@ -190,7 +190,9 @@ fn a_decision_is_explained_by_the_comparisons_taken() {
         explain(&[("growth_32", 0.1)]),
         Err(ExplainError::Missing { asked: "waiting", decides_by: vec!["growth_32", "waiting"] })
     );
-    assert_eq!(explain(&[("growth", 0.1)]), Err(ExplainError::Unknown(vec!["growth".to_owned()])));
+    let known = FEATURES.iter().map(|spec| spec.name).collect();
+    let unknown = ExplainError::Unknown { names: vec!["growth".to_owned()], known };
+    assert_eq!(explain(&[("growth", 0.1)]), Err(unknown));
     // What is no number counts as the least a feature can be, as it does in an observation.
     let nan = explain(&[("growth_32", f64::NAN), ("waiting", f64::INFINITY)]).unwrap();
     assert!(nan.text().contains("growth_32 0 <= 0.1835\nwaiting 8 > 0.02\n"), "{}", nan.text());

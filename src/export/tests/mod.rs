@@ -1,6 +1,7 @@
 //! Files, generated source and what people are shown.
 
 mod choice;
+mod engine_rules;
 mod inspection;
 mod retention;
 mod source;
