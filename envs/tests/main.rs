@@ -12,6 +12,7 @@ mod device_env;
 mod environment;
 mod floors;
 mod golden_committed;
+mod golden_intent;
 mod golden_small;
 mod golden_small_v1;
 mod golden_v0;

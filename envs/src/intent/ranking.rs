@@ -1,0 +1,247 @@
+//! The blocks of a tier in the order in which they would leave it, without ranking all of them at every decision.
+
+use std::cmp::Ordering;
+use std::marker::PhantomData;
+
+use super::policy::{Rank, TierPolicy};
+use super::record::MemoryIntent;
+use super::score::Moment;
+
+/// In `place`: the block is not in the heap.
+const NOWHERE: u32 = u32::MAX;
+
+/// What recency loses from one step to the next.
+const FADING: f64 = 0.03;
+
+/// A block as a replay keeps it.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    /// What was last declared of it. Its recency is as of [`faded`](Self::faded).
+    pub(super) intent: MemoryIntent,
+    /// How often recency had faded when that of the intent was written down.
+    pub(super) faded: u64,
+    pub(super) is_live: bool,
+    pub(super) in_hbm: bool,
+    pub(super) in_dram: bool,
+}
+
+impl Held {
+    /// Its recency after `fadings` in all, each of which is a subtraction of its own, as where it comes from.
+    #[inline]
+    pub(super) fn recency(&self, fadings: u64) -> f64 {
+        let mut recency = self.intent.recency_score;
+        let mut left = fadings - self.faded;
+        while left > 0 && recency > 0.0 {
+            recency = (recency - FADING).max(0.0);
+            left -= 1;
+        }
+        recency
+    }
+}
+
+/// The moment of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Now {
+    pub(super) step: u64,
+    /// How often recency has faded.
+    pub(super) fadings: u64,
+}
+
+impl Now {
+    /// A block as it is now.
+    #[inline]
+    pub(super) fn of(self, held: &Held) -> Moment {
+        let age = self.step.saturating_sub(held.intent.last_access_step);
+        Moment { step: self.step, age, recency: held.recency(self.fadings) }
+    }
+}
+
+/// A block of the heap, and what its rank never exceeds until it is touched.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    bound: Rank,
+    block: u32,
+}
+
+/// A heap of blocks by a bound on their ranks, the greatest first.
+///
+/// While a block is left alone its score rises as recency fades and age grows, to where both have ended, and falls as its target
+/// step comes nearer. So its rank with both at their ends, at the time it was last looked at, bounds it for good; once both have
+/// ended its rank itself does. Addition rounds monotonically: the bound holds to the last bit. The victim is found from the top,
+/// passing over what is bounded by less than the best found so far, and what was looked at and has aged gets a bound as good as
+/// its rank. Touched blocks are written down and sorted in when a victim is asked for, which most events never do.
+#[derive(Debug)]
+pub(super) struct Ranking<P> {
+    heap: Vec<Entry>,
+    /// Per block, where in the heap it is.
+    place: Vec<u32>,
+    /// Blocks that may have changed since, each once.
+    touched: Vec<u32>,
+    is_touched: Vec<bool>,
+    /// Places in the heap that are still to be looked at.
+    open: Vec<u32>,
+    /// What was looked at and has aged: its rank.
+    aged: Vec<Entry>,
+    step: u64,
+    policy: PhantomData<P>,
+}
+
+impl<P: TierPolicy> Ranking<P> {
+    pub(super) fn new() -> Ranking<P> {
+        Ranking {
+            heap: Vec::new(),
+            place: Vec::new(),
+            touched: Vec::new(),
+            is_touched: Vec::new(),
+            open: Vec::new(),
+            aged: Vec::new(),
+            step: 0,
+            policy: PhantomData,
+        }
+    }
+
+    /// Room for blocks with numbers below `count`.
+    pub(super) fn grow(&mut self, count: usize) {
+        self.place.resize(count, NOWHERE);
+        self.is_touched.resize(count, false);
+    }
+
+    /// Says that something of a block, or where it is, may have changed.
+    #[inline]
+    pub(super) fn touch(&mut self, block: u32) {
+        if !std::mem::replace(&mut self.is_touched[block as usize], true) {
+            self.touched.push(block);
+        }
+    }
+
+    /// The candidate of the greatest rank; `is_candidate` says which blocks are, and changes for none that was not touched.
+    pub(super) fn victim(
+        &mut self,
+        held: &[Held],
+        names: &[Box<str>],
+        now: Now,
+        is_candidate: impl Fn(&Held) -> bool,
+    ) -> Option<u32> {
+        if now.step < self.step {
+            // Time has gone back: no bound holds.
+            let all: Vec<u32> = self.heap.iter().map(|entry| entry.block).collect();
+            all.into_iter().for_each(|block| self.touch(block));
+        }
+        self.step = now.step;
+        while let Some(block) = self.touched.pop() {
+            self.is_touched[block as usize] = false;
+            let one = &held[block as usize];
+            if is_candidate(one) {
+                self.put(Entry { bound: Self::bound(&one.intent, now.step), block }, names);
+            } else {
+                self.remove(block, names);
+            }
+        }
+        let best = self.best(held, names, now);
+        while let Some(entry) = self.aged.pop() {
+            self.put(entry, names);
+        }
+        best.map(|best| best.block)
+    }
+
+    fn best(&mut self, held: &[Held], names: &[Box<str>], now: Now) -> Option<Entry> {
+        let mut best: Option<Entry> = None;
+        self.open.clear();
+        self.open.extend((!self.heap.is_empty()).then_some(0));
+        while let Some(at) = self.open.pop() {
+            let entry = self.heap[at as usize];
+            if best.is_some_and(|best| Self::compare(&entry, &best, names) == Ordering::Less) {
+                continue;
+            }
+            let one = &held[entry.block as usize];
+            let moment = now.of(one);
+            let found = Entry { bound: P::rank(&one.intent, moment), ..entry };
+            if best.is_none_or(|best| Self::compare(&found, &best, names) == Ordering::Greater) {
+                best = Some(found);
+            }
+            let has_aged = (!P::FADES || moment.recency == 0.0) && moment.age >= P::AGES_FOR;
+            if has_aged && found.bound.score < entry.bound.score {
+                self.aged.push(found);
+            }
+            let first = 2 * at + 1;
+            self.open.extend((first..first + 2).rev().filter(|&child| (child as usize) < self.heap.len()));
+        }
+        best
+    }
+
+    /// What the rank of a block never exceeds from `step` on.
+    #[inline]
+    fn bound(intent: &MemoryIntent, step: u64) -> Rank {
+        P::rank(intent, Moment { step, age: P::AGES_FOR, recency: 0.0 })
+    }
+
+    /// Which of two blocks goes first: the greater.
+    #[inline]
+    fn compare(a: &Entry, b: &Entry, names: &[Box<str>]) -> Ordering {
+        a.bound.compare(&b.bound).then_with(|| {
+            let by_name = names[a.block as usize].cmp(&names[b.block as usize]);
+            if P::LATER_NAME_FIRST { by_name } else { by_name.reverse() }
+        })
+    }
+
+    /// Puts a block where its bound belongs.
+    fn put(&mut self, entry: Entry, names: &[Box<str>]) {
+        let mut at = self.place[entry.block as usize];
+        if at == NOWHERE {
+            at = self.heap.len() as u32;
+            self.heap.push(entry);
+        }
+        self.settle(at, entry, names);
+    }
+
+    fn remove(&mut self, block: u32, names: &[Box<str>]) {
+        let at = std::mem::replace(&mut self.place[block as usize], NOWHERE);
+        if at == NOWHERE {
+            return;
+        }
+        if let Some(last) = self.heap.pop()
+            && (at as usize) < self.heap.len()
+        {
+            self.settle(at, last, names);
+        }
+    }
+
+    fn settle(&mut self, mut at: u32, entry: Entry, names: &[Box<str>]) {
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            let above = self.heap[parent as usize];
+            if Self::compare(&entry, &above, names) != Ordering::Greater {
+                break;
+            }
+            self.set(at, above);
+            at = parent;
+        }
+        loop {
+            let first = 2 * at as usize + 1;
+            let Some(mut child) = self.heap.get(first).copied() else { break };
+            let mut next = first;
+            if let Some(&second) = self.heap.get(first + 1)
+                && Self::compare(&second, &child, names) == Ordering::Greater
+            {
+                (child, next) = (second, first + 1);
+            }
+            if Self::compare(&child, &entry, names) != Ordering::Greater {
+                break;
+            }
+            self.set(at, child);
+            at = next as u32;
+        }
+        self.set(at, entry);
+    }
+
+    #[inline]
+    fn set(&mut self, at: u32, entry: Entry) {
+        self.heap[at as usize] = entry;
+        self.place[entry.block as usize] = at;
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.heap.capacity() * size_of::<Entry>() + self.place.capacity() * 4 + self.touched.capacity() * 4
+    }
+}
