@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use kvtide_envs::files::Unpacked;
 use kvtide_envs::intent::{
-    DecisionKind, EventReader, Latencies, LogLine, Mode, PolicyName, TierCapacity, TierDecision, TierReplay, TierResult,
-    TierSetup,
+    DecisionKind, EventReader, ImportSpec, Latencies, LogLine, Mode, PolicyName, TierCapacity, TierDecision, TierReplay,
+    TierResult, TierSetup, read_requests,
 };
 use serde_json::Value;
+
+use crate::intent::named_events;
 
 fn logs() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden/kvmi");
@@ -28,7 +30,7 @@ fn replayed(path: &Path, policy: PolicyName, capacity: TierCapacity, batch: usiz
     while !reader.next_batch(batch).unwrap().events.is_empty() {
         replay.run(reader.batch());
     }
-    let result = replay.finish(reader.batch(), reader.distinct());
+    let result = replay.finish(reader.distinct());
     let decisions = replay.explained().into_iter().filter_map(|line| match line {
         LogLine::TierDecision(decision) => Some(*decision),
         LogLine::TierDeadlineMiss(_) => None,
@@ -122,4 +124,24 @@ fn imported_streams_give_the_same_results() {
         assert_equal(&ours, run, &format!("{file} {} {policy}", run["hbm_mb"]));
     }
     assert_eq!(runs.len(), 30);
+}
+
+/// A log of requests becomes the stream that the importer that is followed makes of it, event for event.
+#[test]
+fn a_log_of_requests_becomes_the_same_events() {
+    let Some(folder) = logs() else { return };
+    for (block_mib, max_blocks) in [(1, 256), (4, 64)] {
+        let requests = read_requests(&folder.join("import/requests.jsonl")).unwrap();
+        let spec = ImportSpec { bytes_per_token: 131_072, block_bytes: block_mib << 20, max_blocks };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut sink = io::BufWriter::new(file.reopen().unwrap());
+        spec.events(requests).for_each(|event| event.write(&mut sink).unwrap());
+        sink.flush().unwrap();
+        let theirs = named_events(&folder.join(format!("import/events_blk{block_mib}mb_max{max_blocks}.jsonl.gz")));
+        let ours = named_events(file.path());
+        for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            assert_eq!(ours, theirs, "event {index}");
+        }
+        assert_eq!(ours.len(), theirs.len());
+    }
 }

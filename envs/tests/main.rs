@@ -20,6 +20,7 @@ mod golden_v1;
 mod guarded;
 mod honesty;
 mod host_cache;
+mod intent;
 mod memory;
 mod models;
 mod off_road;

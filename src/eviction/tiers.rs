@@ -60,7 +60,7 @@ pub fn compare(
     }
     let mut rows = Vec::new();
     for mut one in replays {
-        let result = one.replay.finish(events.batch(), events.distinct());
+        let result = one.replay.finish(events.distinct());
         one.replay.explained().into_iter().try_for_each(&mut *log)?;
         let events_per_s = result.total_steps as f64 / one.seconds.max(1e-9);
         let series = one.replay.series().to_vec();

@@ -205,15 +205,23 @@ pub(super) fn reason(terms: &[Term], intent: &MemoryIntent, at: Moment, score: f
     if terms.is_empty() {
         return format!("nobody has accessed it for {} steps, longer than any other", at.age);
     }
-    let mut greatest: Vec<&Term> = terms.iter().filter(|term| term.value != 0.0).collect();
-    greatest.sort_by(|a, b| b.value.abs().total_cmp(&a.value.abs()));
-    let mut text = format!("{} in {} with score {score:.2}", intent.priority.name(), intent.phase.name());
-    for (index, term) in greatest.iter().take(3).enumerate() {
-        let start = if index == 0 { ", most of it from" } else { "," };
+    let mut text = format!("{} in {}, score {score:.2}", intent.priority.name(), intent.phase.name());
+    let mut speaking: Vec<&Term> = terms.iter().filter(|term| term.value > 0.0).collect();
+    speaking.sort_by(|a, b| b.value.total_cmp(&a.value));
+    for (index, term) in speaking.iter().take(3).enumerate() {
+        let start = if index == 0 { ": for going speak" } else { "," };
         let _ = write!(text, "{start} {} ({:+.2})", worded(&term.name), term.value);
     }
-    if greatest.is_empty() {
-        let _ = write!(text, "; of those that rank alike accessed longest ago, {} steps", at.age);
+    if speaking.is_empty() {
+        let against: Vec<&Term> = terms.iter().filter(|term| term.value < 0.0).collect();
+        match against.first() {
+            None => {
+                let _ = write!(text, ": nothing speaks for keeping it, and nobody has accessed it for {} steps", at.age);
+            }
+            Some(term) => {
+                let _ = write!(text, ": of all blocks least speaks for keeping it, {} ({:+.2})", worded(&term.name), term.value);
+            }
+        }
     }
     text
 }

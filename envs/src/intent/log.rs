@@ -19,7 +19,7 @@ pub(super) struct Log {
     /// Per block, by which decision it last left, and at which step.
     left: Vec<Option<(u64, u64)>>,
     /// What the decode step under way waited for.
-    waited: Vec<(u32, u64)>,
+    waited: Vec<Waited>,
 }
 
 impl Log {
@@ -39,24 +39,26 @@ impl Log {
         std::mem::take(&mut self.lines)
     }
 
-    /// A decode step waits for a block.
-    pub(super) fn waited(&mut self, block: u32, cost_us: u64) {
-        self.waited.push((block, cost_us));
+    /// A block that is not there, and how it had left, if it was by a decision.
+    pub(super) fn had_left(&self, block: u32, names: &[Box<str>]) -> Waited {
+        let left = self.left[block as usize];
+        Waited {
+            object_id: names[block as usize].to_string(),
+            cost_us: 0,
+            decision: left.map(|left| left.0),
+            left_at_step: left.map(|left| left.1),
+        }
+    }
+
+    /// The decode step under way waits for a block.
+    pub(super) fn waited(&mut self, waited: Waited) {
+        self.waited.push(waited);
     }
 
     /// The decode step has ended.
-    pub(super) fn end(&mut self, step: &DecodeStep, is_late: bool, names: &[Box<str>]) {
-        let waited = std::mem::take(&mut self.waited);
+    pub(super) fn end(&mut self, step: &DecodeStep, is_late: bool) {
+        let waited_for = std::mem::take(&mut self.waited);
         let (true, Some(deadline_us)) = (is_late, step.deadline_us) else { return };
-        let of = |(block, cost_us): (u32, u64)| {
-            let left = self.left[block as usize];
-            Waited {
-                object_id: names[block as usize].to_string(),
-                cost_us,
-                decision: left.map(|left| left.0),
-                left_at_step: left.map(|left| left.1),
-            }
-        };
         self.lines.push(LogLine::TierDeadlineMiss(Box::new(DeadlineMiss {
             policy: self.setup.policy.name().to_owned(),
             mode: self.setup.mode.name().to_owned(),
@@ -66,7 +68,7 @@ impl Log {
             last_step: step.last_step,
             deadline_us,
             latency_us: step.latency_us,
-            waited_for: waited.into_iter().map(of).collect(),
+            waited_for,
         })));
     }
 
@@ -93,7 +95,9 @@ impl Log {
             b.0.compare(&a.0).then(if P::LATER_NAME_FIRST { by_name } else { by_name.reverse() })
         });
         let urgency = |other: &Held| risk(&other.intent, now.of(other));
-        let spared = resident().max_by(|a, b| urgency(a.1).total_cmp(&urgency(b.1)));
+        // Names and not numbers, which depend on how the stream was cut.
+        let by_name = |a: u32, b: u32| names[a as usize].cmp(&names[b as usize]);
+        let spared = resident().max_by(|a, b| urgency(a.1).total_cmp(&urgency(b.1)).then_with(|| by_name(a.0, b.0)));
         let spares = !one.intent.is_decode_critical() && resident().any(|(_, other)| other.intent.is_decode_critical());
         let terms = terms::<P>(&one.intent, now.of(one));
         let runner_up = |(rank, block): &(Rank, u32)| {

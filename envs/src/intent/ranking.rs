@@ -245,3 +245,96 @@ impl<P: TierPolicy> Ranking<P> {
         self.heap.capacity() * size_of::<Entry>() + self.place.capacity() * 4 + self.touched.capacity() * 4
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::RngExt as _;
+
+    use super::*;
+    use crate::intent::policy::{DeadlineAware, HotCold, IntentAware, Lru, PredictiveHotness};
+    use crate::intent::record::{Phase, Priority};
+    use crate::seed::{self, Stream};
+
+    const BLOCKS: u32 = 40;
+
+    /// Few different values, so that much ranks alike.
+    fn drawn(draws: &mut Stream, step: u64) -> MemoryIntent {
+        let maybe = |draws: &mut Stream, most: u64| draws.random_bool(0.7).then(|| draws.random_range(0..most));
+        MemoryIntent {
+            phase: Phase::ALL[draws.random_range(0..Phase::ALL.len())],
+            priority: Priority::ALL[draws.random_range(0..Priority::ALL.len())],
+            request_priority: draws.random_range(0..3) * 45,
+            recency_score: f64::from(draws.random_range(0..4)) / 3.0,
+            deadline_us: maybe(draws, 12_000),
+            slack_us: maybe(draws, 8_000).map(|slack| slack as i64 - 2_000),
+            target_decode_step: maybe(draws, 200).map(|ahead| step + ahead),
+            expected_reuse_window_tokens: maybe(draws, 900),
+            recompute_cost_us: maybe(draws, 8_000),
+            last_access_step: step.saturating_sub(draws.random_range(0..30)),
+            compression_ok: draws.random_bool(0.5),
+            recompute_ok: draws.random_bool(0.5),
+            pin_requested: draws.random_bool(0.2),
+            is_draft: draws.random_bool(0.2),
+            is_committed: draws.random_bool(0.5),
+            ..MemoryIntent::new(1, u64::from(draws.random_range(1..3_u32)))
+        }
+    }
+
+    /// Looks at every block.
+    fn by_looking<P: TierPolicy>(held: &[Held], names: &[Box<str>], now: Now) -> Option<u32> {
+        let entry = |block: u32| {
+            let one = &held[block as usize];
+            Entry { bound: P::rank(&one.intent, now.of(one)), block }
+        };
+        let candidates = (0..BLOCKS).filter(|&block| held[block as usize].in_hbm).map(entry);
+        candidates.max_by(|a, b| Ranking::<P>::compare(a, b, names)).map(|entry| entry.block)
+    }
+
+    fn finds_what_looking_finds<P: TierPolicy>() {
+        let mut draws = seed::stream(7, "ranking", 0);
+        let names: Vec<Box<str>> = (0..BLOCKS).map(|block| format!("r:{}", block * 7 % BLOCKS).into()).collect();
+        let nobody = Held { intent: MemoryIntent::new(0, 1), faded: 0, is_live: true, in_hbm: false, in_dram: false };
+        let mut held = vec![nobody; BLOCKS as usize];
+        let mut ranking = Ranking::<P>::new();
+        ranking.grow(BLOCKS as usize);
+        let mut now = Now { step: 500, fadings: 0 };
+        let mut found = 0;
+        for _ in 0..30_000 {
+            match draws.random_range(0..5) {
+                0 => {
+                    let block = draws.random_range(0..BLOCKS);
+                    held[block as usize].intent = drawn(&mut draws, now.step);
+                    held[block as usize].faded = now.fadings;
+                    held[block as usize].in_hbm = draws.random_bool(0.8);
+                    ranking.touch(block);
+                }
+                1 => {
+                    let victim = ranking.victim(&held, &names, now, |one| one.in_hbm);
+                    assert_eq!(victim, by_looking::<P>(&held, &names, now), "{:?} at {now:?}", P::NAME);
+                    found += u32::from(victim.is_some());
+                    if let Some(victim) = victim.filter(|_| draws.random_bool(0.3)) {
+                        held[victim as usize].in_hbm = false;
+                        ranking.touch(victim);
+                    }
+                }
+                2 | 3 => {
+                    now.step += draws.random_range(0..4);
+                    now.fadings += 1;
+                }
+                // Steps of a stream may go back.
+                _ if draws.random_bool(0.02) => now.step = now.step.saturating_sub(draws.random_range(0..300)),
+                _ => {}
+            }
+        }
+        assert!(found > 4_000, "{found}");
+    }
+
+    #[test]
+    fn the_victim_is_the_one_that_looking_at_every_block_finds() {
+        finds_what_looking_finds::<Lru>();
+        finds_what_looking_finds::<HotCold>();
+        finds_what_looking_finds::<PredictiveHotness>();
+        finds_what_looking_finds::<IntentAware>();
+        finds_what_looking_finds::<DeadlineAware>();
+    }
+}

@@ -1,7 +1,7 @@
 //! Blocks in HBM and DRAM under one policy: events in, counts out.
 
 use super::account::{Counts, DecodeStep, TierResult, Used};
-use super::decision::LogLine;
+use super::decision::{LogLine, Waited};
 use super::event::{EventBatch, EventKind, IntentEvent};
 use super::log::Log;
 use super::policy::{PolicyName, TierPolicy, with_policy};
@@ -61,8 +61,8 @@ impl TierReplay {
     }
 
     /// What came of it, of a stream with `total_blocks` different blocks.
-    pub fn finish(&mut self, batch: &EventBatch, total_blocks: u64) -> TierResult {
-        self.0.finish(batch, total_blocks)
+    pub fn finish(&mut self, total_blocks: u64) -> TierResult {
+        self.0.finish(total_blocks)
     }
 
     /// Bytes that it keeps.
@@ -77,7 +77,7 @@ trait Replays {
     fn run(&mut self, batch: &EventBatch);
     fn explained(&mut self) -> Vec<LogLine>;
     fn series(&self) -> &[Sample];
-    fn finish(&mut self, batch: &EventBatch, total_blocks: u64) -> TierResult;
+    fn finish(&mut self, total_blocks: u64) -> TierResult;
     fn bytes(&self) -> usize;
 }
 
@@ -302,13 +302,15 @@ impl<P: TierPolicy> Tiers<P> {
         self.counts.decode_critical_accesses += u64::from(is_critical);
         let is_miss = !self.one(block).in_hbm;
         let mut cost = base;
+        // Before room is made: it may be made of this block.
+        let waited = self.log.as_ref().filter(|_| is_miss && is_critical).map(|log| log.had_left(block, names));
         if is_miss {
             self.counts.misses += 1;
             self.counts.decode_critical_misses += u64::from(is_critical);
             cost += self.cost_of_miss(block) + self.bring_in(event, true, names);
         }
         if is_critical {
-            self.decode(event, cost, is_miss, names)
+            self.decode(event, cost, waited)
         } else {
             cost
         }
@@ -327,12 +329,12 @@ impl<P: TierPolicy> Tiers<P> {
 
     /// An access of a decode step, which begins with it if another request's is under way or the block was read in this one; what
     /// the access takes in all.
-    fn decode(&mut self, event: &IntentEvent, mut cost: u64, is_miss: bool, names: &[Box<str>]) -> u64 {
+    fn decode(&mut self, event: &IntentEvent, mut cost: u64, waited: Option<Waited>) -> u64 {
         let request = event.intent.request;
         let goes_on = self.decode.as_ref().is_some_and(|step| step.request == request)
             && self.accessed_in[event.block as usize] != self.decode_steps;
         if !goes_on {
-            self.end_decode_step(names);
+            self.end_decode_step();
             self.decode_steps += 1;
             if self.rules.latency_of_decode_steps {
                 cost += self.setup.latencies.base_us;
@@ -344,17 +346,17 @@ impl<P: TierPolicy> Tiers<P> {
         step.last_step = event.step;
         step.latency_us = step.latency_us.saturating_add(cost);
         step.deadline_us = [step.deadline_us, event.intent.deadline_us].into_iter().flatten().min();
-        if let (true, Some(log)) = (is_miss, &mut self.log) {
-            log.waited(event.block, cost);
+        if let (Some(waited), Some(log)) = (waited, &mut self.log) {
+            log.waited(Waited { cost_us: cost, ..waited });
         }
         cost
     }
 
-    fn end_decode_step(&mut self, names: &[Box<str>]) {
+    fn end_decode_step(&mut self) {
         if let Some(step) = self.decode.take() {
             let is_late = self.counts.end(&step);
             if let Some(log) = &mut self.log {
-                log.end(&step, is_late, names);
+                log.end(&step, is_late);
             }
         }
     }
@@ -538,8 +540,8 @@ impl<P: TierPolicy> Replays for Tiers<P> {
         self.series.samples()
     }
 
-    fn finish(&mut self, batch: &EventBatch, total_blocks: u64) -> TierResult {
-        self.end_decode_step(&batch.names);
+    fn finish(&mut self, total_blocks: u64) -> TierResult {
+        self.end_decode_step();
         self.series.take(&self.counts, self.used);
         self.counts.result((P::NAME, self.setup.mode), self.setup.capacity, self.used, total_blocks)
     }
