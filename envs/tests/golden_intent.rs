@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kvtide_envs::files::Unpacked;
 use kvtide_envs::intent::{
-    DecisionKind, EventReader, ImportSpec, Latencies, LogLine, Mode, PolicyName, TierCapacity, TierDecision, TierReplay,
-    TierResult, TierSetup, read_requests,
+    DecisionKind, EventReader, ImportSpec, Latencies, LogLine, Mode, PolicyName, TierCapacity, TierDecision,
+    TierReplay, TierResult, TierSetup, read_requests,
 };
 use serde_json::Value;
 
@@ -25,8 +25,7 @@ fn logs() -> Option<PathBuf> {
 fn replayed(path: &Path, policy: PolicyName, capacity: TierCapacity, batch: usize) -> (TierResult, Vec<TierDecision>) {
     let mut reader = EventReader::open(path).unwrap();
     let latencies = Latencies::default();
-    let mut replay =
-        TierReplay::new(TierSetup { policy, mode: Mode::Faithful, capacity, latencies, explains: true });
+    let mut replay = TierReplay::new(TierSetup { policy, mode: Mode::Faithful, capacity, latencies, explains: true });
     while !reader.next_batch(batch).unwrap().events.is_empty() {
         replay.run(reader.batch());
     }
@@ -73,8 +72,7 @@ fn every_result_and_every_victim_is_the_same() {
         for run in results["runs"].as_array().unwrap() {
             let (policy, capacity) = (policy(run), capacity(run));
             let mb = |bytes: u64| bytes >> 20;
-            let what =
-                format!("{name} hbm{} dram{} {policy}", mb(capacity.hbm_bytes), mb(capacity.dram_bytes));
+            let what = format!("{name} hbm{} dram{} {policy}", mb(capacity.hbm_bytes), mb(capacity.dram_bytes));
             // Batches of any size give the same.
             let batch = if runs % 2 == 0 { 97 } else { 100_000 };
             let (ours, decisions) = replayed(&folder.join(format!("{name}.jsonl.gz")), policy, capacity, batch);
@@ -84,7 +82,7 @@ fn every_result_and_every_victim_is_the_same() {
             runs += 1;
         }
     }
-    assert_eq!(runs, 45);
+    assert_eq!(runs, 45, "three streams, three pairs of tiers, five policies");
     assert!(victims > 5_000, "{victims}");
 }
 

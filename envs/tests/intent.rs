@@ -224,7 +224,7 @@ fn what_is_wrong_is_named_by_file_line_and_field() {
     }
     assert!(error(b"").contains("no events"));
     assert!(error(b"\xff\xfe\n").ends_with(":1: not UTF-8"));
-    assert!(error(&[b'x'; 2 << 20]).contains("a line longer than"));
+    assert!(error(&vec![b'x'; 2 << 20]).contains("a line longer than"));
     let whole = folder.path().join("events.jsonl.gz");
     let mut packed = Packed::create(&whole).unwrap();
     packed.write_all(format!("{LINE}\n").repeat(300).as_bytes()).unwrap();
@@ -232,7 +232,9 @@ fn what_is_wrong_is_named_by_file_line_and_field() {
     let whole = fs::read(&whole).unwrap();
     assert_eq!(error(&whole), "");
     assert!(error(&whole[..whole.len() - 9]).contains("the gzip stream ends early"));
-    assert!(EventReader::open(Path::new("nowhere.jsonl")).unwrap_err().to_string().contains("nowhere.jsonl: cannot open"));
+    assert!(
+        EventReader::open(Path::new("nowhere.jsonl")).unwrap_err().to_string().contains("nowhere.jsonl: cannot open")
+    );
 }
 
 #[test]
@@ -266,8 +268,18 @@ fn a_log_of_requests_is_refused_by_file_line_and_field() {
 fn streams_that_no_engine_writes_are_replayed() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("events.jsonl");
-    let kinds = ["ALLOCATED", "ACCESSED", "MARKED_DECODE_CRITICAL", "MARKED_COLD", "COMMITTED", "SPILLED", "PREFETCHED",
-        "EVICTED", "FREED", "MISS"];
+    let kinds = [
+        "ALLOCATED",
+        "ACCESSED",
+        "MARKED_DECODE_CRITICAL",
+        "MARKED_COLD",
+        "COMMITTED",
+        "SPILLED",
+        "PREFETCHED",
+        "EVICTED",
+        "FREED",
+        "MISS",
+    ];
     let mut lines = String::new();
     let mut state = 1_u64;
     for _ in 0..4_000 {
@@ -280,7 +292,11 @@ fn streams_that_no_engine_writes_are_replayed() {
             .replace("\"r\"", &format!("\"r{}\"", draw(27, 4)))
             .replace("\"HOT\"", ["\"HOT\"", "\"DECODE_CRITICAL\"", "\"COLD\""][draw(33, 3) as usize])
             .replace("[\"HBM\"]", ["[]", "[\"HBM\",\"DRAM\"]", "[\"NVME\"]"][draw(36, 3) as usize])
-            .replace("\"current_tier\":\"HBM\"", ["\"current_tier\":\"HBM\"", "\"current_tier\":\"DRAM\"", "\"current_tier\":\"CXL\""][draw(40, 3) as usize])
+            .replace(
+                "\"current_tier\":\"HBM\"",
+                ["\"current_tier\":\"HBM\"", "\"current_tier\":\"DRAM\"", "\"current_tier\":\"CXL\""]
+                    [draw(40, 3) as usize],
+            )
             .replace("16}", &format!("{},\"deadline_us\":{}}}", 1 + draw(44, 900), draw(50, 3_000)));
         lines += &line;
         lines.push('\n');
@@ -346,7 +362,8 @@ pub fn named_events(path: &Path) -> Vec<(String, IntentEvent)> {
         if batch.events.is_empty() {
             return all;
         }
-        let named = |event: &IntentEvent| (batch.names[event.block as usize].to_string(), IntentEvent { block: 0, ..*event });
+        let named =
+            |event: &IntentEvent| (batch.names[event.block as usize].to_string(), IntentEvent { block: 0, ..*event });
         all.extend(batch.events.iter().map(named));
     }
 }

@@ -17,6 +17,7 @@ use super::progress::Runs;
 use super::{Exit, stop};
 use crate::evaluate::Watch;
 use crate::eviction::{self, Capacity, EvictionReplay, EvictionRow};
+use crate::plot::svg::round;
 use crate::report;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{Draw, WorldSpec, Written};
@@ -104,6 +105,11 @@ pub(super) fn run(args: &EvictArgs) -> anyhow::Result<Exit> {
         EvictCommand::Import(args) => import::run(args),
         EvictCommand::Explain(args) => explain::run(args),
     }
+}
+
+/// MiB, to three digits where there are any.
+fn mib(bytes: u64) -> String {
+    round(bytes as f64 / f64::from(1 << 20), 3)
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {

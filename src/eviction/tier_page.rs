@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::tiers::TierRow;
 use crate::plot::chart::{Chart, ChartAxis, Line, Pen, Unit};
-use crate::plot::svg::Words;
+use crate::plot::svg::{Words, round};
 use crate::report::{Cell, head, table};
 
 /// Looks of the policies, in their order: not by colour alone.
@@ -98,6 +98,10 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
+fn size(bytes: u64) -> String {
+    format!("{} MiB", round(mib(bytes), 3))
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
@@ -109,16 +113,16 @@ fn claim(rows: &[TierRow]) -> String {
     let mut text = format!("{} events on {} blocks.", result.total_steps, result.total_blocks);
     for mode in distinct(least.iter().map(|row| row.result.mode)) {
         let of_mode = || least.iter().map(|row| &row.result).filter(move |result| result.mode == mode);
-        let rate = |policy: &str| of_mode().find(|result| result.policy == policy).map(|result| result.deadline_miss_rate);
+        let rate =
+            |policy: &str| of_mode().find(|result| result.policy == policy).map(|result| result.deadline_miss_rate);
         let best = of_mode().min_by(|a, b| a.deadline_miss_rate.total_cmp(&b.deadline_miss_rate));
         if let Some(best) = best {
             text += &format!(
-                " In {:.4} MiB of HBM, {mode}: {} is late in {} of the decode steps with a deadline",
-                mib(best.hbm_capacity_bytes),
+                " In {} of HBM, {mode}: {} is late in {} of the decode steps with a deadline",
+                size(best.hbm_capacity_bytes),
                 best.policy,
                 percent(best.deadline_miss_rate)
-            )
-            .replace(".0000 MiB", " MiB");
+            );
             let lru = rate("lru").filter(|_| best.policy != "lru");
             text += &lru.map_or_else(|| ".".to_owned(), |lru| format!(", lru in {}.", percent(lru)));
         }
@@ -153,7 +157,7 @@ fn deadlines(rows: &[TierRow], modes: &[&'static str]) -> Markup {
     html! {
         section id="deadlines" {
             h2 { "Late decode steps by the size of HBM" }
-            p { "Of the decode steps that have a deadline, with " (format!("{}", mib(dram))) " MiB of DRAM." }
+            p { "Of the decode steps that have a deadline, with " (size(dram)) " of DRAM." }
             (legend(&policies, false))
             @for mode in modes {
                 div.figure {
@@ -178,7 +182,8 @@ fn deadlines(rows: &[TierRow], modes: &[&'static str]) -> Markup {
 fn by_hbm(rows: &[&TierRow], policies: &[&str], title: &str, unit: Unit, value: &dyn Fn(&TierRow) -> f64) -> Chart {
     let line = |(index, policy): (usize, &&str)| {
         let of_policy = rows.iter().filter(|row| row.result.policy == *policy);
-        let mut points: Vec<(f64, f64)> = of_policy.map(|row| (mib(row.result.hbm_capacity_bytes), value(row))).collect();
+        let mut points: Vec<(f64, f64)> =
+            of_policy.map(|row| (mib(row.result.hbm_capacity_bytes), value(row))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         // Bars without height make dots, so that a single size is seen as well.
         let bars = points.iter().map(|&(x, y)| (x, y, y)).collect();
@@ -238,13 +243,23 @@ fn over_events(
 }
 
 const HEADS: [&str; 11] = [
-    "policy", "rules", "hits", "misses", "decode-critical", "evicted", "brought in", "late steps", "p99 us", "total ms", "peak of HBM",
+    "policy",
+    "rules",
+    "hits",
+    "misses",
+    "decode-critical",
+    "evicted",
+    "brought in",
+    "late steps",
+    "p99 us",
+    "total ms",
+    "peak of HBM",
 ];
 
 /// Both modes of every policy beside each other.
 fn results(rows: &[TierRow]) -> Markup {
     let (hbm, dram) = capacity(&rows[0]);
-    let caption = format!("{} MiB of HBM, {} MiB of DRAM", mib(hbm), mib(dram));
+    let caption = format!("{} of HBM, {} of DRAM", size(hbm), size(dram));
     let mut rows: Vec<&TierRow> = rows.iter().collect();
     let order = policies_of(&rows);
     rows.sort_by_key(|row| order.iter().position(|policy| *policy == row.result.policy));
@@ -252,7 +267,8 @@ fn results(rows: &[TierRow]) -> Markup {
     let lines = rows.into_iter().map(|row| {
         let result = &row.result;
         let peak = result.actual_peak_hbm_used_bytes as f64 / result.hbm_capacity_bytes.max(1) as f64;
-        let late = format!("{} of {} ({})", result.deadline_misses, result.deadline_steps, percent(result.deadline_miss_rate));
+        let late =
+            format!("{} of {} ({})", result.deadline_misses, result.deadline_steps, percent(result.deadline_miss_rate));
         vec![
             Cell::text(html! { b { (result.policy) } }),
             Cell::text(html! { (result.mode) }),

@@ -216,10 +216,16 @@ pub(super) fn reason(terms: &[Term], intent: &MemoryIntent, at: Moment, score: f
         let against: Vec<&Term> = terms.iter().filter(|term| term.value < 0.0).collect();
         match against.first() {
             None => {
-                let _ = write!(text, ": nothing speaks for keeping it, and nobody has accessed it for {} steps", at.age);
+                let _ =
+                    write!(text, ": nothing speaks for keeping it, and nobody has accessed it for {} steps", at.age);
             }
             Some(term) => {
-                let _ = write!(text, ": of all blocks least speaks for keeping it, {} ({:+.2})", worded(&term.name), term.value);
+                let _ = write!(
+                    text,
+                    ": of all blocks least speaks for keeping it, {} ({:+.2})",
+                    worded(&term.name),
+                    term.value
+                );
             }
         }
     }
@@ -228,9 +234,8 @@ pub(super) fn reason(terms: &[Term], intent: &MemoryIntent, at: Moment, score: f
 
 /// Why a candidate stayed, beside the victim: the term that speaks most for it.
 pub(super) fn why_it_stayed(victim: &[Term], candidate: &[Term], age: (u64, u64)) -> String {
-    let value = |terms: &[Term], name: &str| {
-        terms.iter().filter(|term| term.name == name).map(|term| term.value).sum::<f64>()
-    };
+    let value =
+        |terms: &[Term], name: &str| terms.iter().filter(|term| term.name == name).map(|term| term.value).sum::<f64>();
     let mut names: Vec<&str> = victim.iter().chain(candidate).map(|term| term.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();

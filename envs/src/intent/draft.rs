@@ -83,7 +83,7 @@ impl DraftEvent {
     ///
     /// # Errors
     /// Those of `sink`.
-    pub fn write(&self, sink: &mut impl Write) -> io::Result<()> {
+    pub fn write(&self, sink: &mut (impl Write + ?Sized)) -> io::Result<()> {
         let from = &self.intent;
         let intent = WrittenIntent {
             allowed_tiers: from.allowed_tiers,

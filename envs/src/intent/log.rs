@@ -1,7 +1,9 @@
 //! Writes down why, while a replay decides.
 
 use super::account::DecodeStep;
-use super::decision::{Candidate, DeadlineMiss, DecisionKind, LogLine, Term, TierDecision, Waited, reason, why_it_stayed};
+use super::decision::{
+    Candidate, DeadlineMiss, DecisionKind, LogLine, Term, TierDecision, Waited, reason, why_it_stayed,
+};
 use super::policy::{Rank, TierPolicy};
 use super::ranking::{Held, Now};
 use super::record::MemoryIntent;

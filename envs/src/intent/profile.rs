@@ -65,7 +65,8 @@ impl ProfileName {
     }
 
     fn shares(self) -> Shares {
-        let shares = |long, draft, important, pressed, reuse_scale| Shares { long, draft, important, pressed, reuse_scale };
+        let shares =
+            |long, draft, important, pressed, reuse_scale| Shares { long, draft, important, pressed, reuse_scale };
         match self {
             ProfileName::Balanced => shares(0.3, 0.2, 0.2, 0.25, 1.0),
             ProfileName::DeadlinePressure => shares(0.4, 0.2, 0.45, 0.65, 0.7),
@@ -118,8 +119,7 @@ impl FromStr for ProfileSpec {
         let profile = ProfileName::ALL.into_iter().find(|profile| profile.name() == name);
         let known = ProfileName::ALL.map(ProfileName::name).join(", ");
         let profile = profile.ok_or_else(|| wrong(format!("expected one of {known}")))?;
-        let mut spec =
-            ProfileSpec { profile, requests: 24, blocks: 12, block_bytes: 16 << 10, turns: 180, seed: 42 };
+        let mut spec = ProfileSpec { profile, requests: 24, blocks: 12, block_bytes: 16 << 10, turns: 180, seed: 42 };
         let mut given: Vec<&str> = Vec::new();
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
             let pair = setting.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
@@ -268,8 +268,8 @@ impl Made {
     }
 
     /// Tokens within which reuse is expected, in this profile.
-    fn window(&self, tokens: u32) -> Option<u64> {
-        Some(((f64::from(tokens) * self.shares.reuse_scale) as u64).max(1))
+    fn window(&self, tokens: u32) -> u64 {
+        ((f64::from(tokens) * self.shares.reuse_scale) as u64).max(1)
     }
 
     fn arrive(&mut self, index: usize) -> Vec<DraftEvent> {
@@ -284,7 +284,7 @@ impl Made {
                 deadline_us: Some(if is_tail { 2_500 } else { 10_000 }),
                 slack_us: Some(if is_tail { 1_500 } else { 9_000 }),
                 target_decode_step: Some(self.step + u64::from(client.blocks)),
-                expected_reuse_window_tokens: if is_tail { Some(2) } else { self.window(24 + block) },
+                expected_reuse_window_tokens: Some(if is_tail { 2 } else { self.window(24 + block) }),
                 recompute_cost_us: Some(if is_tail { 5_000 } else { 200 }),
                 recency_score: if is_tail { 0.7 } else { 0.15 },
                 recompute_ok: !is_tail,
@@ -356,7 +356,7 @@ impl Made {
         MemoryIntent {
             phase: if client.turns.is_multiple_of(7) { Phase::Done } else { Phase::Verify },
             target_decode_step: Some(self.step + 512),
-            expected_reuse_window_tokens: self.window(48),
+            expected_reuse_window_tokens: Some(self.window(48)),
             recompute_cost_us: Some(80),
             spill_cost_us: Some(100),
             request_priority: client.priority.saturating_sub(20),

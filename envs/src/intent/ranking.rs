@@ -125,7 +125,9 @@ impl<P: TierPolicy> Ranking<P> {
         if now.step < self.step {
             // Time has gone back: no bound holds.
             let all: Vec<u32> = self.heap.iter().map(|entry| entry.block).collect();
-            all.into_iter().for_each(|block| self.touch(block));
+            for block in all {
+                self.touch(block);
+            }
         }
         self.step = now.step;
         while let Some(block) = self.touched.pop() {

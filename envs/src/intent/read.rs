@@ -253,7 +253,11 @@ const IS_COUNT: (fn(&Value) -> bool, &str) = (Value::is_u64, "a whole number, no
 /// Fields of an event, and of its intent; those up to the given place are needed.
 const EVENT: [Expected; 3] = [
     ("step", IS_COUNT.0, IS_COUNT.1),
-    ("event_type", |value| named(value, EventKind::ALL.iter().map(|kind| kind.name())), "a type of event, such as ACCESSED"),
+    (
+        "event_type",
+        |value| named(value, EventKind::ALL.iter().map(|kind| kind.name())),
+        "a type of event, such as ACCESSED",
+    ),
     ("intent", Value::is_object, "an object"),
 ];
 const NEEDED: usize = 7;
@@ -271,7 +275,11 @@ const INTENT: [Expected; 22] = [
         "DECODE_CRITICAL, HOT, WARM or COLD",
     ),
     ("current_tier", is_tier, "HBM, DRAM, CXL or NVME"),
-    ("allowed_tiers", |value| value.as_array().is_some_and(|all| all.iter().all(is_tier)), "a list of HBM, DRAM, CXL, NVME"),
+    (
+        "allowed_tiers",
+        |value| value.as_array().is_some_and(|all| all.iter().all(is_tier)),
+        "a list of HBM, DRAM, CXL, NVME",
+    ),
     ("size_bytes", IS_COUNT.0, IS_COUNT.1),
     ("request_priority", |value| value.as_u64().is_some_and(|value| value <= 100), "a whole number from 0 to 100"),
     ("recency_score", Value::is_number, "a number from 0 to 1"),

@@ -137,13 +137,8 @@ impl<P: TierPolicy> Tiers<P> {
 
     fn grow(&mut self, count: usize) {
         if count > self.held.len() {
-            let nobody = Held {
-                intent: MemoryIntent::new(0, 1),
-                faded: 0,
-                is_live: false,
-                in_hbm: false,
-                in_dram: false,
-            };
+            let nobody =
+                Held { intent: MemoryIntent::new(0, 1), faded: 0, is_live: false, in_hbm: false, in_dram: false };
             self.held.resize(count, nobody);
             self.accessed_in.resize(count, 0);
             self.free.grow(count);
@@ -309,11 +304,7 @@ impl<P: TierPolicy> Tiers<P> {
             self.counts.decode_critical_misses += u64::from(is_critical);
             cost += self.cost_of_miss(block) + self.bring_in(event, true, names);
         }
-        if is_critical {
-            self.decode(event, cost, waited)
-        } else {
-            cost
-        }
+        if is_critical { self.decode(event, cost, waited) } else { cost }
     }
 
     /// What having a block takes that is not in HBM.

@@ -11,6 +11,7 @@ use kvtide_envs::intent::{EventReader, Latencies, LogLine, Mode, PolicyName, Pro
 use super::super::output::Output;
 use super::super::outputs::Outputs;
 use super::super::{Exit, evaluate, stop};
+use super::mib;
 use crate::eviction::{self, TierRow};
 use crate::report;
 use crate::text::{self, Column, TextTable, printable, wrapped};
@@ -80,8 +81,7 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     let (trace, events) = stream(args)?;
     let mut log = args.decisions.as_deref().map(Log::create).transpose()?;
     let mut write = |line: LogLine| log.as_mut().map_or(Ok(()), |log| log.write(&line));
-    let rows = eviction::compare(&trace, events, &setups, stop, &mut write);
-    let Some(rows) = rows.with_context(|| format!("evict compare of {}", printable(&trace)))? else {
+    let Some(rows) = eviction::compare(&trace, events, &setups, stop, &mut write)? else {
         return Ok(Exit::Interrupted);
     };
     if let Some(log) = log {
@@ -204,8 +204,6 @@ fn render(rows: &[TierRow], width: usize) -> String {
 
 fn of_capacity(rows: &[TierRow], width: usize) -> String {
     let first = &rows[0];
-    let mib = |bytes: u64| format!("{:.6}", bytes as f64 / f64::from(1 << 20));
-    let mib = |bytes: u64| mib(bytes).trim_end_matches('0').trim_end_matches('.').to_owned();
     let result = &first.result;
     let heading = format!(
         "{}: {} events on {} blocks; HBM {} MiB, DRAM {} MiB",

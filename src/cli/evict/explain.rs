@@ -11,6 +11,7 @@ use kvtide_envs::intent::{DeadlineMiss, DecisionKind, LogLine, LogReader, Policy
 
 use super::super::output::Output;
 use super::super::{Exit, stop};
+use super::mib;
 use crate::text::{self, printable, wrapped};
 
 #[derive(Debug, Args)]
@@ -212,7 +213,6 @@ impl Summary {
 }
 
 fn named((policy, mode, hbm, dram): &Replay) -> String {
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     format!("{} {} in {} + {} MiB", printable(policy), printable(mode), mib(*hbm), mib(*dram))
 }
 
