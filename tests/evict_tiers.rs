@@ -40,6 +40,11 @@ fn every_policy_is_compared_under_both_rules_in_every_size() {
     let dear = done(path, &[&compare[..], &["--policies", "lru", "--miss-us", "90000", "--json"]].concat()).stdout;
     let dear = lines(&dear, "tier");
     assert!(dear[0]["total_latency_us"].as_u64() > of("lru", "faithful", 2, 1)["total_latency_us"].as_u64());
+    // Written down and read back, a profile is the same stream.
+    done(path, &["evict", "import", "--profile", "deadline_pressure", "events.jsonl.zst"]);
+    let read = ["evict", "compare", "--events", "events.jsonl.zst", "--hbm-mb", "2", "--dram-mb", "1", "--json"];
+    let read = lines(&done(path, &read).stdout, "tier");
+    assert_eq!(read[0]["total_latency_us"], of("lru", "faithful", 2, 1)["total_latency_us"]);
     let text = done(path, &compare).stdout;
     assert!(text.contains("HBM 2 MiB, DRAM 64 MiB") && text.contains("corrected"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -149,6 +154,7 @@ fn what_cannot_be_compared_is_refused_by_name() {
     assert!(explain(&["-"]).contains("give a file"));
     let import = |arguments: &[&str]| refused(path, &[&["evict", "import", "--requests"], arguments].concat());
     assert!(import(&["events.jsonl", "out.jsonl"]).contains("events.jsonl:1: no field `request_id`"));
+    assert!(refused(path, &["evict", "import", "out.jsonl"]).contains("--requests"));
     assert!(import(&["requests.jsonl", "requests.jsonl"]).contains("which is read"));
     assert!(import(&["requests.jsonl", "out.jsonl", "--model", "nobody"]).contains("--model"));
     assert!(!path.join("out.jsonl").exists());

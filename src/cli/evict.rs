@@ -36,7 +36,7 @@ enum EvictCommand {
     /// Replay a stream of blocks with declared intent (phase, priority, deadline, costs) in HBM and DRAM: which policy loses
     /// what, as the simulator it follows and corrected, each decision explained if asked.
     Compare(compare::CompareArgs),
-    /// Turn a log of requests into such a stream.
+    /// Turn a log of requests into such a stream, or write a generated one.
     Import(import::ImportArgs),
     /// Ask a log of decisions: why did that block go, which decisions cost a deadline?
     Explain(explain::ExplainArgs),

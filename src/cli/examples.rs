@@ -62,7 +62,8 @@ const EXAMPLES: [(&str, &[&str]); 14] = [
             "kvtide evict compare --profile deadline_pressure --report page.html",
             "kvtide evict compare --events events.jsonl.gz --hbm-mb 2,4 --dram-mb 64 --decisions why.jsonl",
             "kvtide evict explain why.jsonl --deadlines --policy lru",
-            "kvtide evict import --requests requests.jsonl events.jsonl.gz",
+            "kvtide evict import --requests requests.jsonl events.jsonl.gz --model llama-3-8b",
+            "kvtide evict import --profile rag_mixed_priority:seed=7 events.jsonl.gz",
         ],
     ),
     (

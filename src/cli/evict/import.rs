@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use kvtide_envs::deploy::Model;
 use kvtide_envs::files::Packed;
-use kvtide_envs::intent::{ImportSpec, read_requests};
+use kvtide_envs::intent::{DraftEvent, ImportSpec, ProfileSpec, read_requests};
 
 use super::super::output::Output;
 use super::super::outputs::Outputs;
@@ -17,8 +17,11 @@ use super::super::{Exit, stop};
 pub(super) struct ImportArgs {
     /// Log of requests, one JSON object a line, plain, gzip or zstd; - is standard input. Needs request_id, arrival_ms,
     /// prompt_tokens and generated_tokens; may have start_ms, end_ms, request_priority (0 to 100), deadline_ms and status.
-    #[arg(long, value_name = "FILE")]
-    requests: PathBuf,
+    #[arg(long, value_name = "FILE", conflicts_with = "profile", required_unless_present = "profile")]
+    requests: Option<PathBuf>,
+    /// Write a generated stream instead, one that evict compare --profile replays.
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<ProfileSpec>,
     /// Where to write; .gz and .zst are compressed, - is standard output.
     output: PathBuf,
     /// Model that says how many bytes a token takes: a name, a config.json or the folder of one.
@@ -34,15 +37,9 @@ pub(super) struct ImportArgs {
 
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let file = Some(args.output.as_path()).filter(|path| *path != Path::new("-"));
-    Outputs::new().reads("--requests", args.requests.as_path()).file("OUTPUT", file).check()?;
+    Outputs::new().reads("--requests", args.requests.as_deref()).file("OUTPUT", file).check()?;
     let stop = stop::on_interrupt();
-    let model = Model::load(&args.model).context("--model")?;
-    let bytes_per_token = model.kv_bytes_per_token().ceil() as u64;
-    let requests = read_requests(&args.requests)?;
-    detail!("{} requests; {bytes_per_token} bytes a token", requests.len());
-    let (block_bytes, max_blocks) = (args.block_mb << 20, args.max_blocks);
-    let count = requests.len();
-    let events = ImportSpec { bytes_per_token, block_bytes, max_blocks }.events(requests);
+    let events = events(args)?;
     let is_stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
     let mut written = 0_u64;
     let mut write_all = |sink: &mut dyn Write| -> std::io::Result<bool> {
@@ -75,6 +72,23 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     if !is_whole {
         return Ok(Exit::Interrupted);
     }
-    say!("{count} requests became {written} events");
+    say!(
+        "{written} events written to {}",
+        if file.is_some() { args.output.display().to_string() } else { "standard output".into() }
+    );
     Ok(Exit::Done)
+}
+
+/// The events that are to be written.
+fn events(args: &ImportArgs) -> anyhow::Result<Box<dyn Iterator<Item = DraftEvent>>> {
+    let Some(path) = &args.requests else {
+        let profile = args.profile.context("nothing to import: give --requests FILE or --profile PROFILE")?;
+        return Ok(Box::new(profile.events()));
+    };
+    let model = Model::load(&args.model).context("--model")?;
+    let bytes_per_token = model.kv_bytes_per_token().ceil() as u64;
+    let requests = read_requests(path)?;
+    detail!("{} requests; {bytes_per_token} bytes a token", requests.len());
+    let spec = ImportSpec { bytes_per_token, block_bytes: args.block_mb << 20, max_blocks: args.max_blocks };
+    Ok(Box::new(spec.events(requests)))
 }
