@@ -56,32 +56,47 @@ impl Now {
     }
 }
 
-/// A block of the heap, and what its rank never exceeds until it is touched.
+/// What the score of a block can still do while it is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Regime {
+    /// Rise as recency fades and age grows.
+    Fading,
+    /// Rise as age grows.
+    Ageing,
+    /// Fall, as its target step comes nearer.
+    Settled,
+}
+
+/// Those in which the victim is looked for, those that end a search soonest first.
+const REGIMES: [Regime; 3] = [Regime::Settled, Regime::Ageing, Regime::Fading];
+
+/// A block of a heap, and its rank when it was last looked at, the score less what all of the regime have risen by since the stream
+/// began.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    bound: Rank,
+    rank: Rank,
     block: u32,
 }
 
-/// A heap of blocks by a bound on their ranks, the greatest first.
+/// Heaps of blocks by bounds on their ranks, one for each regime, the greatest first.
 ///
-/// While a block is left alone its score rises as recency fades and age grows, to where both have ended, and falls as its target
-/// step comes nearer. So its rank with both at their ends, at the time it was last looked at, bounds it for good; once both have
-/// ended its rank itself does. Addition rounds monotonically: the bound holds to the last bit. The victim is found from the top,
-/// passing over what is bounded by less than the best found so far, and what was looked at and has aged gets a bound as good as
-/// its rank. Touched blocks are written down and sorted in when a victim is asked for, which most events never do.
+/// In a regime all scores rise alike, so that their order stays and a heap need not be touched for time to pass; that a target step
+/// comes nearer lets a score fall, and a block that has left its regime rises no more: the bound holds. The victim is found from
+/// the top of each heap, passing over what is bounded by less than the best found so far, and what was looked at and is less than
+/// its bound, or has left its regime, is sorted in anew. A block leaves a regime twice between two touches. Touched blocks are
+/// written down and sorted in when a victim is asked for, which most events never do.
 #[derive(Debug)]
 pub(super) struct Ranking<P> {
-    heap: Vec<Entry>,
-    /// Per block, where in the heap it is.
-    place: Vec<u32>,
+    heaps: [Vec<Entry>; 3],
+    /// Per block, in which heap it is, and where.
+    place: Vec<(Regime, u32)>,
     /// Blocks that may have changed since, each once.
     touched: Vec<u32>,
     is_touched: Vec<bool>,
-    /// Places in the heap that are still to be looked at.
+    /// Places in a heap that are still to be looked at.
     open: Vec<u32>,
-    /// What was looked at and has aged: its rank.
-    aged: Vec<Entry>,
+    /// What was looked at and does not belong where it is.
+    moved: Vec<u32>,
     step: u64,
     policy: PhantomData<P>,
 }
@@ -89,12 +104,12 @@ pub(super) struct Ranking<P> {
 impl<P: TierPolicy> Ranking<P> {
     pub(super) fn new() -> Ranking<P> {
         Ranking {
-            heap: Vec::new(),
+            heaps: [const { Vec::new() }; 3],
             place: Vec::new(),
             touched: Vec::new(),
             is_touched: Vec::new(),
             open: Vec::new(),
-            aged: Vec::new(),
+            moved: Vec::new(),
             step: 0,
             policy: PhantomData,
         }
@@ -102,7 +117,7 @@ impl<P: TierPolicy> Ranking<P> {
 
     /// Room for blocks with numbers below `count`.
     pub(super) fn grow(&mut self, count: usize) {
-        self.place.resize(count, NOWHERE);
+        self.place.resize(count, (Regime::Settled, NOWHERE));
         self.is_touched.resize(count, false);
     }
 
@@ -124,7 +139,7 @@ impl<P: TierPolicy> Ranking<P> {
     ) -> Option<u32> {
         if now.step < self.step {
             // Time has gone back: no bound holds.
-            let all: Vec<u32> = self.heap.iter().map(|entry| entry.block).collect();
+            let all: Vec<u32> = self.heaps.iter().flatten().map(|entry| entry.block).collect();
             for block in all {
                 self.touch(block);
             }
@@ -132,97 +147,138 @@ impl<P: TierPolicy> Ranking<P> {
         self.step = now.step;
         while let Some(block) = self.touched.pop() {
             self.is_touched[block as usize] = false;
-            let one = &held[block as usize];
-            if is_candidate(one) {
-                self.put(Entry { bound: Self::bound(&one.intent, now.step), block }, names);
+            if is_candidate(&held[block as usize]) {
+                self.sort_in(block, held, names, now);
             } else {
                 self.remove(block, names);
             }
         }
-        let best = self.best(held, names, now);
-        while let Some(entry) = self.aged.pop() {
-            self.put(entry, names);
+        let mut best: Option<Entry> = None;
+        for regime in REGIMES {
+            self.look_through(regime, &mut best, held, names, now);
+        }
+        while let Some(block) = self.moved.pop() {
+            self.sort_in(block, held, names, now);
         }
         best.map(|best| best.block)
     }
 
-    fn best(&mut self, held: &[Held], names: &[Box<str>], now: Now) -> Option<Entry> {
-        let mut best: Option<Entry> = None;
+    /// Looks for a greater one than `best` in a heap.
+    fn look_through(&mut self, regime: Regime, best: &mut Option<Entry>, held: &[Held], names: &[Box<str>], now: Now) {
+        let heap = &self.heaps[regime as usize];
+        let risen = Self::risen(regime, now);
         self.open.clear();
-        self.open.extend((!self.heap.is_empty()).then_some(0));
+        self.open.extend((!heap.is_empty()).then_some(0));
         while let Some(at) = self.open.pop() {
-            let entry = self.heap[at as usize];
-            if best.is_some_and(|best| Self::compare(&entry, &best, names) == Ordering::Less) {
+            let entry = heap[at as usize];
+            let bound = Entry { rank: Rank { score: entry.rank.score + risen, ..entry.rank }, ..entry };
+            // What was added and taken away again is not to the last bit what it was.
+            let error = if regime == Regime::Settled { 0.0 } else { 1e-6 + 1e-15 * (risen + entry.rank.score.abs()) };
+            let is_less = |best: &Entry| match error {
+                0.0 => Self::compare(&bound, best, names) == Ordering::Less,
+                error => bound.rank.score + error < best.rank.score,
+            };
+            if best.as_ref().is_some_and(is_less) {
                 continue;
             }
-            let one = &held[entry.block as usize];
-            let moment = now.of(one);
-            let found = Entry { bound: P::rank(&one.intent, moment), ..entry };
-            if best.is_none_or(|best| Self::compare(&found, &best, names) == Ordering::Greater) {
-                best = Some(found);
+            let moment = now.of(&held[entry.block as usize]);
+            let found = Entry { rank: P::rank(&held[entry.block as usize].intent, moment), ..entry };
+            if best.as_ref().is_none_or(|best| Self::compare(&found, best, names) == Ordering::Greater) {
+                *best = Some(found);
             }
-            let has_aged = (!P::FADES || moment.recency == 0.0) && moment.age >= P::AGES_FOR;
-            if has_aged && found.bound.score < entry.bound.score {
-                self.aged.push(found);
+            if Self::regime(moment) != regime || found.rank.score + 1e-3 < bound.rank.score {
+                self.moved.push(entry.block);
             }
             let first = 2 * at + 1;
-            self.open.extend((first..first + 2).rev().filter(|&child| (child as usize) < self.heap.len()));
+            self.open.extend((first..first + 2).rev().filter(|&child| (child as usize) < heap.len()));
         }
-        best
     }
 
-    /// What the rank of a block never exceeds from `step` on.
     #[inline]
-    fn bound(intent: &MemoryIntent, step: u64) -> Rank {
-        P::rank(intent, Moment { step, age: P::AGES_FOR, recency: 0.0 })
+    fn regime(moment: Moment) -> Regime {
+        if P::RISE_BY_FADING > 0.0 && moment.recency > 0.0 {
+            Regime::Fading
+        } else if moment.age < P::AGES_FOR {
+            Regime::Ageing
+        } else {
+            Regime::Settled
+        }
+    }
+
+    /// What scores of a regime have risen by since the stream began, at most.
+    #[inline]
+    fn risen(regime: Regime, now: Now) -> f64 {
+        let by_age = P::RISE_BY_AGE * now.step as f64;
+        match regime {
+            Regime::Fading => by_age + P::RISE_BY_FADING * now.fadings as f64,
+            Regime::Ageing => by_age,
+            Regime::Settled => 0.0,
+        }
     }
 
     /// Which of two blocks goes first: the greater.
     #[inline]
     fn compare(a: &Entry, b: &Entry, names: &[Box<str>]) -> Ordering {
-        a.bound.compare(&b.bound).then_with(|| {
+        a.rank.compare(&b.rank).then_with(|| {
             let by_name = names[a.block as usize].cmp(&names[b.block as usize]);
             if P::LATER_NAME_FIRST { by_name } else { by_name.reverse() }
         })
     }
 
-    /// Puts a block where its bound belongs.
-    fn put(&mut self, entry: Entry, names: &[Box<str>]) {
-        let mut at = self.place[entry.block as usize];
-        if at == NOWHERE {
-            at = self.heap.len() as u32;
-            self.heap.push(entry);
+    /// Puts a block where it belongs now.
+    fn sort_in(&mut self, block: u32, held: &[Held], names: &[Box<str>], now: Now) {
+        let one = &held[block as usize];
+        let moment = now.of(one);
+        let regime = Self::regime(moment);
+        if self.place[block as usize].0 != regime {
+            self.remove(block, names);
         }
-        self.settle(at, entry, names);
+        let mut rank = P::rank(&one.intent, moment);
+        rank.score -= Self::risen(regime, now);
+        let entry = Entry { rank, block };
+        let heap = &mut self.heaps[regime as usize];
+        let mut at = self.place[block as usize].1;
+        if at == NOWHERE {
+            at = heap.len() as u32;
+            heap.push(entry);
+        }
+        self.settle(regime, at, entry, names);
     }
 
     fn remove(&mut self, block: u32, names: &[Box<str>]) {
-        let at = std::mem::replace(&mut self.place[block as usize], NOWHERE);
+        let (regime, at) = self.place[block as usize];
+        self.place[block as usize].1 = NOWHERE;
         if at == NOWHERE {
             return;
         }
-        if let Some(last) = self.heap.pop()
-            && (at as usize) < self.heap.len()
+        let heap = &mut self.heaps[regime as usize];
+        if let Some(last) = heap.pop()
+            && (at as usize) < heap.len()
         {
-            self.settle(at, last, names);
+            self.settle(regime, at, last, names);
         }
     }
 
-    fn settle(&mut self, mut at: u32, entry: Entry, names: &[Box<str>]) {
+    fn settle(&mut self, regime: Regime, mut at: u32, entry: Entry, names: &[Box<str>]) {
+        let (heap, places) = (&mut self.heaps[regime as usize], &mut self.place);
+        let mut set = |heap: &mut Vec<Entry>, at: u32, entry: Entry| {
+            heap[at as usize] = entry;
+            places[entry.block as usize] = (regime, at);
+        };
         while at > 0 {
             let parent = (at - 1) / 2;
-            let above = self.heap[parent as usize];
+            let above = heap[parent as usize];
             if Self::compare(&entry, &above, names) != Ordering::Greater {
                 break;
             }
-            self.set(at, above);
+            set(heap, at, above);
             at = parent;
         }
         loop {
             let first = 2 * at as usize + 1;
-            let Some(mut child) = self.heap.get(first).copied() else { break };
+            let Some(mut child) = heap.get(first).copied() else { break };
             let mut next = first;
-            if let Some(&second) = self.heap.get(first + 1)
+            if let Some(&second) = heap.get(first + 1)
                 && Self::compare(&second, &child, names) == Ordering::Greater
             {
                 (child, next) = (second, first + 1);
@@ -230,21 +286,16 @@ impl<P: TierPolicy> Ranking<P> {
             if Self::compare(&child, &entry, names) != Ordering::Greater {
                 break;
             }
-            self.set(at, child);
+            set(heap, at, child);
             at = next as u32;
         }
-        self.set(at, entry);
-    }
-
-    #[inline]
-    fn set(&mut self, at: u32, entry: Entry) {
-        self.heap[at as usize] = entry;
-        self.place[entry.block as usize] = at;
+        set(heap, at, entry);
     }
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        self.heap.capacity() * size_of::<Entry>() + self.place.capacity() * 4 + self.touched.capacity() * 4
+        let heaps: usize = self.heaps.iter().map(|heap| heap.capacity() * size_of::<Entry>()).sum();
+        heaps + self.place.capacity() * size_of::<(Regime, u32)>() + self.touched.capacity() * size_of::<u32>()
     }
 }
 
@@ -286,7 +337,7 @@ mod tests {
     fn by_looking<P: TierPolicy>(held: &[Held], names: &[Box<str>], now: Now) -> Option<u32> {
         let entry = |block: u32| {
             let one = &held[block as usize];
-            Entry { bound: P::rank(&one.intent, now.of(one)), block }
+            Entry { rank: P::rank(&one.intent, now.of(one)), block }
         };
         let candidates = (0..BLOCKS).filter(|&block| held[block as usize].in_hbm).map(entry);
         candidates.max_by(|a, b| Ranking::<P>::compare(a, b, names)).map(|entry| entry.block)

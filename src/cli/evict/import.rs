@@ -42,7 +42,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let events = events(args)?;
     let is_stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
     let mut written = 0_u64;
-    let mut write_all = |sink: &mut dyn Write| -> std::io::Result<bool> {
+    let write_all = |sink: &mut dyn Write| -> std::io::Result<bool> {
         for event in events {
             event.write(sink)?;
             written += 1;

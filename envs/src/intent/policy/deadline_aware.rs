@@ -15,7 +15,8 @@ impl TierPolicy for DeadlineAware {
     const NAME: PolicyName = PolicyName::DeadlineAware;
     const SPARES_PINNED: bool = true;
     const LATER_NAME_FIRST: bool = true;
-    const FADES: bool = true;
+    const RISE_BY_FADING: f64 = (60.0 + 1.0 + 40.0 / 18.0) * 0.03;
+    const RISE_BY_AGE: f64 = 0.25;
     const AGES_FOR: u64 = 140;
 
     #[inline]

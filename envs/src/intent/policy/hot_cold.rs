@@ -11,7 +11,7 @@ pub struct HotCold;
 
 impl TierPolicy for HotCold {
     const NAME: PolicyName = PolicyName::HotCold;
-    const FADES: bool = true;
+    const RISE_BY_FADING: f64 = 0.03;
 
     #[inline]
     fn terms(_: &MemoryIntent, at: Moment, add: &mut impl FnMut(&'static str, f64)) {

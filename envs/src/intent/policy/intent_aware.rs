@@ -13,7 +13,8 @@ impl TierPolicy for IntentAware {
     const NAME: PolicyName = PolicyName::IntentAware;
     const SPARES_PINNED: bool = true;
     const LATER_NAME_FIRST: bool = true;
-    const FADES: bool = true;
+    const RISE_BY_FADING: f64 = (60.0 + 1.0) * 0.03;
+    const RISE_BY_AGE: f64 = 0.25;
     const AGES_FOR: u64 = 140;
 
     #[inline]

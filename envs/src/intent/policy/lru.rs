@@ -10,7 +10,7 @@ pub struct Lru;
 
 impl TierPolicy for Lru {
     const NAME: PolicyName = PolicyName::Lru;
-    const FADES: bool = false;
+    const RISE_BY_FADING: f64 = 0.0;
 
     #[inline]
     fn terms(_: &MemoryIntent, _: Moment, _: &mut impl FnMut(&'static str, f64)) {}

@@ -60,8 +60,11 @@ pub trait TierPolicy {
     /// Whether of blocks of equal rank the one with the greater name goes first, and not the one with the lesser.
     const LATER_NAME_FIRST: bool = false;
 
-    /// Whether the score depends on how recently a block was used.
-    const FADES: bool;
+    /// What a score rises by when recency fades by 0.03, at most; 0 if it does not depend on recency.
+    const RISE_BY_FADING: f64;
+
+    /// What it rises by from one step to the next because a block is left alone, at most.
+    const RISE_BY_AGE: f64 = 0.0;
 
     /// Steps after which the age of a block adds nothing more.
     const AGES_FOR: u64 = 0;

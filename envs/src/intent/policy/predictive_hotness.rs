@@ -10,7 +10,7 @@ pub struct PredictiveHotness;
 
 impl TierPolicy for PredictiveHotness {
     const NAME: PolicyName = PolicyName::PredictiveHotness;
-    const FADES: bool = true;
+    const RISE_BY_FADING: f64 = 0.7 * 0.03;
 
     #[inline]
     fn terms(intent: &MemoryIntent, at: Moment, add: &mut impl FnMut(&'static str, f64)) {
