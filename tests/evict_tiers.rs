@@ -104,9 +104,11 @@ fn decisions_are_written_and_asked() {
     let block = missed[0]["waited_for"][0]["object_id"].as_str().unwrap();
     let about = lines(&ask(&[&lru[..], &["--block", block]].concat()), "tier_decision");
     assert!(!about.is_empty() && about.iter().all(|line| line["object_id"] == block));
-    let text = ask(&["--policy", "deadline", "--mode", "corrected", "--block", block, "--limit", "1"]);
+    let text = ask(&["--policy", "deadline", "--mode", "corrected", "--limit", "1"]);
     assert!(text.contains("because: ") && text.contains("stayed: ") && text.contains("score "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let nobody = done(path, &["evict", "explain", "why.jsonl.zst", "--block", "nobody"]);
+    assert!(nobody.stderr.contains("nothing of what is asked for is about nobody"), "{}", nobody.stderr);
     let within = lines(&ask(&[&lru[..], &["--steps", "500..520"]].concat()), "tier_decision");
     assert!(within.iter().all(|line| (500..=520).contains(&line["step"].as_u64().unwrap())), "{within:?}");
 }
@@ -124,7 +126,7 @@ fn what_cannot_be_compared_is_refused_by_name() {
     fs::write(path.join("empty.jsonl"), "").unwrap();
     let compare = |arguments: &[&str]| refused(path, &[&["evict", "compare"], arguments].concat());
     for (arguments, part) in [
-        (&[][..], "--events"),
+        (&[][..], "no stream: give --events FILE or --profile PROFILE"),
         (&["--events", "events.jsonl"], "--hbm-mb: give the MiB of HBM"),
         (&["--events", "events.jsonl", "--hbm-mb", "0"], "--hbm-mb \"0\": expected MiB, above 0"),
         (&["--events", "events.jsonl", "--hbm-mb", "-2"], "--hbm-mb \"-2\""),

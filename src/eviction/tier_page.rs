@@ -1,7 +1,7 @@
 //! The page of a comparison of tiers: what each policy loses by the size of HBM, how it went over the stream, and what the repaired
 //! rules change. Speed is not on it, so that equal comparisons on one day give equal bytes.
 
-use kvtide_envs::intent::Sample;
+use kvtide_envs::intent::{ProfileSpec, Sample};
 use maud::{DOCTYPE, Markup, html};
 
 use super::tiers::TierRow;
@@ -19,7 +19,9 @@ const LIMIT: Pen = Pen { colour: 8, dash: "4 4", width: 1.5 };
 /// `made_on`.
 pub fn page(rows: &[TierRow], command: &str, made_on: &str) -> String {
     let first = &rows[0];
-    let stream = first.trace.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&first.trace);
+    let file = || first.trace.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&first.trace);
+    let profile = first.trace.parse::<ProfileSpec>().ok().map(|spec| spec.profile.name());
+    let stream = profile.unwrap_or_else(file);
     let modes = distinct(rows.iter().map(|row| row.result.mode));
     let markup = html! {
         (DOCTYPE)
@@ -39,7 +41,10 @@ pub fn page(rows: &[TierRow], command: &str, made_on: &str) -> String {
                     section id="results" {
                         h2 { "What came of each" }
                         p { (RESULTS) }
-                        @for of_capacity in capacities(rows) { (results(of_capacity)) }
+                        @for of_capacity in capacities(rows) {
+                            h3 { (held(&of_capacity[0])) }
+                            (results(of_capacity))
+                        }
                     }
                     section id="modes" {
                         h2 { "Faithful and corrected" }
@@ -98,6 +103,12 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
+/// What the tiers of a row hold.
+fn held(row: &TierRow) -> String {
+    let (hbm, dram) = capacity(row);
+    format!("{} of HBM, {} of DRAM", size(hbm), size(dram))
+}
+
 fn size(bytes: u64) -> String {
     format!("{} MiB", round(mib(bytes), 3))
 }
@@ -110,7 +121,7 @@ fn percent(share: f64) -> String {
 fn claim(rows: &[TierRow]) -> String {
     let Some(least) = capacities(rows).min_by_key(|rows| capacity(&rows[0])) else { return String::new() };
     let result = &rows[0].result;
-    let mut text = format!("{} events on {} blocks.", result.total_steps, result.total_blocks);
+    let mut text = format!("{}: {} events on {} blocks.", rows[0].trace, result.total_steps, result.total_blocks);
     for mode in distinct(least.iter().map(|row| row.result.mode)) {
         let of_mode = || least.iter().map(|row| &row.result).filter(move |result| result.mode == mode);
         let rate =
@@ -258,8 +269,7 @@ const HEADS: [&str; 11] = [
 
 /// Both modes of every policy beside each other.
 fn results(rows: &[TierRow]) -> Markup {
-    let (hbm, dram) = capacity(&rows[0]);
-    let caption = format!("{} of HBM, {} of DRAM", size(hbm), size(dram));
+    let caption = held(&rows[0]);
     let mut rows: Vec<&TierRow> = rows.iter().collect();
     let order = policies_of(&rows);
     rows.sort_by_key(|row| order.iter().position(|policy| *policy == row.result.policy));

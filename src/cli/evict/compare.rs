@@ -19,7 +19,7 @@ use crate::text::{self, Column, TextTable, printable, wrapped};
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
     /// Stream of events, one JSON object a line, plain, gzip or zstd; - is standard input.
-    #[arg(long, value_name = "FILE", conflicts_with = "profile", required_unless_present = "profile")]
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     events: Option<PathBuf>,
     /// Generated stream: balanced, deadline_pressure, rag_mixed_priority, speculative_decode or long_context_extreme, with
     /// settings if wanted, such as balanced:requests=24,blocks=12,block_kib=16,turns=180,seed=42.
@@ -73,6 +73,7 @@ fn microseconds() -> clap::builder::RangedU64ValueParser {
 }
 
 pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
+    ensure!(args.events.is_some() || args.profile.is_some(), "no stream: give --events FILE or --profile PROFILE");
     let setups = setups(args)?;
     let outputs = Outputs::new().reads("--events", args.events.as_deref());
     outputs.file("--decisions", args.decisions.as_deref()).file("--report", args.report.as_deref()).check()?;
@@ -103,11 +104,11 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
 
 /// The stream, and what it is called.
 fn stream(args: &CompareArgs) -> anyhow::Result<(String, EventReader)> {
-    match (&args.events, args.profile) {
-        (Some(path), _) => Ok((path.display().to_string(), EventReader::open(path)?)),
-        (None, Some(profile)) => Ok((profile.to_string(), EventReader::made(profile.events()))),
-        (None, None) => anyhow::bail!("no stream: give --events FILE or --profile PROFILE"),
+    if let Some(profile) = args.profile {
+        return Ok((profile.to_string(), EventReader::made(profile.events())));
     }
+    let path = args.events.as_deref().unwrap_or(Path::new("-"));
+    Ok((path.display().to_string(), EventReader::open(path)?))
 }
 
 /// Every capacity, under it every mode, under that every policy.

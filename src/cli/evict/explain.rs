@@ -84,7 +84,9 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     if shown > args.limit && !args.json {
         output.line(&format!("{} more: --limit, or --json for all of them", shown - args.limit))?;
     }
-    ensure!(shown > 0 || args.block.is_none(), "{}: nothing was decided about that block", args.decisions.display());
+    if let (0, Some(block)) = (shown, &args.block) {
+        warn!("{}: nothing of what is asked for is about {}", args.decisions.display(), printable(block));
+    }
     Ok(Exit::Done)
 }
 

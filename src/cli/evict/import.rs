@@ -17,7 +17,7 @@ use super::super::{Exit, stop};
 pub(super) struct ImportArgs {
     /// Log of requests, one JSON object a line, plain, gzip or zstd; - is standard input. Needs request_id, arrival_ms,
     /// prompt_tokens and generated_tokens; may have start_ms, end_ms, request_priority (0 to 100), deadline_ms and status.
-    #[arg(long, value_name = "FILE", conflicts_with = "profile", required_unless_present = "profile")]
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     requests: Option<PathBuf>,
     /// Write a generated stream instead, one that evict compare --profile replays.
     #[arg(long, value_name = "PROFILE")]
@@ -82,7 +82,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
 /// The events that are to be written.
 fn events(args: &ImportArgs) -> anyhow::Result<Box<dyn Iterator<Item = DraftEvent>>> {
     let Some(path) = &args.requests else {
-        let profile = args.profile.context("nothing to import: give --requests FILE or --profile PROFILE")?;
+        let profile = args.profile.context("nothing to write: give --requests FILE or --profile PROFILE")?;
         return Ok(Box::new(profile.events()));
     };
     let model = Model::load(&args.model).context("--model")?;
