@@ -1,6 +1,8 @@
 //! The page of a comparison of tiers: what each policy loses by the size of HBM, how it went over the stream, and what the repaired
 //! rules change. Speed is not on it, so that equal comparisons on one day give equal bytes.
 
+use std::fmt::Write;
+
 use kvtide_envs::intent::{ProfileSpec, Sample};
 use maud::{DOCTYPE, Markup, html};
 
@@ -128,7 +130,8 @@ fn claim(rows: &[TierRow]) -> String {
             |policy: &str| of_mode().find(|result| result.policy == policy).map(|result| result.deadline_miss_rate);
         let best = of_mode().min_by(|a, b| a.deadline_miss_rate.total_cmp(&b.deadline_miss_rate));
         if let Some(best) = best {
-            text += &format!(
+            let _ = write!(
+                text,
                 " In {} of HBM, {mode}: {} is late in {} of the decode steps with a deadline",
                 size(best.hbm_capacity_bytes),
                 best.policy,

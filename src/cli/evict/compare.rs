@@ -21,9 +21,12 @@ pub(super) struct CompareArgs {
     /// Stream of events, one JSON object a line, plain, gzip or zstd; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     events: Option<PathBuf>,
-    /// Generated stream: balanced, deadline_pressure, rag_mixed_priority, speculative_decode or long_context_extreme, with
-    /// settings if wanted, such as balanced:requests=24,blocks=12,block_kib=16,turns=180,seed=42.
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(
+        long,
+        value_name = "PROFILE",
+        help = "Generated stream: balanced, deadline_pressure, rag_mixed_priority, speculative_decode or long_context_extreme, with \
+                settings if wanted, such as balanced:requests=24,blocks=12,block_kib=16,turns=180,seed=42"
+    )]
     profile: Option<ProfileSpec>,
     /// MiB of HBM, comma-separated [default, of a profile: a quarter, a third and a half of its blocks].
     #[arg(long, value_name = "MIB,…", value_delimiter = ',', allow_hyphen_values = true)]

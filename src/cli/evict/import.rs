@@ -15,9 +15,13 @@ use super::super::{Exit, stop};
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Log of requests, one JSON object a line, plain, gzip or zstd; - is standard input. Needs request_id, arrival_ms,
-    /// prompt_tokens and generated_tokens; may have start_ms, end_ms, request_priority (0 to 100), deadline_ms and status.
-    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "profile",
+        help = "Log of requests, one JSON object a line, plain, gzip or zstd; - is standard input. Needs request_id, arrival_ms, \
+                prompt_tokens and generated_tokens; may have start_ms, end_ms, request_priority (0 to 100), deadline_ms and status"
+    )]
     requests: Option<PathBuf>,
     /// Write a generated stream instead, one that evict compare --profile replays.
     #[arg(long, value_name = "PROFILE")]
