@@ -201,6 +201,10 @@ fn written(folder: &Path) -> String {
     run(&[&["simulate", "--workload", "chat:rate=3,duration=20"], &closed[..]].concat());
     let tier = ["--set", "host_cache=write-through", "--set", "num_cpu_blocks=500"];
     run(&[&["simulate", "--workload", "chat:rate=3,duration=20"], &tier[..], &["--json"]].concat());
+    let tiers = ["evict", "compare", "--profile", "deadline_pressure:turns=60", "--hbm-mb", "1"];
+    run(&[&tiers[..], &["--policies", "lru,deadline", "--decisions", "why.jsonl", "--json"]].concat());
+    run(&["evict", "explain", "why.jsonl", "--policy", "lru", "--deadlines", "--json"]);
+    run(&["evict", "explain", "why.jsonl", "--policy", "deadline", "--steps", "64..80", "--json"]);
     run(&["trace", "stats", "traffic.jsonl", "--json"]);
     fs::create_dir(folder.join("day")).unwrap();
     fs::write(folder.join("day/chunk-0-trace.csv"), "0,2.0,1.5,Gamma,1,1\n600,2.0,1.5,Gamma,1,1\n").unwrap();

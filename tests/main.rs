@@ -8,6 +8,7 @@ mod cross_entropy;
 mod documents;
 mod evaluate;
 mod evict;
+mod evict_tiers;
 mod figures;
 mod floors;
 mod habits;

@@ -11,12 +11,18 @@ pub fn percentile(sorted: &[f64], p: f64) -> f64 {
     assert!(!sorted.is_empty(), "percentile of no values");
     assert!((0.0..=100.0).contains(&p), "percentile {p} is not within 0..=100");
     debug_assert!(sorted.is_sorted(), "percentile of values out of order");
-    let position = (sorted.len() - 1) as f64 * (p / 100.0);
-    let below = position.floor() as usize;
-    let above = (below + 1).min(sorted.len() - 1);
+    interpolated(sorted.len() as u64, p, |index| sorted[index as usize])
+}
+
+/// The same of `count` values, at least one, of which `at` gives the one at a place in ascending order.
+pub(crate) fn interpolated(count: u64, p: f64, at: impl Fn(u64) -> f64) -> f64 {
+    let position = (count - 1) as f64 * (p / 100.0);
+    let below = position.floor() as u64;
+    let above = (below + 1).min(count - 1);
     let weight = position - below as f64;
-    let step = sorted[above] - sorted[below];
-    if weight < 0.5 { sorted[below] + step * weight } else { sorted[above] - step * (1.0 - weight) }
+    let (low, high) = (at(below), at(above));
+    let step = high - low;
+    if weight < 0.5 { low + step * weight } else { high - step * (1.0 - weight) }
 }
 
 #[cfg(test)]

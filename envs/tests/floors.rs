@@ -7,10 +7,11 @@ use crate::common::rooms::{arrows, faults};
 use tempfile::tempdir;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
-const FLOORS: [&[&str]; 13] = [
+const FLOORS: [&[&str]; 14] = [
     &["files", "percentile", "seed", "time"],
     &["trace"],
     &["workload"],
+    &["intent"],
     &["evict", "tier"],
     &["kv"],
     &["deploy", "reuse"],

@@ -1,5 +1,9 @@
 //! `kvtide evict`.
 
+mod compare;
+mod explain;
+mod import;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
@@ -13,6 +17,7 @@ use super::progress::Runs;
 use super::{Exit, stop};
 use crate::evaluate::Watch;
 use crate::eviction::{self, Capacity, EvictionReplay, EvictionRow};
+use crate::plot::svg::round;
 use crate::report;
 use crate::text::{self, Column, TextTable, printable, wrapped};
 use crate::world::{Draw, WorldSpec, Written};
@@ -28,6 +33,13 @@ enum EvictCommand {
     /// Replay the blocks that requests ask for under policies of eviction, without an engine: what each finds at some
     /// capacities, and how far it is from the best there can be.
     Replay(ReplayArgs),
+    /// Replay a stream of blocks with declared intent (phase, priority, deadline, costs) in HBM and DRAM: which policy loses
+    /// what, as the simulator it follows and corrected, each decision explained if asked.
+    Compare(compare::CompareArgs),
+    /// Turn a log of requests into such a stream, or write a generated one.
+    Import(import::ImportArgs),
+    /// Ask a log of decisions: why did that block go, which decisions cost a deadline?
+    Explain(explain::ExplainArgs),
 }
 
 #[derive(Debug, Args)]
@@ -89,7 +101,15 @@ const BLOCK_TOKENS: u32 = 16;
 pub(super) fn run(args: &EvictArgs) -> anyhow::Result<Exit> {
     match &args.command {
         EvictCommand::Replay(args) => replay(args),
+        EvictCommand::Compare(args) => compare::run(args),
+        EvictCommand::Import(args) => import::run(args),
+        EvictCommand::Explain(args) => explain::run(args),
     }
+}
+
+/// MiB, to three digits where there are any.
+fn mib(bytes: u64) -> String {
+    round(bytes as f64 / f64::from(1 << 20), 3)
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {

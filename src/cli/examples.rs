@@ -74,6 +74,11 @@ const EXAMPLES: [(&str, &[&str]); 15] = [
         &[
             "kvtide evict replay --trace trace.jsonl --capacity 1%,2%,5%,10% --report page.html",
             "kvtide evict replay --workload agentic:rate=0.2,duration=30m --capacity 3280 --policy lru,arc --json",
+            "kvtide evict compare --profile deadline_pressure --report page.html",
+            "kvtide evict compare --events events.jsonl.gz --hbm-mb 2,4 --dram-mb 64 --decisions why.jsonl",
+            "kvtide evict explain why.jsonl --deadlines --policy lru",
+            "kvtide evict import --requests requests.jsonl events.jsonl.gz --model llama-3-8b",
+            "kvtide evict import --profile rag_mixed_priority:seed=7 events.jsonl.gz",
         ],
     ),
     (

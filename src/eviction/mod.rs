@@ -1,6 +1,8 @@
 //! Policies of eviction judged on references: how many blocks each finds at some capacities, without an engine around it.
 
 mod page;
+mod tier_page;
+mod tiers;
 
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +13,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 pub use page::page;
+pub use tier_page::page as tier_page;
+pub use tiers::{TierError, TierRow, compare};
 
 /// Room of a cache, as it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]

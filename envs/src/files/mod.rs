@@ -1,9 +1,11 @@
-//! Files: written whole or not at all ([`NewFile`], [`replace`]), by one at a time ([`Lock`]), and read whatever they are compressed with ([`Unpacked`]).
+//! Files: written whole or not at all ([`NewFile`], [`replace`]), compressed if their name says so ([`Packed`]), by one at a time ([`Lock`]), and read whatever they are compressed with ([`Unpacked`]).
 
 mod lock;
+mod pack;
 mod unpack;
 mod write;
 
 pub use lock::{Lock, LockError, resolved};
+pub use pack::Packed;
 pub use unpack::{Compression, Unpacked, ZSTD_WINDOW_LOG_MAX, peek};
 pub use write::{NewFile, replace};

@@ -1,9 +1,8 @@
 //! The canonical form: JSONL, one [`Request`] a line, read and written.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
-use flate2::write::GzEncoder;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -11,7 +10,7 @@ use super::error::{Fault, TraceError, excerpt, excerpt_of_end};
 use super::{
     MAX_HASH_IDS, MAX_NAME_BYTES, MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_SPAN, Request, Row, TraceReader, tokens,
 };
-use crate::files::NewFile;
+use crate::files::Packed;
 
 /// A row that is right, to find by comparison what is wrong in another.
 const RIGHT: &str = r#"{"arrival_us":0,"prompt_tokens":1,"output_tokens":1}"#;
@@ -23,9 +22,6 @@ const COUNTS: [(&str, u64); 4] = [
     ("output_tokens", MAX_OUTPUT_TOKENS as u64),
     ("hash_block_tokens", MAX_PROMPT_TOKENS as u64),
 ];
-
-/// zstd's own default: the size of a trace is in its hashes, which higher levels hardly shrink.
-const ZSTD_LEVEL: i32 = 3;
 
 pub(super) fn parse(line: &str) -> Result<Row, Fault> {
     let request: Request = object(line, RIGHT, &COUNTS)?;
@@ -144,7 +140,7 @@ pub fn convert_to(reader: &mut TraceReader, writer: &mut impl Write, name: &Path
 
 fn save_each(path: &Path, requests: impl Iterator<Item = Result<Request, TraceError>>) -> Result<u64, TraceError> {
     let failed = |error: io::Error| write_error(path, &error);
-    let mut sink = Sink::create(path).map_err(failed)?;
+    let mut sink = Packed::create(path).map_err(failed)?;
     let count = write_each(&mut sink, path, requests)?;
     sink.finish().map_err(failed)?;
     Ok(count)
@@ -187,53 +183,4 @@ fn check_order(last: Option<crate::time::Micros>, request: &Request) -> Result<(
 
 fn write_error(path: &Path, error: &io::Error) -> TraceError {
     TraceError::of_file(path, Fault::Write(error.to_string()))
-}
-
-/// A file that is being written, compressed or not.
-enum Sink {
-    Plain(BufWriter<NewFile>),
-    Gzip(GzEncoder<BufWriter<NewFile>>),
-    Zstd(zstd::Encoder<'static, BufWriter<NewFile>>),
-}
-
-impl Sink {
-    fn create(path: &Path) -> io::Result<Sink> {
-        let file = BufWriter::new(NewFile::create(path)?);
-        Ok(match path.extension().and_then(|extension| extension.to_str()) {
-            Some("gz") => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
-            Some("zst") => {
-                let mut encoder = zstd::Encoder::new(file, ZSTD_LEVEL)?;
-                encoder.include_checksum(true)?;
-                Sink::Zstd(encoder)
-            }
-            _ => Sink::Plain(file),
-        })
-    }
-
-    fn finish(self) -> io::Result<()> {
-        let file = match self {
-            Sink::Plain(file) => file,
-            Sink::Gzip(encoder) => encoder.finish()?,
-            Sink::Zstd(encoder) => encoder.finish()?,
-        };
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Sink::Plain(file) => file.write(bytes),
-            Sink::Gzip(encoder) => encoder.write(bytes),
-            Sink::Zstd(encoder) => encoder.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Sink::Plain(file) => file.flush(),
-            Sink::Gzip(encoder) => encoder.flush(),
-            Sink::Zstd(encoder) => encoder.flush(),
-        }
-    }
 }
