@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 11] = [
     &["policy"],
     &["evaluate"],
     &["report", "train"],
-    &["bench", "calibrate", "eviction", "tune"],
+    &["bench", "calibrate", "eviction", "token_pd", "tune"],
     &["cli"],
 ];
 

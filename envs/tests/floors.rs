@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 13] = [
     &["deploy", "reuse"],
     &["sched"],
     &["cost"],
-    &["calibrate"],
+    &["calibrate", "token_price"],
     &["memory"],
     &["metrics"],
     &["env"],

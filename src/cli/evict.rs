@@ -10,6 +10,7 @@ use kvtide_envs::workload::{SyntheticSpec, Window, Workload};
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
+use super::token_pd::TokenPdArgs;
 use super::{Exit, stop};
 use crate::evaluate::Watch;
 use crate::eviction::{self, Capacity, EvictionReplay, EvictionRow};
@@ -28,6 +29,9 @@ enum EvictCommand {
     /// Replay the blocks that requests ask for under policies of eviction, without an engine: what each finds at some
     /// capacities, and how far it is from the best there can be.
     Replay(ReplayArgs),
+    /// Token-PD: a price for memory that lets go of blocks within conversations, beside FIFO, LRU and H2O, and whether what was claimed of
+    /// it holds.
+    TokenPd(TokenPdArgs),
 }
 
 #[derive(Debug, Args)]
@@ -89,6 +93,7 @@ const BLOCK_TOKENS: u32 = 16;
 pub(super) fn run(args: &EvictArgs) -> anyhow::Result<Exit> {
     match &args.command {
         EvictCommand::Replay(args) => replay(args),
+        EvictCommand::TokenPd(args) => super::token_pd::run(args),
     }
 }
 

@@ -17,6 +17,7 @@ mod record;
 mod replay;
 mod run_folder;
 mod simulate;
+mod token_pd;
 mod topics;
 mod trace;
 mod train;
