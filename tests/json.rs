@@ -215,6 +215,9 @@ fn written(folder: &Path) -> String {
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
     let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
     run(&prefixes);
+    let price =
+        ["evict", "token-pd", "--process", "mixed:prompt=128,answer=64,n=4", "--streams", "4", "--steps", "256"];
+    run(&[&price[..], &["--training-steps", "20", "--json"]].concat());
     fs::write(folder.join("search.toml"), SEARCH).unwrap();
     run(&["train", "--experiment", "search.toml", "--out", "run"]);
     fs::copy(&table, folder.join("run/policy.kvt")).unwrap();

@@ -24,5 +24,6 @@ mod programs;
 mod record;
 mod snapshots;
 mod timings;
+mod token_pd;
 mod tune;
 mod unfit;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{chunked, engine, node_config};
-use kvtide_envs::baseline::{Oracle, PastFuture, Prediction};
+use kvtide_envs::baseline::{BlockPrice, Oracle, PastFuture, Prediction, PrimalDual};
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Controller, EngineDefault, Node, run};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -130,6 +130,39 @@ fn the_past_teaches_how_long_answers_are() {
 }
 
 #[test]
+fn a_price_admits_less_where_more_is_asked_for() {
+    // A pool of 20, blocks of one token: greedy admission lets in four and preempts; the price has risen above what a request is worth
+    // before the next is asked.
+    let config = v1(chunked(engine(1, 20, 0), 20));
+    let requests = vec![request(Micros::ZERO, 4, 6); 4];
+    let counts = |rate| {
+        let mut price = PrimalDual::new(BlockPrice { rate, ..BlockPrice::USUAL }, None);
+        running(&config, &requests, &mut price)
+    };
+    // A price that never moves is one: an average request is just worth it, and all that fit are let in.
+    assert!(counts(0.0).iter().max() > counts(1.0).iter().max(), "{:?} {:?}", counts(0.0), counts(1.0));
+    for rate in [0.0, 1.0, 1e6] {
+        let mut price = PrimalDual::new(BlockPrice { rate, ..BlockPrice::USUAL }, None);
+        assert_eq!(serve(&config, &requests.clone().into(), &mut price, 8).completed, 4, "nobody starves at {rate}");
+    }
+}
+
+#[test]
+fn a_price_preempts_less_than_the_default() {
+    let (mut by_default, mut by_price) = (0, 0);
+    for seed in 0..10 {
+        let config = v1(chunked(engine(16, 40, 0), 640));
+        let requests = crowd(seed, &config);
+        let mut price = PrimalDual::new(BlockPrice::USUAL, None);
+        let summary = serve(&config, &requests, &mut price, 8);
+        assert_eq!(summary.completed, 60);
+        by_price += summary.preemptions;
+        by_default += serve(&config, &requests, &mut EngineDefault, 1).preemptions;
+    }
+    assert!(by_price * 2 < by_default, "{by_price} {by_default}");
+}
+
+#[test]
 fn other_heads_are_the_engines_unless_told() {
     let config = v1(chunked(engine(16, 40, 0), 640));
     let node =
@@ -137,8 +170,11 @@ fn other_heads_are_the_engines_unless_told() {
     let default = node.scheduler().default_controls();
     let told = Controls { admission: Admission::OnTimeFirst, ..default };
     for (given, expected) in [(None, default), (Some(told), told)] {
-        let controllers: [Box<dyn Controller>; 2] =
-            [Box::new(Oracle { controls: given }), Box::new(PastFuture::new(Prediction::Drawn, given))];
+        let controllers: [Box<dyn Controller>; 3] = [
+            Box::new(Oracle { controls: given }),
+            Box::new(PastFuture::new(Prediction::Drawn, given)),
+            Box::new(PrimalDual::new(BlockPrice::USUAL, given)),
+        ];
         for mut controller in controllers {
             let controls = controller.control(&node);
             assert_eq!(Controls { watermark: 0.0, ..controls }, expected);

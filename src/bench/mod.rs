@@ -1,4 +1,4 @@
-//! How fast the world turns: scheduler steps, evictions, requests served, environment decisions, training.
+//! How fast the world turns: scheduler steps, evictions, steps of streams whose blocks have a price, requests served, environment decisions, training.
 //!
 //! Every figure is measured several times and given with its spread. Machines are shared and clocks differ, so figures
 //! of one call compare with each other, not with those of another machine.
@@ -7,6 +7,7 @@ mod environment;
 mod eviction;
 mod scheduler;
 mod serving;
+mod streams;
 mod training;
 
 use std::hint::black_box;
@@ -18,12 +19,13 @@ pub use environment::decisions;
 pub use eviction::{EvictionBenchError, evictions};
 pub use scheduler::{bytes_per_request, steps};
 pub use serving::requests;
+pub use streams::stream_steps;
 pub use training::{TrainingBenchError, training};
 
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Throughput {
-    /// What was measured: `scheduler_steps`, `evictions`, `requests`, `env_decisions`, `training`, `request_bytes`.
+    /// What was measured: `scheduler_steps`, `evictions`, `stream_steps`, `requests`, `env_decisions`, `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
     pub case: String,

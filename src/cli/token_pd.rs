@@ -41,16 +41,16 @@ pub(super) struct TokenPdArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.41, value_parser = share)]
     target: f64,
     /// Aversion to risk: percent of attention for each percent squared of variance.
-    #[arg(long, value_name = "L", default_value_t = 0.0, value_parser = not_negative)]
+    #[arg(long, value_name = "L", default_value_t = 0.0, value_parser = number)]
     lambda: f64,
     /// How fast the price moves: this over the square root of the steps.
-    #[arg(long, value_name = "E", default_value_t = USUAL_RATE, value_parser = not_negative)]
+    #[arg(long, value_name = "E", default_value_t = USUAL_RATE, value_parser = number)]
     rate: f64,
     /// Share of attention from which on a block that was let go is computed again.
     #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = share)]
     demand: f64,
     /// What computing it again takes from the utility, as a share of attention.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = not_negative)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = number)]
     penalty: f64,
     /// Steps the predictor learns for.
     #[arg(long, value_name = "STEPS", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -69,10 +69,6 @@ pub(super) struct TokenPdArgs {
 fn number(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| (0.0..=1e6).contains(number));
     number.ok_or_else(|| "expected a number from 0 to 1000000".to_owned())
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    number(text)
 }
 
 fn share(text: &str) -> Result<f64, String> {

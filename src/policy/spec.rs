@@ -429,7 +429,9 @@ mod tests {
         assert!(error("primal-dual:-1,1").contains("\"-1\" is not a RISK from 0"));
         assert!(error("primal-dual:nan,1").contains("\"nan\"") && error("primal-dual:0,inf").contains("\"inf\""));
         assert!(error("primal-dual:1").contains("\"\" is not a RATE from 0"), "{}", error("primal-dual:1"));
-        assert!(error("primal-dual:").contains("\"\" is not a RISK") && error("primal-dual:0,1,").contains("KEY=VALUE"));
+        assert!(
+            error("primal-dual:").contains("\"\" is not a RISK") && error("primal-dual:0,1,").contains("KEY=VALUE")
+        );
         assert!(error("primal-dual:0,1,mode=swap,mode=swap").contains("names mode twice"));
         assert_eq!(error("ppas:0,2048"), "policy \"ppas:0,2048\": \"0\" is not a number of prompts from 1");
         assert_eq!(error("ppas:2,0"), "policy \"ppas:2,0\": \"0\" is not a number of tokens from 1");

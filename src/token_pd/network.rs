@@ -120,8 +120,10 @@ impl ReturnNetwork {
         let log_variance = log_variance.clamp(LOG_VARIANCES.0, LOG_VARIANCES.1);
         let share = 1.0 / MINIBATCH as f32;
         // Errors of a heavy hitter are hundreds of times those of others: bounded, so that one row is not the whole step.
-        let by_outputs =
-            [error.clamp(-10.0, 10.0) * share, 0.5 * (1.0 - (error * error * (-log_variance).exp()).min(100.0)) * share];
+        let by_outputs = [
+            error.clamp(-10.0, 10.0) * share,
+            0.5 * (1.0 - (error * error * (-log_variance).exp()).min(100.0)) * share,
+        ];
         let mut by_hidden = [0.0; HIDDEN];
         for (output, by_output) in by_outputs.into_iter().enumerate() {
             let weights = &self.weights[2][output * HIDDEN..][..HIDDEN];
@@ -236,7 +238,10 @@ mod tests {
             };
             let numeric = (at(1e-2) - at(-1e-2)) / 2e-2;
             let written = f64::from(gradient[layer][index]);
-            assert!((numeric - written).abs() < 2e-3 * (1.0 + written.abs()) / 4.0, "{layer} {index}: {numeric} {written}");
+            assert!(
+                (numeric - written).abs() < 2e-3 * (1.0 + written.abs()) / 4.0,
+                "{layer} {index}: {numeric} {written}"
+            );
         }
     }
 

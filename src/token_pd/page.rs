@@ -121,7 +121,12 @@ impl<'a> Sorted<'a> {
                 line(policy, pen(index), points.collect())
             });
             let y = ChartAxis { unit, ..ChartAxis::above_zero("", rows.iter().map(|row| value(row))) };
-            chart(title, ChartAxis::above_zero("blocks of the pool", rows.iter().map(|row| blocks(row))), y, lines.collect())
+            chart(
+                title,
+                ChartAxis::above_zero("blocks of the pool", rows.iter().map(|row| blocks(row))),
+                y,
+                lines.collect(),
+            )
         };
         html! {
             section id="memory" {
@@ -190,7 +195,15 @@ impl<'a> Sorted<'a> {
 
     fn horizons(&self) -> Markup {
         let heads = [
-            "steps", "rate", "best constant price", "its utility", "utility", "regret", "regret / √T", "violation", "violation / √T",
+            "steps",
+            "rate",
+            "best constant price",
+            "its utility",
+            "utility",
+            "regret",
+            "regret / √T",
+            "violation",
+            "violation / √T",
         ];
         let rows = self.regrets.iter().map(|one| {
             let number = |value: f64, digits: usize| Cell::number(format!("{value:.digits$}"), Some(value));
@@ -210,7 +223,8 @@ impl<'a> Sorted<'a> {
             section id="regret" {
                 h2 { "Regret and violation" }
                 p { "No limit but the price, which moves by η₀ / √T a step. Regret: how far its utility, attention that was there less the \
-                     penalty of what was computed again, is behind that of the best constant price that keeps to the target on average. \
+                     penalty of what was computed again, is behind that of the best constant price that keeps to the target on average; below zero where it \
+                     is ahead, which it may be by holding more than the target at first. \
                      Violation: blocks above the target, over the target, summed over steps. A bound of √T would keep the columns over √T from \
                      growing." }
                 (table("Regret and violation", &heads, rows))
@@ -242,15 +256,26 @@ fn chart(title: &str, x: ChartAxis, y: ChartAxis, lines: Vec<ChartLine>) -> Char
 
 fn results(caption: &str, rows: &[&TokenPdRow]) -> Markup {
     let heads = [
-        "policy", "streams", "λ", "pool, blocks", "price aims at", "peak, blocks", "mean, blocks", "requests/s", "p50 latency", "p95 latency",
-        "attention retained", "let go", "computed again",
+        "policy",
+        "streams",
+        "λ",
+        "pool, blocks",
+        "price aims at",
+        "peak, blocks",
+        "mean, blocks",
+        "requests/s",
+        "p50 latency",
+        "p95 latency",
+        "attention retained",
+        "let go",
+        "computed again",
     ];
     let lines = rows.iter().map(|row| {
         let count = |count: f64| Cell::number(format!("{count:.0}"), Some(count));
-        let seconds = |ms: Option<f64>| {
-            Cell::number(ms.map_or_else(|| "–".to_owned(), |ms| format!("{:.2} s", ms / 1000.0)), ms)
-        };
-        let perhaps = |value: Option<f64>| Cell::number(value.map_or_else(|| "–".to_owned(), |value| value.to_string()), value);
+        let seconds =
+            |ms: Option<f64>| Cell::number(ms.map_or_else(|| "–".to_owned(), |ms| format!("{:.2} s", ms / 1000.0)), ms);
+        let perhaps =
+            |value: Option<f64>| Cell::number(value.map_or_else(|| "–".to_owned(), |value| value.to_string()), value);
         let note = row.predictor.filter(|predictor| *predictor == "constant");
         vec![
             Cell::text(html! { b { (row.policy) } @if let Some(note) = note { br; small { (note) } } }),

@@ -18,8 +18,8 @@ const FIRST_PRICE: f64 = 0.1;
 const SHARES: [f64; 7] = [0.2, 0.3, 0.41, 0.5, 0.65, 0.8, 1.0];
 /// `λ` in turn.
 const RISKS: [f64; 6] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5];
-/// Constant prices that the moving one is held against, from the first on, each so many times the one before.
-const PRICES: (f64, f64, i32) = (0.02, 1.3, 18);
+/// Constant prices that the moving one is held against: around what it comes to, each so many times the one before, so many on each side.
+const PRICES: (f64, i32) = (1.04, 16);
 /// The shortest horizon is the longest over two to the power of one less.
 const HORIZONS: u32 = 6;
 
@@ -157,12 +157,7 @@ impl Study<'_> {
     }
 
     /// Runs on all cores, in order; none where it was stopped.
-    fn rows(
-        &self,
-        cases: &[Case],
-        network: &ReturnNetwork,
-        stop: &AtomicBool,
-    ) -> Option<Vec<(TokenPdRow, Served)>> {
+    fn rows(&self, cases: &[Case], network: &ReturnNetwork, stop: &AtomicBool) -> Option<Vec<(TokenPdRow, Served)>> {
         let run = |case: &Case| (!stop.load(Ordering::Relaxed)).then(|| self.row(case, network));
         cases.par_iter().map(run).collect()
     }
@@ -227,24 +222,38 @@ impl Study<'_> {
     /// The price alone, without a limit, over longer and longer horizons, and constant ones.
     fn horizons(&self, streams: u32, peak: u32, network: &ReturnNetwork, stop: &AtomicBool, each: Each<'_>) -> bool {
         let target = self.target(peak);
-        let horizons: Vec<u32> = (0..HORIZONS).rev().map(|power| self.steps >> power).filter(|&steps| steps > 0).collect();
+        let horizons: Vec<u32> =
+            (0..HORIZONS).rev().map(|power| self.steps >> power).filter(|&steps| steps > 0).collect();
         let run = |steps: u32, rate: f64, first_price: f64| {
             let risk_aversion = self.risk_aversion as f32;
             let rule = PriceRule { risk_aversion, rate, first_price, target, predictor: network };
             let config = self.config(streams, steps, None, KeepRule::TokenPd(rule));
             (!stop.load(Ordering::Relaxed)).then(|| serve(&config))
         };
-        let (first, factor, count) = PRICES;
-        let prices: Vec<f64> = (0..count).map(|power| first * factor.powi(power)).collect();
-        let constant: Option<Vec<Served>> = prices.par_iter().map(|&price| run(self.steps, 0.0, price)).collect();
         let rate = |steps: u32| self.rate / f64::from(steps).sqrt();
-        let moving = horizons.par_iter().map(|&steps| run(steps, rate(steps), FIRST_PRICE));
-        let (Some(constant), Some(moving)) = (constant, moving.collect::<Option<Vec<Served>>>()) else { return false };
-        horizons.iter().zip(&moving).filter_map(|(&steps, served)| {
-            let best = best_constant(&prices, &constant, steps, target);
-            best.map(|best| regret(streams, rate(steps), target, best, served))
-        }).all(|line| each(Line::Regret(line)))
+        let moving: Option<Vec<Served>> =
+            horizons.par_iter().map(|&steps| run(steps, rate(steps), FIRST_PRICE)).collect();
+        let Some(moving) = moving else { return false };
+        let prices = around(&moving[moving.len() - 1]);
+        let constant: Option<Vec<Served>> = prices.par_iter().map(|&price| run(self.steps, 0.0, price)).collect();
+        let Some(constant) = constant else { return false };
+        horizons
+            .iter()
+            .zip(&moving)
+            .filter_map(|(&steps, served)| {
+                let best = best_constant(&prices, &constant, steps, target);
+                best.map(|best| regret(streams, rate(steps), target, best, served))
+            })
+            .all(|line| each(Line::Regret(line)))
     }
+}
+
+/// Constant prices around the mean of the second half of a run.
+fn around(served: &Served) -> Vec<f64> {
+    let late = &served.stamps[served.stamps.len() / 2..];
+    let mean = late.iter().map(|stamp| stamp.price).sum::<f64>() / late.len().max(1) as f64;
+    let (factor, side) = PRICES;
+    (-side..=side).map(|power| mean * factor.powi(power)).collect()
 }
 
 /// The price, and its utility after so many steps, of those that keep to the target on average till then whose utility is greatest.

@@ -16,8 +16,10 @@ const SLACK: f64 = 0.01;
 pub struct TokenPdVerdict {
     /// Streams at once.
     pub streams: u32,
-    /// Share of FIFO's peak memory that Token-PD does without.
+    /// Share of FIFO's peak memory that Token-PD does without, its target being all it has.
     pub memory_saved: f64,
+    /// The same where it has all of the pool, and nothing but the price keeps it from that.
+    pub memory_saved_by_price: f64,
     /// Its requests a second over FIFO's with all of the pool.
     pub throughput: f64,
     /// FIFO's requests a second with as little memory as Token-PD aims at, over FIFO's with all of it: what less memory does by itself.
@@ -37,23 +39,25 @@ pub struct TokenPdVerdict {
 }
 
 impl TokenPdVerdict {
-    /// From the rows of one number of streams: FIFO with all of the pool first, then whoever else has it, Token-PD the last of them, and
-    /// then everybody with as little as Token-PD aims at.
+    /// From the rows of one number of streams: FIFO with all of the pool first, then whoever else has it, and everybody with as little as
+    /// Token-PD aims at.
     pub(super) fn of(rows: &[TokenPdRow]) -> Option<TokenPdVerdict> {
         let all = rows.first()?.capacity_blocks;
         let with = |policy: &str, is_all: bool| {
             rows.iter().find(|row| row.policy == policy && (row.capacity_blocks == all) == is_all)
         };
-        let (fifo, priced) = (with("fifo", true)?, with("token-pd", true)?);
-        let little = with("fifo", false)?;
+        let (fifo, by_price) = (with("fifo", true)?, with("token-pd", true)?);
+        let (little, priced) = (with("fifo", false)?, with("token-pd", false)?);
         let others = rows.iter().filter(|row| row.capacity_blocks != all && row.policy != "token-pd");
         let best = others.max_by(|a, b| a.retained.total_cmp(&b.retained))?;
-        let memory_saved = 1.0 - f64::from(priced.peak_blocks) / f64::from(fifo.peak_blocks.max(1));
+        let saved = |row: &TokenPdRow| 1.0 - f64::from(row.peak_blocks) / f64::from(fifo.peak_blocks.max(1));
+        let memory_saved = saved(priced);
         let throughput = priced.requests_per_s / fifo.requests_per_s.max(1e-12);
         let is_as_good = priced.retained >= fifo.retained - SLACK;
         Some(TokenPdVerdict {
             streams: fifo.streams,
             memory_saved,
+            memory_saved_by_price: saved(by_price),
             throughput,
             throughput_of_fifo: little.requests_per_s / fifo.requests_per_s.max(1e-12),
             retained_by_fifo: fifo.retained,
@@ -70,13 +74,14 @@ impl TokenPdVerdict {
         let word = |is_confirmed| if is_confirmed { "confirmed" } else { "not confirmed" };
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         format!(
-            "{} streams: {} less peak memory than FIFO (said: {:.0} %), {}; {:.2} times FIFO's requests a second (said: {CLAIMED_THROUGHPUT}), \
+            "{} streams: {} less peak memory than FIFO (said: {:.0} %), {}, by the price alone {}; {:.2} times FIFO's requests a second (said: {CLAIMED_THROUGHPUT}), \
              {}, where FIFO with as little memory has {:.2} times; {} of attention retained, FIFO {} with all of the pool, {} {} with as \
              little",
             self.streams,
             percent(self.memory_saved),
             CLAIMED_MEMORY * 100.0,
             word(self.memory_confirmed),
+            percent(self.memory_saved_by_price),
             self.throughput,
             word(self.throughput_confirmed),
             self.throughput_of_fifo,

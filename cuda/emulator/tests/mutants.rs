@@ -50,7 +50,12 @@ const PRICES: &[Mutant] = &[
     mutant(BLOCK_PRICE, "risk for nothing", "fmaf(-risk_aversion, risk, worth)", "worth"),
     mutant(BLOCK_PRICE, "risk as a gain", "-risk_aversion, risk", "risk_aversion, risk"),
     mutant(BLOCK_PRICE, "a price whatever it costs", "fmaf(-price, cost, ", "fmaf(-price, 1.0f, "),
-    mutant(BLOCK_PRICE, "products rounded by themselves", "fmaf(-price, cost, fmaf(-risk_aversion, risk, worth))", "(worth - (float)(risk_aversion * risk) - (float)(price * cost))"),
+    mutant(
+        BLOCK_PRICE,
+        "products rounded by themselves",
+        "fmaf(-price, cost, fmaf(-risk_aversion, risk, worth))",
+        "(worth - (float)(risk_aversion * risk) - (float)(price * cost))",
+    ),
     mutant(BLOCK_PRICE, "two zeros", ") + 0.0f;", ");"),
     mutant(BLOCK_PRICE, "the largest of negatives", "bits >> 31 ? 0xFFFFFFFFu : 0x80000000u", "0x80000000u"),
     mutant(BLOCK_PRICE, "what is no number", "value == value && ", ""),

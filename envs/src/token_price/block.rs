@@ -77,6 +77,12 @@ impl BlockStats {
         self.idle = if share >= fair { 0 } else { self.idle + 1 };
     }
 
+    /// Rows seen.
+    #[inline]
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
     /// All it ever had, percent.
     #[inline]
     pub fn total(&self) -> f32 {

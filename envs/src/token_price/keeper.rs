@@ -56,11 +56,13 @@ pub(super) struct Block {
     used: u32,
     /// Which of its entries in the heap counts; none if it is 0.
     version: u32,
+    /// Rows that had been seen of it when it was ranked last.
+    ranked_at: u32,
 }
 
 impl Block {
     pub(super) fn new(index: u32, born: u32, row: u32) -> Block {
-        Block { stats: BlockStats::new(index), is_kept: true, born, used: row, version: 0 }
+        Block { stats: BlockStats::new(index), is_kept: true, born, used: row, version: 0, ranked_at: 0 }
     }
 }
 
@@ -105,7 +107,7 @@ pub(super) struct Keeper<'a> {
 /// Between what the price stays, percent of attention for a block.
 const PRICES: (f64, f64) = (1e-3, 1e2);
 /// Blocks of a stream that are ranked anew after each of its rows, in turn: what was overrated would never come up otherwise.
-const REVIEWED: u32 = 8;
+const REVIEWED: u32 = 4;
 
 impl<'a> Keeper<'a> {
     pub(super) fn new(rule: KeepRule<'a>, capacity: Option<u32>, streams: u32) -> Keeper<'a> {
@@ -141,7 +143,7 @@ impl<'a> Keeper<'a> {
 
     fn enter(&mut self, block: &mut Block, place: Place, blocks: u32) {
         self.versions = self.versions.wrapping_add(1).max(1);
-        block.version = self.versions;
+        (block.version, block.ranked_at) = (self.versions, block.stats.rows());
         let entry = Entry { rank: self.rank(block, blocks), born: block.born, place, version: block.version };
         self.heap.push(Reverse(entry));
     }
@@ -201,7 +203,10 @@ impl<'a> Keeper<'a> {
             }
             let blocks = held.blocks.len() as u32;
             let block = &mut held.blocks[entry.place.index as usize];
-            let rank = self.rank(block, blocks);
+            // Nothing has been seen of it since: it is what it was.
+            let is_fresh = block.ranked_at == block.stats.rows();
+            let rank = if is_fresh { entry.rank } else { self.rank(block, blocks) };
+            block.ranked_at = block.stats.rows();
             if rank > entry.rank {
                 self.heap.push(Reverse(Entry { rank, ..entry }));
                 continue;

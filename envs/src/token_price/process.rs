@@ -82,12 +82,11 @@ impl FromStr for Process {
     type Err = ProcessError;
 
     fn from_str(text: &str) -> Result<Process, ProcessError> {
-        let wrong =
-            |part: &str, expected| ProcessError { text: text.to_owned(), part: part.to_owned(), expected };
+        let wrong = |part: &str, expected| ProcessError { text: text.to_owned(), part: part.to_owned(), expected };
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let profile = AttentionProfile::ALL.into_iter().find(|profile| profile.name == name);
         let profile = profile.ok_or_else(|| wrong(name, "a profile"))?;
-        let mut process = Process { profile, prompt: 1024, answer: 512, conversations: 256 };
+        let mut process = Process { profile, ..Process::USUAL };
         let mut seen = Vec::new();
         for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
             let (key, value) = part.split_once('=').ok_or_else(|| wrong(part, "KEY=VALUE"))?;
@@ -120,6 +119,10 @@ impl fmt::Display for Process {
 }
 
 impl Process {
+    /// What is meant where nothing is said.
+    pub const USUAL: Process =
+        Process { profile: AttentionProfile::ALL[0], prompt: 1024, answer: 512, conversations: 256 };
+
     /// Draws its conversations. The same seed draws the same.
     pub fn draw(&self, seed: u64) -> Attention {
         let conversations =
@@ -188,13 +191,18 @@ impl Blocks {
         let topic: f64 = self.known.iter().map(topical).sum();
         let recent: f64 = (0..count).map(|back| FADES.powi(back as i32)).sum();
         let rest = 1.0 - profile.sink - profile.recency - profile.heavy - profile.topic;
-        let mut row: Vec<f64> = self.known.iter().enumerate().map(|(index, known)| {
-            let sink = if index == 0 { profile.sink } else { 0.0 };
-            let recency = profile.recency * FADES.powi((count - 1 - index) as i32) / recent;
-            let topic = if topic > 0.0 { profile.topic * topical(known) / topic } else { 0.0 };
-            let share = sink + recency + profile.heavy * known.1 / heavy + topic + rest / count as f64;
-            share * log_normal(stream, NOISE)
-        }).collect();
+        let mut row: Vec<f64> = self
+            .known
+            .iter()
+            .enumerate()
+            .map(|(index, known)| {
+                let sink = if index == 0 { profile.sink } else { 0.0 };
+                let recency = profile.recency * FADES.powi((count - 1 - index) as i32) / recent;
+                let topic = if topic > 0.0 { profile.topic * topical(known) / topic } else { 0.0 };
+                let share = sink + recency + profile.heavy * known.1 / heavy + topic + rest / count as f64;
+                share * log_normal(stream, NOISE)
+            })
+            .collect();
         let sum: f64 = row.iter().sum();
         row.iter_mut().for_each(|share| *share /= sum);
         row.into_iter().map(|share| share as f32).collect()

@@ -46,7 +46,8 @@ fn block_price(launcher: &mut dyn Launcher, seed: u64) -> Result<(), String> {
     )?;
     // What a NaN's bits are is each device's own.
     let got = values.read::<u32>();
-    let same_nan = |(want, &got): (&f32, &u32)| if want.is_nan() && f32::from_bits(got).is_nan() { got } else { want.to_bits() };
+    let same_nan =
+        |(want, &got): (&f32, &u32)| if want.is_nan() && f32::from_bits(got).is_nan() { got } else { want.to_bits() };
     let want = want.iter().zip(&got).map(same_nan).collect();
     same("values", &values, &guarded(want))?;
     same("least", &key, &guarded(vec![least]))
