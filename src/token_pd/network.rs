@@ -103,7 +103,9 @@ impl ReturnNetwork {
         for (weights, &input) in from_inputs.chunks_exact(HIDDEN).zip(inputs) {
             hidden.iter_mut().zip(weights).for_each(|(unit, weight)| *unit += weight * input);
         }
-        hidden.iter_mut().for_each(|unit| *unit = unit.max(0.0));
+        for unit in &mut hidden {
+            *unit = unit.max(0.0);
+        }
         let outputs = std::array::from_fn(|output| {
             output_biases[output] + dot(&hidden, &to_outputs[output * HIDDEN..][..HIDDEN])
         });
@@ -229,7 +231,9 @@ mod tests {
         let errors: Vec<f32> = examples.iter().map(error).collect();
         assert!(errors.iter().all(|error| error.abs() < 10.0), "within what is not bounded: {errors:?}");
         let mut gradient = network.weights.each_ref().map(|weights| vec![0.0; weights.len()]);
-        examples.iter().for_each(|example| network.differentiate(example, &mut gradient));
+        for example in &examples {
+            network.differentiate(example, &mut gradient);
+        }
         for (layer, index) in [(0, 5), (0, 700), (1, 40), (2, 3), (2, 300), (3, 0), (3, 1)] {
             let at = |step: f32| {
                 let mut moved = network.clone();

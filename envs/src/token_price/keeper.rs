@@ -111,7 +111,7 @@ const REVIEWED: u32 = 4;
 
 impl<'a> Keeper<'a> {
     pub(super) fn new(rule: KeepRule<'a>, capacity: Option<u32>, streams: u32) -> Keeper<'a> {
-        let protected = capacity.map_or(1, |capacity| (capacity / 2 / streams.max(1)).max(1));
+        let protected = capacity.map_or(0, |capacity| capacity / 2 / streams.max(1));
         let price = if let KeepRule::TokenPd(rule) = rule { rule.first_price } else { 0.0 };
         Keeper { rule, heap: BinaryHeap::new(), price, protected, versions: 0 }
     }

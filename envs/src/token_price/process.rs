@@ -191,7 +191,7 @@ impl Blocks {
         let topic: f64 = self.known.iter().map(topical).sum();
         let recent: f64 = (0..count).map(|back| FADES.powi(back as i32)).sum();
         let rest = 1.0 - profile.sink - profile.recency - profile.heavy - profile.topic;
-        let mut row: Vec<f64> = self
+        let row: Vec<f64> = self
             .known
             .iter()
             .enumerate()
@@ -204,8 +204,7 @@ impl Blocks {
             })
             .collect();
         let sum: f64 = row.iter().sum();
-        row.iter_mut().for_each(|share| *share /= sum);
-        row.into_iter().map(|share| share as f32).collect()
+        row.into_iter().map(|share| (share / sum) as f32).collect()
     }
 }
 
