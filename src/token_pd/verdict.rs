@@ -71,7 +71,12 @@ impl TokenPdVerdict {
 
     /// In words.
     pub fn text(&self) -> String {
-        let word = |is_confirmed| if is_confirmed { "confirmed" } else { "not confirmed" };
+        let is_as_good = self.retained >= self.retained_by_fifo - SLACK;
+        let word = |is_confirmed| match (is_confirmed, is_as_good) {
+            (true, _) => "confirmed",
+            (false, true) => "not confirmed",
+            (false, false) => "not confirmed, for attention is lost",
+        };
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         format!(
             "{} streams: {} less peak memory than FIFO (said: {:.0} %), {}, by the price alone {}; {:.2} times FIFO's requests a second (said: {CLAIMED_THROUGHPUT}), \
