@@ -61,7 +61,7 @@ pub(super) struct TokenPdArgs {
     /// Write a page with charts, which needs nothing but a browser.
     #[arg(long, value_name = "PAGE")]
     report: Option<PathBuf>,
-    /// One JSON object a line on stdout: {"type":"token_pd","data":{…}}, and others that docs/JSON.md describes.
+    /// One JSON object a line on stdout, as docs/JSON.md describes them.
     #[arg(long)]
     json: bool,
 }
@@ -79,8 +79,8 @@ fn share(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &TokenPdArgs) -> anyhow::Result<Exit> {
     let mut streams = args.streams.clone();
     streams.sort_unstable();
-    if let Some(twice) = streams.windows(2).find(|pair| pair[0] == pair[1]) {
-        anyhow::bail!("--streams: {} is given twice", twice[0]);
+    if let Some([twice, _]) = streams.windows(2).find(|pair| pair[0] == pair[1]) {
+        anyhow::bail!("--streams: {twice} is given twice");
     }
     Outputs::new()
         .reads("--attention", args.attention.as_deref())
@@ -210,7 +210,7 @@ fn closing(lines: &[Line], width: usize) -> String {
     ];
     let mut text = String::new();
     for (part, title) in parts {
-        text += &format!("{title}\n\n{}", table(rows(lines, part), width));
+        text = text + title + "\n\n" + &table(rows(lines, part), width);
     }
     let regrets: Vec<&TokenPdRegret> =
         lines.iter().filter_map(|line| if let Line::Regret(regret) = line { Some(regret) } else { None }).collect();

@@ -41,9 +41,9 @@ use crate::tier::Tier;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockPrice {
     /// `λ`, what a request is worth less for each unit of variance of what it needs.
-    pub risk_aversion: f64,
+    pub risk_aversion: f32,
     /// `η`, how far a scheduler step moves the price.
-    pub rate: f64,
+    pub rate: f32,
 }
 
 impl BlockPrice {
@@ -82,7 +82,7 @@ impl PrimalDual {
 
     fn move_price(&mut self, demand: f64, pool: f64) {
         let (least, most) = PRICES;
-        self.price = (self.price * (self.rule.rate * (demand - pool) / pool).exp()).clamp(least, most);
+        self.price = (self.price * (f64::from(self.rule.rate) * (demand - pool) / pool).exp()).clamp(least, most);
     }
 }
 
@@ -109,7 +109,8 @@ impl Controller for PrimalDual {
         let controls = self.controls.unwrap_or_else(|| scheduler.default_controls());
         let shape = self.recent.shape(block_size);
         let is_worth_it = |view: &RequestView| {
-            1.0 - self.rule.risk_aversion * shape.variance - self.price * shape.claim(view, block_size) >= 0.0
+            1.0 - f64::from(self.rule.risk_aversion) * shape.variance - self.price * shape.claim(view, block_size)
+                >= 0.0
         };
         leaving_free(node, left_after(node, controls.admission, next, |_, view| is_worth_it(view)), controls)
     }
