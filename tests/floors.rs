@@ -6,7 +6,7 @@ mod rooms;
 use std::path::Path;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
-const FLOORS: [&[&str]; 11] = [
+const FLOORS: [&[&str]; 12] = [
     &["bootstrap", "device", "plot", "say", "scrape", "text"],
     &["world"],
     &["constant"],
@@ -16,6 +16,7 @@ const FLOORS: [&[&str]; 11] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
+    &["token_pd"],
     &["bench", "calibrate", "eviction", "tune"],
     &["cli"],
 ];

@@ -229,6 +229,9 @@ fn written(folder: &Path) -> String {
     run(&["replay", "--golden", root().join("tests/golden/vllm-v1").to_str().unwrap(), "--json"]);
     let prefixes = ["evict", "replay", "--workload", "agentic:rate=0.2,duration=10m", "--policy", "lru", "--json"];
     run(&prefixes);
+    let price =
+        ["evict", "token-pd", "--process", "mixed:prompt=128,answer=64,n=4", "--streams", "4", "--steps", "256"];
+    run(&[&price[..], &["--training-steps", "20", "--json"]].concat());
     crate::retain::prepare(folder);
     all.push_str(&kvtide(folder, &crate::retain::retain("kept", "1", &[])).stdout);
     let mut run = |arguments: &[&str]| all.push_str(&done(folder, arguments).stdout);

@@ -27,5 +27,6 @@ mod retain;
 mod retention;
 mod snapshots;
 mod timings;
+mod token_pd;
 mod tune;
 mod unfit;

@@ -14,7 +14,7 @@
 //! Floor by floor, each standing only on those before it: [`time`], [`seed`] and [`files`]; [`trace`], what was recorded;
 //! [`workload`], what is replayed or drawn; [`intent`], what is declared of blocks; [`tier`], where blocks can be; [`evict`], which cached block goes first; [`kv`], blocks; [`reuse`], what of them is asked for again; [`deploy`], what serves on what; [`sched`], which request runs;
 //! [`cost`], how long a step takes; [`calibrate`], its constants from a device's timings; [`memory`], what blocks are made of;
-//! [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a policy is measured
+//! [`token_price`], cached blocks as assets; [`metrics`], what came of it; [`env`](mod@env), the gym-like environment over all of it; [`baseline`], what a policy is measured
 //! against. [`golden`] replays decision logs of real engines. Nothing here ever sees a tensor, or talks to a device: whoever does
 //! hands a [`memory::MemoryBackend`] in.
 #![forbid(unsafe_code)]
@@ -36,6 +36,7 @@ pub mod reuse;
 pub mod sched;
 pub mod seed;
 pub mod tier;
+pub mod token_price;
 pub mod trace;
 pub mod workload;
 

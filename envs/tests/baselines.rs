@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{chunked, engine, node_config};
-use kvtide_envs::baseline::{Oracle, PastFuture, Prediction};
+use kvtide_envs::baseline::{BlockPrice, Oracle, PastFuture, Prediction, PrimalDual};
 use kvtide_envs::deploy::{EngineConfig, EngineKind};
 use kvtide_envs::env::{Controller, EngineDefault, Node, run};
 use kvtide_envs::metrics::{Collector, Summary};
@@ -130,6 +130,40 @@ fn the_past_teaches_how_long_answers_are() {
 }
 
 #[test]
+fn a_price_admits_less_where_more_is_asked_for() {
+    // A pool of 20, blocks of one token: all four are let in and preempt each other. Then a price that has risen lets those that are
+    // left in one by one, and one that never moves, at which an average request is just worth it, two at once.
+    let config = v1(chunked(engine(1, 20, 0), 20));
+    let requests = vec![request(Micros::ZERO, 4, 6); 4];
+    let counts = |rate| {
+        let mut price = PrimalDual::new(BlockPrice { rate, ..BlockPrice::USUAL }, None);
+        running(&config, &requests, &mut price)
+    };
+    let late = |rate| counts(rate)[5..].iter().max().copied();
+    assert_eq!((late(0.0), late(1.0)), (Some(2), Some(1)), "{:?} {:?}", counts(0.0), counts(1.0));
+    for rate in [0.0, 1.0, 1e6] {
+        let mut price = PrimalDual::new(BlockPrice { rate, ..BlockPrice::USUAL }, None);
+        assert_eq!(serve(&config, &requests.clone().into(), &mut price, 8).completed, 4, "nobody starves at {rate}");
+    }
+}
+
+#[test]
+fn a_price_preempts_less_than_the_default() {
+    let (mut by_default, mut by_price) = (0, 0);
+    for seed in 0..10 {
+        let config = v1(chunked(engine(16, 40, 0), 640));
+        let requests = crowd(seed, &config);
+        let mut price = PrimalDual::new(BlockPrice::USUAL, None);
+        let summary = serve(&config, &requests, &mut price, 8);
+        assert_eq!(summary.completed, 60);
+        by_price += summary.preemptions;
+        by_default += serve(&config, &requests, &mut EngineDefault, 1).preemptions;
+    }
+    // A third fewer, not none: it knows what is asked for, not what will be.
+    assert!(by_price * 4 < by_default * 3, "{by_price} {by_default}");
+}
+
+#[test]
 fn other_heads_are_the_engines_unless_told() {
     let config = v1(chunked(engine(16, 40, 0), 640));
     let node =
@@ -137,8 +171,11 @@ fn other_heads_are_the_engines_unless_told() {
     let default = node.scheduler().default_controls();
     let told = Controls { admission: Admission::OnTimeFirst, ..default };
     for (given, expected) in [(None, default), (Some(told), told)] {
-        let controllers: [Box<dyn Controller>; 2] =
-            [Box::new(Oracle { controls: given }), Box::new(PastFuture::new(Prediction::Drawn, given))];
+        let controllers: [Box<dyn Controller>; 3] = [
+            Box::new(Oracle { controls: given }),
+            Box::new(PastFuture::new(Prediction::Drawn, given)),
+            Box::new(PrimalDual::new(BlockPrice::USUAL, given)),
+        ];
         for mut controller in controllers {
             let controls = controller.control(&node);
             assert_eq!(Controls { watermark: 0.0, ..controls }, expected);

@@ -17,7 +17,7 @@ const FLOORS: [&[&str]; 14] = [
     &["deploy", "reuse"],
     &["sched"],
     &["cost"],
-    &["calibrate"],
+    &["calibrate", "token_price"],
     &["memory"],
     &["metrics"],
     &["env"],

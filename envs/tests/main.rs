@@ -42,6 +42,7 @@ mod stories_repairs;
 mod synthetic;
 mod tabled;
 mod timed;
+mod token_price;
 mod trace_forms;
 mod trace_readers;
 mod v1_choices;

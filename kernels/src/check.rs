@@ -8,6 +8,7 @@ mod attention;
 mod buffer;
 mod layer;
 mod memory;
+mod price;
 mod random;
 
 use crate::launch::Geometry;
@@ -47,5 +48,6 @@ pub type Check = fn(&mut dyn Launcher, u64) -> Result<(), String>;
 
 /// Every check and its name. The second argument of a check is the seed of its sizes and inputs.
 pub fn all() -> impl Iterator<Item = (&'static str, Check)> {
-    memory::CHECKS.iter().chain(layer::CHECKS).chain(attention::CHECKS).copied()
+    let layers = memory::CHECKS.iter().chain(layer::CHECKS).chain(attention::CHECKS);
+    layers.chain(price::CHECKS).copied()
 }

@@ -92,6 +92,11 @@ pub fn argmax(rows: u32, width: u32) -> Geometry {
     Geometry::plain(rows, 1, (width / 8).next_multiple_of(32).clamp(32, 1024))
 }
 
+/// `kvtide_block_price`: four blocks a thread, and no more CTAs than run at once.
+pub fn block_price(count: u32, multiprocessors: u32) -> Geometry {
+    Geometry::plain(count.div_ceil(4 * THREADS).min(8 * multiprocessors), 1, THREADS)
+}
+
 /// Whole warps for `steps` steps of a row, at most [`THREADS`].
 fn threads_for(steps: u32) -> u32 {
     steps.next_multiple_of(32).clamp(32, THREADS)

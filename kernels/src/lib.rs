@@ -114,6 +114,10 @@ pub const ARGMAX: Kernel = Kernel {
     entries: &["kvtide_argmax_bf16", "kvtide_argmax_fp16"],
 };
 
+/// What cached blocks are worth above their price, and the one that is worth least.
+pub const BLOCK_PRICE: Kernel =
+    Kernel { name: "block_price.cu", source: include_str!("cuda/block_price.cu"), entries: &["kvtide_block_price"] };
+
 /// Every kernel.
 pub const ALL: &[Kernel] = &[
     BLOCK_COPY,
@@ -127,4 +131,5 @@ pub const ALL: &[Kernel] = &[
     ROPE,
     EMBED,
     ARGMAX,
+    BLOCK_PRICE,
 ];

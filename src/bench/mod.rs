@@ -1,4 +1,5 @@
-//! How fast the world turns: scheduler steps, evictions, tiers, requests served, environment decisions, training.
+//! How fast the world turns: scheduler steps, evictions, tiers, steps of streams whose blocks have a price, requests served, environment
+//! decisions, training.
 //!
 //! Every figure is measured several times and given with its spread. Machines are shared and clocks differ, so figures
 //! of one call compare with each other, not with those of another machine.
@@ -7,6 +8,7 @@ mod environment;
 mod eviction;
 mod scheduler;
 mod serving;
+mod streams;
 mod tiers;
 mod training;
 
@@ -19,13 +21,15 @@ pub use environment::decisions;
 pub use eviction::{EvictionBenchError, evictions};
 pub use scheduler::{bytes_per_request, steps};
 pub use serving::requests;
+pub use streams::stream_steps;
 pub use tiers::{TierBenchError, tiers};
 pub use training::{TrainingBenchError, training};
 
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Throughput {
-    /// What was measured: `scheduler_steps`, `evictions`, `tier_events`, `tier_reading`, `requests`, `env_decisions`, `training`, `request_bytes`.
+    /// What was measured: `scheduler_steps`, `evictions`, `stream_steps`, `tier_events`, `tier_reading`, `requests`, `env_decisions`,
+    /// `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
     pub case: String,

@@ -59,6 +59,10 @@ pub(super) fn run(args: &BenchArgs, tensors: Option<&'static dyn Tensors>) -> an
     if stopped.load(Ordering::Relaxed) {
         return written.map(|()| Exit::Interrupted);
     }
+    bench::stream_steps(repeats, &mut each)?;
+    if stopped.load(Ordering::Relaxed) {
+        return written.map(|()| Exit::Interrupted);
+    }
     let workload = if args.trace.is_none() { Some(GENERATED.parse()?) } else { None };
     let world =
         WorldSpec { trace: args.trace.clone(), workload, env: args.env.clone(), ..WorldSpec::default() }.world()?;

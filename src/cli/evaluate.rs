@@ -32,7 +32,7 @@ pub(super) struct EvaluateArgs {
     #[command(flatten)]
     draw: DrawArgs,
     /// Policy; repeatable. The first is the reference unless --reference names another. default, fixed:W[,…],
-    /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH,
+    /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH,
     /// best-fixed, best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<PolicySpec>,

@@ -14,6 +14,7 @@ use kvtide_envs::workload::{SyntheticSpec, Window, Workload};
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
+use super::token_pd::TokenPdArgs;
 use super::{Exit, stop};
 use crate::evaluate::Watch;
 use crate::eviction::{self, Capacity, EvictionReplay, EvictionRow};
@@ -40,6 +41,9 @@ enum EvictCommand {
     Import(import::ImportArgs),
     /// Ask a log of decisions: why did that block go, which decisions cost a deadline?
     Explain(explain::ExplainArgs),
+    /// Token-PD: a price for memory that lets go of blocks within conversations, beside FIFO, LRU and H2O, and whether what was claimed of
+    /// it holds.
+    TokenPd(TokenPdArgs),
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +108,7 @@ pub(super) fn run(args: &EvictArgs) -> anyhow::Result<Exit> {
         EvictCommand::Compare(args) => compare::run(args),
         EvictCommand::Import(args) => import::run(args),
         EvictCommand::Explain(args) => explain::run(args),
+        EvictCommand::TokenPd(args) => super::token_pd::run(args),
     }
 }
 

@@ -18,6 +18,7 @@ mod replay;
 mod retain;
 mod run_folder;
 mod simulate;
+mod token_pd;
 mod topics;
 mod trace;
 mod train;

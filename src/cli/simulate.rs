@@ -27,7 +27,7 @@ pub(super) struct SimulateArgs {
     #[command(flatten)]
     draw: DrawArgs,
     /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…,budget=…,eviction=…], opt-factor:A,
-    /// avg-blocks:T, past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed,
+    /// avg-blocks:T, past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed,
     /// best-static[:PROFILE].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
     policies: Vec<PolicySpec>,

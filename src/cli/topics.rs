@@ -23,7 +23,7 @@ pub(super) const WORKLOADS: [(&str, &str); 7] = [
 ];
 
 /// Policies that stand for themselves, and beginnings of the others.
-pub(super) const POLICIES: [(&str, &str); 11] = [
+pub(super) const POLICIES: [(&str, &str); 12] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
     ("best-fixed", "the best constant watermark in hindsight"),
@@ -33,7 +33,8 @@ pub(super) const POLICIES: [(&str, &str); 11] = [
     ("opt-factor:A", "a watermark by formula, from the growth of what runs over A steps"),
     ("avg-blocks:T", "a watermark by formula, T blocks for each running request"),
     ("past-future[:Q]", "LightLLM's: admit while the peak predicted from recent answers fits"),
-    ("oracle", "the same with the true lengths; nobody can run it"),
+    ("primal-dual[:R,E]", "admit while a request is worth its blocks, at a price learnt on line: RISK (0), RATE (1)"),
+    ("oracle", "past-future's rule with the true lengths; nobody can run it"),
     ("ppas[:N,CAP]", "P-PAS: CAP prompt tokens a step (2048) while N prompts (2) press upon decodes; V1"),
 ];
 
@@ -68,7 +69,7 @@ fn policies(width: usize) -> String {
     for (name, meaning) in POLICIES {
         text.push_str(&labelled(&format!("  {name}"), meaning, 25, width));
     }
-    text.push_str("\nfixed, past-future and oracle take heads after commas:\n\n");
+    text.push_str("\nfixed, past-future, primal-dual and oracle take heads after commas:\n\n");
     for head in Head::ALL.into_iter().filter(|&head| head != Head::Watermark) {
         if let Choices::Named(names) = head.choices() {
             let _ = writeln!(text, "  {}={}", head.key(), names.join("|"));

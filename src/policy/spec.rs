@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use kvtide_envs::baseline::Prediction;
+use kvtide_envs::baseline::{BlockPrice, Prediction};
 use kvtide_envs::sched::{PromptLimitError, PromptPressure};
 use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch, Retention};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -26,6 +26,8 @@ pub enum PolicySpec {
     AverageBlocks(f64),
     /// See [`PastFuture`](kvtide_envs::baseline::PastFuture): the prediction, and the other heads.
     PastFuture(Prediction, Controls),
+    /// See [`PrimalDual`](kvtide_envs::baseline::PrimalDual): how its price moves, and the other heads.
+    PrimalDual(BlockPrice, Controls),
     /// See [`Oracle`](kvtide_envs::baseline::Oracle): the other heads.
     Oracle(Controls),
     /// See [`PromptPressure`]: the engine as it comes, its prompts limited while they press upon decodes.
@@ -100,8 +102,8 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
-         past-future[:QUANTILE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed, \
-         best-static[:watermark|core|full|cache]; with retention=CLASS[/CLASS] behind it, any but the best",
+         past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, \
+         table:PATH, best-fixed, best-static[:watermark|core|full|cache]; with retention=CLASS[/CLASS] behind it, any but the best",
         keys = keys().join(",")
     )]
     Unknown(String),
@@ -197,6 +199,11 @@ impl FromStr for PolicySpec {
                 let heads = heads(text, rest.into_iter().flat_map(|rest| rest.split(',')))?;
                 Ok(PolicySpec::PastFuture(Prediction::Quantile(quantile), heads))
             }
+            ("primal-dual", None) => Ok(PolicySpec::PrimalDual(BlockPrice::USUAL, no_heads())),
+            ("primal-dual", Some(rest)) if is_bare => {
+                Ok(PolicySpec::PrimalDual(BlockPrice::USUAL, heads(text, rest.split(','))?))
+            }
+            ("primal-dual", Some(rest)) => priced(text, rest),
             ("oracle", None) => Ok(PolicySpec::Oracle(no_heads())),
             ("oracle", Some(rest)) if is_bare => Ok(PolicySpec::Oracle(heads(text, rest.split(','))?)),
             ("ppas", None) => Ok(PolicySpec::PromptPressure(PromptPressure::PUBLISHED)),
@@ -246,6 +253,19 @@ fn fixed(text: &str, rest: &str) -> Result<Controls, SpecError> {
     let watermark = no_heads().read(Head::Watermark, first);
     let Controls { watermark, .. } = watermark.ok_or_else(|| value(text, first, &expected(Head::Watermark)))?;
     Ok(Controls { watermark, ..heads(text, parts)? })
+}
+
+/// `0.5,1` and heads: the aversion to risk and the rate of a price.
+fn priced(text: &str, rest: &str) -> Result<PolicySpec, SpecError> {
+    let mut parts = rest.split(',');
+    let mut number = |expected: &str| {
+        let part = parts.next().unwrap_or_default();
+        let number = part.parse().ok().filter(|value| (0.0..=1e6).contains(value));
+        number.ok_or_else(|| value(text, part, expected))
+    };
+    let risk_aversion = number("a RISK from 0, as in primal-dual:0.5,1")?;
+    let rate = number("a RATE from 0, as in primal-dual:0.5,1")?;
+    Ok(PolicySpec::PrimalDual(BlockPrice { risk_aversion, rate }, heads(text, parts)?))
 }
 
 /// `2,2048`: prompts from which on they are limited, and to how many tokens of a step.
@@ -331,6 +351,10 @@ impl fmt::Display for PolicySpec {
             PolicySpec::PastFuture(Prediction::Quantile(quantile), heads) => {
                 write!(f, "past-future:{quantile}{}", heads_name(heads))
             }
+            PolicySpec::PrimalDual(BlockPrice::USUAL, heads) => write!(f, "primal-dual{}", heads_name(heads)),
+            PolicySpec::PrimalDual(BlockPrice { risk_aversion, rate }, heads) => {
+                write!(f, "primal-dual:{risk_aversion},{rate}{}", heads_name(heads))
+            }
             PolicySpec::Oracle(heads) => write!(f, "oracle{}", heads_name(heads)),
             PolicySpec::PromptPressure(PromptPressure::PUBLISHED) => f.write_str("ppas"),
             PolicySpec::PromptPressure(PromptPressure { prompts, tokens }) => write!(f, "ppas:{prompts},{tokens}"),
@@ -361,6 +385,10 @@ mod tests {
             "past-future:0.9",
             "past-future,victim=most-blocks",
             "past-future:0.5,mode=swap,admission=on-time-first",
+            "primal-dual",
+            "primal-dual:0.25,4",
+            "primal-dual,victim=most-blocks",
+            "primal-dual:0,0.5,mode=swap",
             "oracle",
             "oracle,admission=shortest-on-time-first",
             "ppas",
@@ -400,6 +428,13 @@ mod tests {
         assert!(error("past-future:2").contains("\"2\" is not a quantile from 0 to 1"));
         assert!(error("past-future:0.5,victim=me").contains("one of newest"));
         assert!(error("past-future,mode=swap,mode=swap").contains("names mode twice"));
+        assert!(error("primal-dual:-1,1").contains("\"-1\" is not a RISK from 0"));
+        assert!(error("primal-dual:nan,1").contains("\"nan\"") && error("primal-dual:0,inf").contains("\"inf\""));
+        assert!(error("primal-dual:1").contains("\"\" is not a RATE from 0"), "{}", error("primal-dual:1"));
+        assert!(
+            error("primal-dual:").contains("\"\" is not a RISK") && error("primal-dual:0,1,").contains("KEY=VALUE")
+        );
+        assert!(error("primal-dual:0,1,mode=swap,mode=swap").contains("names mode twice"));
         assert_eq!(error("ppas:0,2048"), "policy \"ppas:0,2048\": \"0\" is not a number of prompts from 1");
         assert_eq!(error("ppas:2,0"), "policy \"ppas:2,0\": \"0\" is not a number of tokens from 1");
         assert!(

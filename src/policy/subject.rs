@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::baseline::{AverageBlocks, OptFactor, Oracle, PastFuture, Prediction};
+use kvtide_envs::baseline::{AverageBlocks, BlockPrice, OptFactor, Oracle, PastFuture, Prediction, PrimalDual};
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController, Retaining};
 use kvtide_envs::sched::{PromptLimit, PromptPressure, Retain};
 use kvtide_runtime::{
@@ -27,6 +27,8 @@ pub enum Subject {
     AverageBlocks(AverageBlocks),
     /// See [`PastFuture`]: the prediction, and the other heads.
     PastFuture(Prediction, Controls),
+    /// See [`PrimalDual`]: how its price moves, and the other heads.
+    PrimalDual(BlockPrice, Controls),
     /// See [`Oracle`].
     Oracle(Oracle),
     /// See [`PromptPressure`].
@@ -64,6 +66,7 @@ impl Subject {
             PolicySpec::OptFactor(factor) => Subject::OptFactor(OptFactor { factor: *factor }),
             PolicySpec::AverageBlocks(blocks) => Subject::AverageBlocks(AverageBlocks { blocks: *blocks }),
             PolicySpec::PastFuture(prediction, heads) => Subject::PastFuture(*prediction, *heads),
+            PolicySpec::PrimalDual(price, heads) => Subject::PrimalDual(*price, *heads),
             PolicySpec::Oracle(heads) => Subject::Oracle(Oracle { controls: Some(*heads) }),
             PolicySpec::PromptPressure(rule) => Subject::PromptPressure(*rule),
             PolicySpec::Checkpoint(path) => {
@@ -125,7 +128,9 @@ impl Subject {
             }
         }
         let controls = match self {
-            Subject::Controls(controls) | Subject::PastFuture(_, controls) => Some(*controls),
+            Subject::Controls(controls) | Subject::PastFuture(_, controls) | Subject::PrimalDual(_, controls) => {
+                Some(*controls)
+            }
             Subject::Oracle(Oracle { controls }) => *controls,
             _ => None,
         };
@@ -168,6 +173,7 @@ impl Subject {
             Subject::OptFactor(rule) => Box::new(*rule),
             Subject::AverageBlocks(rule) => Box::new(*rule),
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
+            Subject::PrimalDual(price, heads) => Box::new(PrimalDual::new(*price, Some(*heads))),
             Subject::Oracle(oracle) => Box::new(*oracle),
             Subject::PromptPressure(rule) => Box::new(*rule),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),

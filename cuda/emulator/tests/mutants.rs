@@ -3,8 +3,8 @@
 use crate::common::{Emulator, compiled, folder};
 use kvtide_emulator::{compile_units, unit, unit_of};
 use kvtide_kernels::{
-    ARGMAX, BLOCK_CHECKSUM, BLOCK_COPY, EMBED, KV_FILL, KV_SCATTER, Kernel, PAGED_DECODE, PAGED_PREFILL, RMS_NORM,
-    ROPE, SILU_MUL, check,
+    ARGMAX, BLOCK_CHECKSUM, BLOCK_COPY, BLOCK_PRICE, EMBED, KV_FILL, KV_SCATTER, Kernel, PAGED_DECODE, PAGED_PREFILL,
+    RMS_NORM, ROPE, SILU_MUL, check,
 };
 
 /// What to replace, once, and by what.
@@ -44,6 +44,28 @@ const MOVES_AND_LAYERS: &[Mutant] = &[
     mutant(ROPE, "turned the other way", "x * turn.x - y * turn.y", "x * turn.x + y * turn.y"),
     mutant(ARGMAX, "the last of equals", "index < best.index", "index > best.index"),
     mutant(ARGMAX, "bests read before they are there", "= best;\n    __syncthreads();", "= best;"),
+];
+
+const PRICES: &[Mutant] = &[
+    mutant(BLOCK_PRICE, "risk for nothing", "fmaf(-risk_aversion, risk, worth)", "worth"),
+    mutant(BLOCK_PRICE, "risk as a gain", "-risk_aversion, risk", "risk_aversion, risk"),
+    mutant(BLOCK_PRICE, "a price whatever it costs", "fmaf(-price, cost, ", "fmaf(-price, 1.0f, "),
+    mutant(
+        BLOCK_PRICE,
+        "products rounded by themselves",
+        "fmaf(-price, cost, fmaf(-risk_aversion, risk, worth))",
+        "(worth - (float)(risk_aversion * risk) - (float)(price * cost))",
+    ),
+    mutant(BLOCK_PRICE, "two zeros", ") + 0.0f;", ");"),
+    mutant(BLOCK_PRICE, "the largest of negatives", "bits >> 31 ? 0xFFFFFFFFu : 0x80000000u", "0x80000000u"),
+    mutant(BLOCK_PRICE, "what is no number", "value == value && ", ""),
+    mutant(BLOCK_PRICE, "the last of equals", "<< 32 | index;", "<< 32 | (0xFFFFFFFFu - index);"),
+    mutant(BLOCK_PRICE, "a tail without a price", "i < count; i += step", "i < vectors * 4; i += step"),
+    mutant(BLOCK_PRICE, "a vector too many", "vectors = count / 4", "vectors = (count + 3) / 4"),
+    mutant(BLOCK_PRICE, "half a warp", "offset = 16;", "offset = 8;"),
+    mutant(BLOCK_PRICE, "bests read before they are there", "= best;\n  __syncthreads();", "= best;"),
+    mutant(BLOCK_PRICE, "the first warp alone", "i < blockDim.x / 32; ++i", "i < 1; ++i"),
+    mutant(BLOCK_PRICE, "the CTA that comes last", "atomicMin(least, best)", "*least = best"),
 ];
 
 const DECODE: &[Mutant] = &[
@@ -141,6 +163,11 @@ fn none_survives(mutants: &[Mutant]) {
 #[test]
 fn defects_in_moves_and_layers_are_noticed() {
     none_survives(MOVES_AND_LAYERS);
+}
+
+#[test]
+fn defects_in_prices_are_noticed() {
+    none_survives(PRICES);
 }
 
 #[test]

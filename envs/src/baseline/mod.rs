@@ -6,16 +6,20 @@
 //! | `prompt_pressure.rs` | P-PAS: fewer prompt tokens a step while several prompts press upon decodes |
 //! | `past_future.rs` | admit while the peak predicted from recent answers fits |
 //! | `oracle.rs` | the same with every answer's length known |
-//! | `peak.rs` | what these two share: when a batch needs most, and the watermark that follows |
+//! | `primal_dual.rs` | admit while a request is worth the blocks it takes, at a price for blocks that is learnt on line |
+//! | `peak.rs` | when a batch needs most, and the watermark that lets in whom a rule lets in |
+//! | `answers.rs` | the requests that have finished since a rule last looked |
 //!
-//! `past-future` and `oracle` are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision
+//! `past-future`, `oracle` and `primal-dual` are asked in every scheduler step, as a rule within a scheduler would be, whatever the decision
 //! interval: nobody shall say that they were held back. Fixed controls need no code, since [`Controls`] is a controller.
 
+mod answers;
 mod average_blocks;
 mod opt_factor;
 mod oracle;
 mod past_future;
 mod peak;
+mod primal_dual;
 mod prompt_pressure;
 
 use kvtide_runtime::Controls;
@@ -24,6 +28,7 @@ pub use average_blocks::AverageBlocks;
 pub use opt_factor::OptFactor;
 pub use oracle::Oracle;
 pub use past_future::{PastFuture, Prediction};
+pub use primal_dual::{BlockPrice, PrimalDual};
 
 use crate::env::Node;
 

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use kvtide_runtime::Controls;
 use rand::RngExt;
 
+use super::answers::Answers;
 use super::leaving_free;
 use super::peak::{LengthPredictor, reserve};
 use crate::env::{Controller, Node};
-use crate::sched::{Phase, RequestId, RequestView};
+use crate::sched::{RequestId, RequestView};
 use crate::seed::{self, Stream};
 
 /// `past-future`: admit while the peak predicted for the running requests and the next one fits.
@@ -22,10 +23,7 @@ pub struct PastFuture {
     prediction: Prediction,
     controls: Option<Controls>,
     history: History,
-    /// Requests handed out by the scheduler so far.
-    known: u32,
-    /// Those that were not done at the last decision.
-    open: Vec<RequestId>,
+    answers: Answers,
 }
 
 /// Which of the recent answers a request is taken to end like.
@@ -47,28 +45,14 @@ impl PastFuture {
     /// A controller that has seen nothing yet. `controls` are the other heads, their watermark ignored; `None` for the
     /// engine's default.
     pub fn new(prediction: Prediction, controls: Option<Controls>) -> PastFuture {
-        PastFuture { prediction, controls, history: History::new(), known: 0, open: Vec::new() }
-    }
-
-    /// Learns from requests that have finished since the last decision, in the order they arrived.
-    fn learn(&mut self, node: &Node) {
-        let scheduler = node.scheduler();
-        let known = scheduler.num_requests() as u32;
-        self.open.extend((self.known..known).map(RequestId));
-        self.known = known;
-        self.open.retain(|&id| {
-            let request = scheduler.view(id);
-            if request.phase == Phase::Finished {
-                self.history.push(request.generated);
-            }
-            !matches!(request.phase, Phase::Finished | Phase::Rejected)
-        });
+        PastFuture { prediction, controls, history: History::new(), answers: Answers::default() }
     }
 }
 
 impl Controller for PastFuture {
     fn control(&mut self, node: &Node) -> Controls {
-        self.learn(node);
+        let history = &mut self.history;
+        self.answers.finished(node, |request| history.push(request.generated));
         let controls = self.controls.unwrap_or_else(|| node.scheduler().default_controls());
         let mut foresight = LengthHistory { history: &mut self.history, prediction: self.prediction };
         leaving_free(node, reserve(node, controls.admission, &mut foresight, SHARE), controls)

@@ -7,7 +7,7 @@
 
 use kvtide_runtime::Admission;
 
-use crate::deploy::EngineKind;
+use crate::deploy::{EngineConfig, EngineKind};
 use crate::env::Node;
 use crate::kv::blocks_for;
 use crate::sched::{RequestId, RequestView, Scheduler};
@@ -112,22 +112,42 @@ pub(super) fn reserve(node: &Node, order: Admission, foresight: &mut impl Length
     let distinct = if held == 0 { 1.0 } else { ((pool - free) / held as f64).min(1.0) };
     let fits = |batch: &DecodeBatch| batch.peak(block_size, lag, distinct) <= capacity;
 
-    // Steps in chunks give running requests their blocks before they admit anybody. A step of whole prompts is theirs alone:
-    // nobody else gets a token in it.
-    let runs_first = config.engine == EngineKind::V1 || config.enable_chunked_prefill;
-    let mut left = if runs_first { free - f64::from(growth) } else { free };
-    let mut admits = false;
-    let slots = (config.max_num_seqs as usize).saturating_sub(scheduler.running().len());
-    for (id, need) in candidates(node, order).take(slots) {
-        let view = scheduler.view(id);
+    let runs_first = gives_running_first(config);
+    left_after(node, order, growth, |id, view| {
         for batch in &mut batches {
-            let mut claim = Claim::of(&view, 0, foresight.remaining(node, id, &view));
+            let mut claim = Claim::of(view, 0, foresight.remaining(node, id, view));
             if !runs_first {
                 claim = claim.a_step_ahead();
             }
             batch.add(claim);
         }
-        if need > left || !batches.iter().all(fits) {
+        batches.iter().all(fits)
+    })
+}
+
+/// Whether running requests get their blocks before anybody is admitted, as in steps in chunks. A step of whole prompts is
+/// theirs alone: nobody else gets a token in it.
+fn gives_running_first(config: &EngineConfig) -> bool {
+    config.engine == EngineKind::V1 || config.enable_chunked_prefill
+}
+
+/// Blocks to leave free in the next step, so that those requests are admitted, in the order of `order`, that `is_let_in`, each asked
+/// once and none behind one that is not: what will be free once they are admitted and the running ones have the `growth` blocks they
+/// take in that step, and everything if there is nobody to admit.
+pub(super) fn left_after(
+    node: &Node,
+    order: Admission,
+    growth: u32,
+    mut is_let_in: impl FnMut(RequestId, &RequestView) -> bool,
+) -> f64 {
+    let scheduler = node.scheduler();
+    let config = scheduler.config();
+    let free = f64::from(scheduler.free_blocks(Tier::Gpu));
+    let mut left = if gives_running_first(config) { free - f64::from(growth) } else { free };
+    let mut admits = false;
+    let slots = (config.max_num_seqs as usize).saturating_sub(scheduler.running().len());
+    for (id, need) in candidates(node, order).take(slots) {
+        if !is_let_in(id, &scheduler.view(id)) || need > left {
             break;
         }
         left -= need;
