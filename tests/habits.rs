@@ -28,7 +28,9 @@ fn folder() -> (TempDir, String) {
         let file = entry.unwrap();
         fs::copy(file.path(), folder.path().join("run/policy").join(file.file_name())).unwrap();
     }
-    fs::copy(folder.path().join("run/policy/policy.kvt"), folder.path().join(&long).join("policy.kvt")).unwrap();
+    // One that stays as it is, whatever ships.
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("runtime/tests/edition1/chat-24g.kvt");
+    fs::copy(kept, folder.path().join(&long).join("policy.kvt")).unwrap();
     done(folder.path(), &["trace", "generate", "chat:rate=3,duration=60,seed=3", "chat.jsonl"]);
     (folder, format!("{long}/policy.kvt"))
 }

@@ -181,7 +181,7 @@ fn root() -> &'static Path {
 
 /// Something of everything that is written, in a folder for it.
 fn written(folder: &Path) -> String {
-    let table = root().join("checkpoints/chat-24g/policy.kvt");
+    let table = root().join("runtime/tests/edition1/chat-24g.kvt");
     fs::copy(&table, folder.join("policy.kvt")).unwrap();
     let mut all = String::new();
     let mut run = |arguments: &[&str]| all.push_str(&done(folder, arguments).stdout);

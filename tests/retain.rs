@@ -51,7 +51,7 @@ const BRIEF: [&str; 14] = [
 pub fn prepare(folder: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::write(folder.join("sessions.toml"), EXPERIMENT).unwrap();
-    fs::copy(root.join("checkpoints/agentic/policy.kvt"), folder.join("table.kvt")).unwrap();
+    fs::copy(root.join("checkpoints/chat-80g/policy.kvt"), folder.join("table.kvt")).unwrap();
 }
 
 fn prepared() -> tempfile::TempDir {

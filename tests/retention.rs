@@ -33,7 +33,7 @@ pub fn retaining(path: &Path) {
         ranges: RELEASE_FEATURES.map(|spec| FeatureRange { min: spec.min, max: spec.max }),
         samples: 1,
     };
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/agentic/policy.kvt");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/chat-80g/policy.kvt");
     fs::write(path, add_retention(&fs::read(shipped).unwrap(), &tree).unwrap()).unwrap();
 }
 
@@ -139,7 +139,7 @@ fn what_has_no_second_tree_is_refused_by_name() {
     let folder = tempdir().unwrap();
     let path = folder.path();
     retaining(&path.join("policy.kvt"));
-    let plain = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/agentic/policy.kvt");
+    let plain = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/chat-80g/policy.kvt");
     let plain = plain.to_str().unwrap();
     let none = format!("{plain}: it has no retention tree; `kvtide inspect` shows what it has");
     let export = |table: &str| refused(path, &["export", "--table", table, "--retention", "json", "--out", "r.json"]);
