@@ -20,9 +20,7 @@ shift
 world() {
     traces=${TRACES:-../shared/traces}
     # Clocks of kernels by shape; tables that were trained by data sheets are judged by them.
-    h100=h100
-    case $1 in reasoning-core* | reasoning-watermark* | reasoning-sglang* | reasoning-tier*) h100=h100-datasheet ;; esac
-    reasoning="--env llama-3-8b@$h100 --slo ttft:20000,tpot:50,stall:2000"
+    reasoning="--env llama-3-8b@h100-datasheet --slo ttft:20000,tpot:50,stall:2000"
     case $1 in *-sglang*) reasoning="$reasoning --host sglang-0.5" ;; esac
     case $1 in *-tier*) reasoning="$reasoning --host kvtide --set num_cpu_blocks=16384" ;; esac
     case $1 in
@@ -32,7 +30,6 @@ world() {
     code-24g) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
     chat-4x80g) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --scale stretch --env llama-3-8b@4xh100 \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
-    chat-4x80g-agents) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@4xh100 --slo ttft:2000,tpot:50,stall:2000" ;;
     chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100 \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
     reasoning*-open) echo "--workload uniform:rate=1,duration=900,in=1000,out=3000,spread=0.66 $reasoning" ;;
@@ -52,7 +49,6 @@ subject() {
     *-open) echo "${1%-open}" ;;
     *-heavy) echo "${1%-heavy}" ;;
     agentic-coding) echo agentic ;;
-    chat-4x80g-agents) echo chat-4x80g ;;
     *) echo "$1" ;;
     esac
 }
@@ -86,7 +82,9 @@ judge)
     "$kvtide" evaluate $(world "$name") --loads "$(loads "$name")" --seeds 201..205 --policy default --policy best-fixed \
         --policy "fixed:$fallback" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
         --policy "checkpoint:$checkpoint" "$@" --versus best-fixed --versus "fixed:$fallback" \
-        --out "experiments/results/$name.jsonl" --report "runs/$name.html" > "experiments/results/$name.txt"
+        --out "runs/$name.jsonl" --report "runs/$name.html" > "experiments/results/$name.txt"
+    # Without the thousands of constants that hindsight looked at.
+    grep -v '"type":"tried"' "runs/$name.jsonl" > "experiments/results/$name.jsonl"
     ;;
 *) echo "train, ship, retain, judge, table or cards?" >&2; exit 2 ;;
 esac

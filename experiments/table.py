@@ -8,7 +8,7 @@ import re
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
-    "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
+    "chat-24g", "chat-24g-generated", "code-24g", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
     "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
     "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding",
 ]
@@ -93,8 +93,9 @@ def read(path):
 
 def title(policy):
     """`chat-24g` of `table:checkpoints/chat-24g/policy.kvt` and of `checkpoint:runs/chat-24g/policy`."""
-    parts = [part for part in policy.split(":", 1)[1].split("/") if part not in ("policy", "policy.kvt")]
-    return (parts or ["policy"])[-1].removesuffix(".kvt")
+    path, comma, choices = policy.split(":", 1)[1].partition(",")
+    parts = [part for part in path.split("/") if part not in ("policy", "policy.kvt")]
+    return (parts or ["policy"])[-1].removesuffix(".kvt") + comma + choices
 
 
 def percent(rows, policy):

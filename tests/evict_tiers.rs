@@ -180,11 +180,11 @@ fn an_interrupted_comparison_leaves_nothing() {
                  \"priority\":\"COLD\",\"current_tier\":\"HBM\",\"allowed_tiers\":[\"HBM\"],\"size_bytes\":1}}\n";
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(event.repeat(20_000).as_bytes()).unwrap();
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     // It looks at the flag between batches; the pipe goes on until it has ended.
     while stdin.write_all(event.repeat(1_000).as_bytes()).is_ok() {}
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(143));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
 }
 

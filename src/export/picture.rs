@@ -204,18 +204,23 @@ impl Picture<'_> {
 
     fn label(&mut self, depth: usize, y: usize, label: &Label<'_>) {
         let x = MARGIN + depth * COLUMN;
+        // A screen is so wide; the whole is told where one points.
+        let is_long = label.second.chars().count() > MOST_LETTERS;
+        let cut = || label.second.chars().take(MOST_LETTERS - 1).chain(['…']).collect::<String>();
+        let second = if is_long { cut() } else { label.second.to_owned() };
         let letter = if label.class == "name" { BOLD_LETTER } else { LETTER };
         let letters = |text: &str, width: f64| text.chars().count() as f64 * width;
-        let width = letters(label.first, letter).max(letters(label.second, LETTER)) as usize + 14;
+        let width = letters(label.first, letter).max(letters(&second, LETTER)) as usize + 14;
         self.width = self.width.max(x + width);
         let (top, left) = (y - BOX_HEIGHT / 2, (x + 7) as f64);
         // One line stands in the middle.
-        let first = if label.second.is_empty() { y as f64 + 4.0 } else { y as f64 - 3.0 };
+        let first = if second.is_empty() { y as f64 + 4.0 } else { y as f64 - 3.0 };
         self.parts.push(html! {
             g {
+                @if is_long { title { (label.second) } }
                 rect class="node" x=(x) y=(top) width=(width) height=(BOX_HEIGHT) rx="4" fill=(label.fill) {}
                 (text(label.class, (left, first), Anchor::Start, label.first))
-                @if !label.second.is_empty() { (text("detail", (left, y as f64 + 13.0), Anchor::Start, label.second)) }
+                @if !second.is_empty() { (text("detail", (left, y as f64 + 13.0), Anchor::Start, &second)) }
             }
         });
     }
