@@ -116,8 +116,11 @@ def lines(name, rows, loads):
     static = next((row for row in rows if row.startswith("best-static")), "best-static")
     fixed = rows.get("best-fixed", dict(waits=[], ttft=None))
     checkpoints = {title(row): row for row in rows if row.startswith("checkpoint:")}
-    # The first of a name: a scenario's own, not what it is held against.
-    tables = {title(row): row for row in reversed(rows) if row.startswith("table:")}
+    tables = {}
+    for row in rows:
+        if row.startswith("table:"):
+            # The first of a name: a scenario's own, not what it is held against.
+            tables.setdefault(title(row), row)
     for policy in {**tables, **checkpoints}:
         judged = tables.get(policy, checkpoints.get(policy))
         row = rows[judged]

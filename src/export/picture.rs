@@ -156,17 +156,19 @@ impl Picture<'_> {
         }
     }
 
-    /// What a leaf says in the heads that vary: the first of them, and the others.
+    /// What a leaf says in the heads that vary: levels, which have numbers, and rules; rules alone where no level varies.
     fn action(&self, choices: [u8; NUM_HEADS]) -> (String, String) {
         // A rule's name says whose it is, a number does not.
         let choice = |&head: &Head| {
             let name = self.names.choice(head, choices[head as usize]);
             if head.choices().are_levels() { format!("{} {name}", head.name()) } else { name }
         };
-        let said: Vec<String> = self.varying.iter().map(choice).collect();
-        match said.split_first() {
-            None => ("always the same".to_owned(), String::new()),
-            Some((first, others)) => (first.clone(), others.join(", ")),
+        let (levels, rules): (Vec<&Head>, Vec<&Head>) = self.varying.iter().partition(|head| head.choices().are_levels());
+        let said = |heads: Vec<&Head>| heads.into_iter().map(choice).collect::<Vec<String>>().join(", ");
+        match (said(levels), said(rules)) {
+            (levels, rules) if levels.is_empty() && rules.is_empty() => ("always the same".to_owned(), String::new()),
+            (levels, rules) if levels.is_empty() => (rules, String::new()),
+            said => said,
         }
     }
 
