@@ -163,7 +163,8 @@ impl Picture<'_> {
             let name = self.names.choice(head, choices[head as usize]);
             if head.choices().are_levels() { format!("{} {name}", head.name()) } else { name }
         };
-        let (levels, rules): (Vec<&Head>, Vec<&Head>) = self.varying.iter().partition(|head| head.choices().are_levels());
+        let (levels, rules): (Vec<&Head>, Vec<&Head>) =
+            self.varying.iter().partition(|head| head.choices().are_levels());
         let said = |heads: Vec<&Head>| heads.into_iter().map(choice).collect::<Vec<String>>().join(", ");
         match (said(levels), said(rules)) {
             (levels, rules) if levels.is_empty() && rules.is_empty() => ("always the same".to_owned(), String::new()),

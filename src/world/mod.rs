@@ -291,7 +291,8 @@ impl World {
         workload: &Workload,
         controller: &mut dyn Controller,
     ) -> Result<(Summary, Vec<ReleaseSample>), RunError> {
-        let mut node = self.start(load, workload, &controller.retain()).with_memory(self.memory.memory(&self.node.engine)?);
+        let mut node =
+            self.start(load, workload, &controller.retain()).with_memory(self.memory.memory(&self.node.engine)?);
         node.collect_releases();
         let summary = run(&mut node, controller, self.decision_interval)?;
         let releases = node.scheduler().with_classes().map(V1::releases).unwrap_or_default();
