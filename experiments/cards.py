@@ -26,7 +26,7 @@ PURPOSE = {
     "agentic": "All heads, for agents in sessions with long common prefixes on an 80 GB card.",
 }
 SCENARIOS = {
-    "chat-24g": ["chat-24g", "chat-24g-generated", "code-24g"],
+    "chat-24g": ["chat-24g", "chat-24g-generated"],
     "chat-80g": ["chat-80g"],
     "reasoning": ["reasoning", "reasoning-open", "reasoning-heavy"],
     "reasoning-core": ["reasoning-core", "reasoning-core-open", "reasoning-core-heavy"],

@@ -24,10 +24,13 @@ world() {
     case $1 in *-sglang*) reasoning="$reasoning --host sglang-0.5" ;; esac
     case $1 in *-tier*) reasoning="$reasoning --host kvtide --set num_cpu_blocks=16384" ;; esac
     case $1 in
-    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090-estimated --window 1640s..2340s \
+    chat-code-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-code-24g-code) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-code-24g) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090-estimated --window 1640s..2340s \
         --slo ttft:2000,tpot:100,stall:3000" ;;
-    code-24g) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090 --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090 --window 1640s..2340s \
+        --slo ttft:2000,tpot:100,stall:3000" ;;
     chat-4x80g) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --scale stretch --env llama-3-8b@4xh100 \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
     chat-80g*) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --env llama-3-8b@h100 \
@@ -49,13 +52,14 @@ subject() {
     *-open) echo "${1%-open}" ;;
     *-heavy) echo "${1%-heavy}" ;;
     agentic-coding) echo agentic ;;
+    chat-code-24g-code) echo chat-code-24g ;;
     *) echo "$1" ;;
     esac
 }
 
 # By the engine's default; of code those at which a step of the engine's own budget takes longer than a token may, whatever the load.
 loads() {
-    case $1 in code-24g) echo 0.1,0.2,0.3,0.4 ;; *) echo auto ;; esac
+    case $1 in chat-code-24g-code) echo 0.1,0.2,0.3,0.4 ;; *) echo auto ;; esac
 }
 
 case $what in

@@ -8,7 +8,7 @@ import re
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
-    "chat-24g", "chat-24g-generated", "code-24g", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
+    "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
     "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
     "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding",
 ]
