@@ -17,7 +17,7 @@ pub struct AttentionProfile {
     pub name: &'static str,
     /// The first block (Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks").
     pub sink: f64,
-    /// The latest blocks, each [`FADES`] times what the one after it has.
+    /// The latest blocks, each a fixed share of what the one after it has.
     pub recency: f64,
     /// Blocks that have much for ever, by a power law (Zhang et al. 2023, "H2O: Heavy-Hitter Oracle for Efficient Generative Inference
     /// of Large Language Models", section 3).
