@@ -123,6 +123,12 @@ pub trait Evict: Debug + Clone {
     /// A block becomes idle: its last holder gave it back, and its content stays cached.
     fn idle(&mut self, block: BlockView);
 
+    /// Blocks of one path become idle, the last first.
+    #[inline]
+    fn idle_path(&mut self, path: impl Iterator<Item = BlockView>) {
+        path.for_each(|block| self.idle(block));
+    }
+
     /// A lookup hits an idle block, which stays idle; only where [`LOOKUP_IS_USE`](Self::LOOKUP_IS_USE).
     fn accessed(&mut self, _block: BlockView) {}
 
@@ -139,6 +145,12 @@ pub trait Evict: Debug + Clone {
 
     /// Takes the block that is evicted next out of the order; `None` if none is idle.
     fn victim(&mut self) -> Option<u32>;
+
+    /// Takes the `count` blocks that are evicted next out of the order, or as many as there are, one after the other.
+    #[inline]
+    fn victims(&mut self, count: u32, mut each: impl FnMut(u32)) {
+        (0..count).map_while(|_| self.victim()).for_each(&mut each);
+    }
 
     /// Idle blocks, the next victim first: what [`victim`](Self::victim) would answer if it were called again and again.
     fn order(&self) -> impl Iterator<Item = u32>;

@@ -34,6 +34,26 @@ impl Order {
         self.tail = self.tail.wrapping_add(1);
     }
 
+    /// Appends blocks that are not in the queue.
+    #[inline]
+    pub(super) fn extend(&mut self, blocks: impl Iterator<Item = u32>) {
+        let most = blocks.size_hint().1.unwrap_or(usize::MAX);
+        let used = self.tail.wrapping_sub(self.head) as usize;
+        if used.saturating_add(most) > self.ring.len() {
+            self.close_up();
+        }
+        let Order { ring, place, tail, .. } = self;
+        let mask = ring.len() - 1;
+        let mut next = *tail;
+        blocks.for_each(|block| {
+            let at = next as usize & mask;
+            ring[at] = block;
+            place[block as usize] = at as u32;
+            next = next.wrapping_add(1);
+        });
+        *tail = next;
+    }
+
     /// Takes a block of the queue out; the order of the others stays.
     #[inline]
     pub(super) fn remove(&mut self, block: u32) {
@@ -51,6 +71,22 @@ impl Order {
             }
         }
         None
+    }
+
+    /// Takes out `count` blocks from the head on, or as many as there are.
+    #[inline]
+    pub(super) fn pop_many(&mut self, count: u32, mut each: impl FnMut(u32)) {
+        let mask = self.ring.len() - 1;
+        let (mut head, mut left) = (self.head, count);
+        while left > 0 && head != self.tail {
+            let block = self.ring[head as usize & mask];
+            head = head.wrapping_add(1);
+            if block != NULL {
+                each(block);
+                left -= 1;
+            }
+        }
+        self.head = head;
     }
 
     /// Head first.
@@ -103,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list(ops in vec((0..3_u8, 1..8_u32), 0..400)) {
+        fn it_is_a_list(ops in vec((0..5_u8, 1..8_u32), 0..400)) {
             let (mut order, mut list) = (Order::new(8), Vec::<u32>::new());
             for (op, block) in ops {
                 match (op, list.iter().position(|&other| other == block)) {
@@ -118,6 +154,16 @@ mod tests {
                     (2, _) => {
                         let head = (!list.is_empty()).then(|| list.remove(0));
                         prop_assert_eq!(order.pop(), head);
+                    }
+                    (3, _) => {
+                        let missing: Vec<u32> = (1..=block).filter(|block| !list.contains(block)).collect();
+                        order.extend(missing.iter().copied());
+                        list.extend(missing);
+                    }
+                    (4, _) => {
+                        let mut taken = Vec::new();
+                        order.pop_many(block, |block| taken.push(block));
+                        prop_assert!(taken.into_iter().eq(list.drain(..list.len().min(block as usize))));
                     }
                     _ => {}
                 }

@@ -46,6 +46,11 @@ impl Evict for Radix {
     }
 
     #[inline]
+    fn idle_path(&mut self, path: impl Iterator<Item = BlockView>) {
+        self.0.extend(path.map(|block| block.block));
+    }
+
+    #[inline]
     fn taken(&mut self, block: BlockView) {
         self.0.remove(block.block);
     }
@@ -53,6 +58,11 @@ impl Evict for Radix {
     #[inline]
     fn victim(&mut self) -> Option<u32> {
         self.0.pop()
+    }
+
+    #[inline]
+    fn victims(&mut self, count: u32, each: impl FnMut(u32)) {
+        self.0.pop_many(count, each);
     }
 
     fn order(&self) -> impl Iterator<Item = u32> {

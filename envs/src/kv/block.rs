@@ -1,5 +1,5 @@
-//! What a prefix pool knows of each block: one small record, so that whatever an operation asks of a block comes together and
-//! those of a whole pool stay near. Links are block numbers.
+//! What a prefix pool knows of each block. What every operation asks lies together in one small record, so that the records of a
+//! whole pool stay near; keys and links, which few ask for, lie apart. Links are block numbers.
 
 /// In `state`, beside the tables that hold the block: it is watched.
 const WATCHED: u32 = 1 << 31;
@@ -13,15 +13,16 @@ const KEYLESS: u32 = 1 << 29;
 /// Others are registered under its key.
 const COPIED: u32 = 1 << 28;
 
-const HOLDERS: u32 = COPIED - 1;
+/// The first copy of its key: another block is behind it in its bucket.
+const FOLLOWED: u32 = 1 << 27;
+
+const HOLDERS: u32 = FOLLOWED - 1;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// Content key; means something only while the block is registered.
-    pub(super) key: u64,
     state: u32,
-    /// Of the first copy of its key: the next block in its bucket of the [registry](super::registry), or the null block.
-    pub(super) behind: u32,
+    /// Its bucket of the [registry](super::registry); means something only while the block is registered under a key.
+    pub(super) home: u32,
 }
 
 impl Block {
@@ -68,16 +69,16 @@ impl Block {
         self.state & COPIED == 0
     }
 
+    /// Whether another block is behind this one in its bucket.
+    #[inline]
+    pub(super) fn is_followed(&self) -> bool {
+        self.state & FOLLOWED != 0
+    }
+
     /// Registers the block without a key.
     #[inline]
     pub(super) fn enter_keyless(&mut self) {
         self.state |= REGISTERED | KEYLESS;
-    }
-
-    /// Registers the block as the only one of `key`, before `behind` in its bucket.
-    #[inline]
-    pub(super) fn enter(&mut self, key: u64, behind: u32) {
-        *self = Block { key, behind, state: self.state | REGISTERED };
     }
 
     /// Unregisters a block that has no copies.
@@ -97,13 +98,15 @@ impl Block {
     }
 }
 
-/// A block's neighbours among the copies of its key; of no meaning where it has none.
+/// A block's neighbours; each of no meaning where it has none.
 #[derive(Debug, Clone, Copy)]
 struct Links {
     /// The block registered next under the same key, the first again after the last.
     next: u32,
     /// The other direction.
     prev: u32,
+    /// Of the first copy of a key: the next block in its bucket.
+    behind: u32,
 }
 
 /// Every block of a pool, and through them, for each key that several have, the ring of its **copies** in the order of
@@ -111,15 +114,18 @@ struct Links {
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     all: Vec<Block>,
-    copies: Vec<Links>,
+    /// Content keys; each means something only while its block is registered.
+    pub(super) keys: Vec<u64>,
+    links: Vec<Links>,
 }
 
 impl Blocks {
     pub(super) fn new(num_blocks: u32) -> Blocks {
         let count = num_blocks as usize;
         Blocks {
-            all: vec![Block { key: 0, state: 0, behind: 0 }; count],
-            copies: vec![Links { next: 0, prev: 0 }; count],
+            all: vec![Block { state: 0, home: 0 }; count],
+            keys: vec![0; count],
+            links: vec![Links { next: 0, prev: 0, behind: 0 }; count],
         }
     }
 
@@ -137,28 +143,62 @@ impl Blocks {
         &mut self.all[block as usize]
     }
 
+    /// The key of a block registered under one.
+    #[inline]
+    pub(super) fn key(&self, block: u32) -> u64 {
+        self.keys[block as usize]
+    }
+
+    /// Registers `block` as the only one of `key`, in the bucket `home` before `behind`, or before nobody.
+    #[inline]
+    pub(super) fn enter(&mut self, block: u32, key: u64, home: u32, behind: Option<u32>) {
+        self.keys[block as usize] = key;
+        let record = self.get_mut(block);
+        *record = Block { state: record.state | REGISTERED, home };
+        if behind.is_some() {
+            self.set_behind(block, behind);
+        }
+    }
+
+    /// The next block in the bucket of a first copy.
+    #[inline]
+    pub(super) fn behind(&self, block: u32) -> Option<u32> {
+        self.get(block).is_followed().then(|| self.links[block as usize].behind)
+    }
+
+    pub(super) fn set_behind(&mut self, block: u32, behind: Option<u32>) {
+        let record = &mut self.all[block as usize];
+        match behind {
+            None => record.state &= !FOLLOWED,
+            Some(behind) => {
+                record.state |= FOLLOWED;
+                self.links[block as usize].behind = behind;
+            }
+        }
+    }
+
     /// The block registered next under the same key.
     #[inline]
     pub(super) fn next_copy(&self, block: u32) -> u32 {
-        if self.get(block).is_sole_copy() { block } else { self.copies[block as usize].next }
+        if self.get(block).is_sole_copy() { block } else { self.links[block as usize].next }
     }
 
     /// Makes `block` the last copy in the ring that starts at `first`, if only of that one.
     pub(super) fn append_copy(&mut self, first: u32, block: u32) {
         let record = self.get_mut(first);
-        let (key, was_sole) = (record.key, record.is_sole_copy());
+        let (home, was_sole) = (record.home, record.is_sole_copy());
         record.state |= COPIED;
         let record = self.get_mut(block);
-        record.key = key;
-        record.state |= REGISTERED | COPIED;
-        let last = if was_sole { first } else { self.copies[first as usize].prev };
+        *record = Block { state: record.state | REGISTERED | COPIED, home };
+        self.keys[block as usize] = self.keys[first as usize];
+        let last = if was_sole { first } else { self.links[first as usize].prev };
         self.join(last, block);
         self.join(block, first);
     }
 
     /// Takes `block` out of its ring of several; it is then unregistered.
     pub(super) fn remove_copy(&mut self, block: u32) {
-        let Links { next, prev } = self.copies[block as usize];
+        let Links { next, prev, .. } = self.links[block as usize];
         self.join(prev, next);
         if next == prev {
             self.get_mut(next).state &= !COPIED;
@@ -171,12 +211,12 @@ impl Blocks {
         if self.get(block).is_sole_copy() {
             return true;
         }
-        let Links { next, prev } = self.copies[block as usize];
-        next != block && self.copies[next as usize].prev == block && self.copies[prev as usize].next == block
+        let Links { next, prev, .. } = self.links[block as usize];
+        next != block && self.links[next as usize].prev == block && self.links[prev as usize].next == block
     }
 
     fn join(&mut self, before: u32, after: u32) {
-        self.copies[before as usize].next = after;
-        self.copies[after as usize].prev = before;
+        self.links[before as usize].next = after;
+        self.links[after as usize].prev = before;
     }
 }

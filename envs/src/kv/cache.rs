@@ -58,16 +58,20 @@ impl Cache {
 
     /// Takes `count` blocks whose entries the policy gives up, of which there are as many.
     pub(super) fn take_idle<E: Evict>(&mut self, policy: &mut E, count: u32, table: &mut Vec<BlockId>) {
+        let taken = table.len();
         table.reserve(count as usize);
-        for _ in 0..count {
-            let block = policy.victim().expect("as many are idle as are counted");
-            let record = *self.blocks.get(block);
-            if let Some(evicted) = self.evicted.as_mut().filter(|_| !record.is_keyless()) {
-                evicted.push((BlockId(block), record.key));
-            }
-            self.forget(block);
+        policy.victims(count, |block| table.push(BlockId(block)));
+        assert_eq!(table.len() - taken, count as usize, "as many are idle as are counted");
+        self.num_idle -= count;
+        let blocks = &self.blocks;
+        if let Some(evicted) = &mut self.evicted {
+            let keyed = table[taken..].iter().filter(|block| !blocks.get(block.0).is_keyless());
+            evicted.extend(keyed.map(|&block| (block, blocks.key(block.0))));
+        }
+        for &BlockId(block) in &table[taken..] {
+            self.disturb(block);
+            self.unregister(block);
             self.blocks.get_mut(block).take();
-            table.push(BlockId(block));
         }
     }
 
@@ -79,31 +83,54 @@ impl Cache {
 
     pub(super) fn give_back<E: Evict>(&mut self, policy: &mut E, table: &mut Vec<BlockId>) {
         let group = self.unregistered.len();
-        let length = table.len();
-        for (position, BlockId(block)) in table.drain(..).enumerate().rev() {
-            let record = self.blocks.get_mut(block);
+        let length = table.len() as u32;
+        let mut num_idle = 0;
+        let Cache { blocks, registry, unregistered, watch_is_valid, .. } = self;
+        let last_first = table.drain(..).enumerate().rev();
+        policy.idle_path(last_first.filter_map(|(position, BlockId(block))| {
+            let record = blocks.get_mut(block);
             if record.let_go() > 0 {
-                continue;
+                return None;
             }
             let record = *record;
-            self.watch_is_valid &= !record.is_watched();
-            if !record.is_registered() {
-                self.unregistered.push(BlockId(block));
-            } else if !E::KEEPS_REPEATS && !record.is_sole_copy() {
-                self.registry.remove(&mut self.blocks, block);
-                self.unregistered.push(BlockId(block));
-            } else {
-                let key = if record.is_keyless() { 0 } else { record.key };
-                let (position, length) = (position as u32, length as u32);
-                policy.idle(BlockView { key, position, length, ..BlockView::of(block) });
-                self.num_idle += 1;
+            *watch_is_valid &= !record.is_watched();
+            let is_kept = record.is_registered() && (E::KEEPS_REPEATS || record.is_sole_copy());
+            if !is_kept {
+                if record.is_registered() {
+                    registry.remove(blocks, block);
+                }
+                unregistered.push(BlockId(block));
+                return None;
             }
-        }
+            num_idle += 1;
+            let key = if record.is_keyless() { 0 } else { blocks.key(block) };
+            Some(BlockView { key, position: position as u32, length, ..BlockView::of(block) })
+        }));
+        self.num_idle += num_idle;
         self.unregistered[group..].reverse();
     }
 
+    /// Appends the block registered first under each key, up to the first key that is not cached. The path is that of `hits`,
+    /// if there are any.
     pub(super) fn lookup(&self, keys: impl Iterator<Item = u64>, hits: &mut Vec<BlockId>) {
-        hits.extend(keys.map_while(|key| self.registry.first(&self.blocks, key)).map(BlockId));
+        let mut before = hits.last().map(|last| self.blocks.get(last.0).home);
+        hits.extend(keys.map_while(|key| {
+            let home = self.registry.home(before, key);
+            before = Some(home);
+            self.registry.first(&self.blocks, key, home).map(BlockId)
+        }));
+    }
+
+    /// The same of blocks each of which was registered by itself.
+    pub(super) fn lookup_each(&self, keys: impl Iterator<Item = u64>, hits: &mut Vec<BlockId>) {
+        let first = |key| self.registry.first(&self.blocks, key, self.registry.home(None, key));
+        hits.extend(keys.map_while(first).map(BlockId));
+    }
+
+    /// The bucket of a block with `key` behind `parent` in its path.
+    #[inline]
+    pub(super) fn home(&self, parent: Option<BlockId>, key: u64) -> u32 {
+        self.registry.home(parent.map(|parent| self.blocks.get(parent.0).home), key)
     }
 
     /// Tells the policy of a lookup that hit `path`.
@@ -137,9 +164,9 @@ impl Cache {
     }
 
     /// A held block is about to be registered under `key`: an idle one that the policy would not keep beside it goes.
-    pub(super) fn give_way<E: Evict>(&mut self, policy: &mut E, key: u64) {
+    pub(super) fn give_way<E: Evict>(&mut self, policy: &mut E, key: u64, home: u32) {
         if !E::KEEPS_REPEATS
-            && let Some(first) = self.registry.first(&self.blocks, key)
+            && let Some(first) = self.registry.first(&self.blocks, key, home)
             && self.blocks.get(first).refs() == 0
         {
             policy.taken(BlockView::of(first));
@@ -149,9 +176,9 @@ impl Cache {
     }
 
     #[inline]
-    pub(super) fn register(&mut self, block: u32, key: u64) {
+    pub(super) fn register(&mut self, block: u32, key: u64, home: u32) {
         self.assert_unregistered(block);
-        self.registry.enter(&mut self.blocks, block, key);
+        self.registry.enter(&mut self.blocks, block, key, home);
     }
 
     pub(super) fn register_keyless(&mut self, blocks: &[BlockId]) {
@@ -186,6 +213,7 @@ impl Cache {
         self.unregister(block);
     }
 
+    #[inline]
     pub(super) fn unregister(&mut self, block: u32) {
         let record = self.blocks.get_mut(block);
         if record.is_keyless() {
@@ -197,6 +225,7 @@ impl Cache {
     }
 
     /// Something that a watch must notice happens to `block`.
+    #[inline]
     fn disturb(&mut self, block: u32) {
         self.watch_is_valid &= !self.blocks.get(block).is_watched();
     }

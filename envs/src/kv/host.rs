@@ -67,7 +67,8 @@ impl HostPool {
     /// Appends to `hits` the block cached under each key, up to the first key that is not.
     pub fn lookup(&mut self, keys: impl Iterator<Item = u64>, hits: &mut Vec<BlockId>) {
         if let HostPool::Cache(pool) = self {
-            pool.lookup(keys, hits);
+            // The host is told of blocks, not of paths: it may hold the end of one whose beginning the accelerator has.
+            pool.lookup_each(keys, hits);
         }
     }
 

@@ -175,8 +175,15 @@ impl PrefixPool {
         policy!(&mut self.policy, policy => self.cache.touch(policy, hits));
     }
 
+    /// The same of keys whose blocks were each [registered](Self::register) without a parent, and so have no path.
+    pub fn lookup_each(&mut self, keys: impl Iterator<Item = u64>, hits: &mut Vec<BlockId>) {
+        self.cache.lookup_each(keys, hits);
+        policy!(&mut self.policy, policy => self.cache.accessed(policy, hits));
+    }
+
     /// Registers a full block that the caller holds under the key of its content, behind any other block of that key.
-    /// `parent` is the block before it in the caller's table, registered before. Without caching nothing is entered.
+    /// `parent` is the block before it in the caller's table, registered under its key before: a block is found behind the
+    /// path that it was registered behind. Without caching nothing is entered.
     pub fn register(&mut self, block: BlockId, key: u64, parent: Option<BlockId>) {
         if !self.cache.caching {
             return;
@@ -185,26 +192,29 @@ impl PrefixPool {
             parent.is_none_or(|parent| self.cache.blocks.get(parent.0).is_registered()),
             "tables are registered in order"
         );
+        let home = self.cache.home(parent, key);
         policy!(&mut self.policy, policy => {
-            self.cache.give_way(policy, key);
+            self.cache.give_way(policy, key, home);
             policy.registered(block.0, parent.map(|parent| parent.0));
         });
-        self.cache.register(block.0, key);
+        self.cache.register(block.0, key, home);
     }
 
-    /// Registers the blocks of `table` in `range`, each [behind](Self::register) the one before it in the table, under the keys
-    /// that `keys` has at their places.
-    pub fn register_path(&mut self, table: &[BlockId], keys: &[u64], range: Range<usize>) {
+    /// Registers the blocks of `table` in `range`, each [behind](Self::register) the one before it in the table, under the next
+    /// of `keys`.
+    pub fn register_path(&mut self, table: &[BlockId], range: Range<usize>, keys: impl Iterator<Item = u64>) {
         if !self.cache.caching || range.is_empty() {
             return;
         }
-        let mut parent = range.start.checked_sub(1).map(|before| table[before].0);
+        let mut parent = range.start.checked_sub(1).map(|before| table[before]);
+        let mut before = parent.map(|parent| self.cache.blocks.get(parent.0).home);
         policy!(&mut self.policy, policy => {
-            for (&BlockId(block), &key) in table[range.clone()].iter().zip(&keys[range]) {
-                self.cache.give_way(policy, key);
-                policy.registered(block, parent);
-                self.cache.register(block, key);
-                parent = Some(block);
+            for (&block, key) in table[range].iter().zip(keys) {
+                let home = self.cache.registry.home(before, key);
+                self.cache.give_way(policy, key, home);
+                policy.registered(block.0, parent.map(|parent| parent.0));
+                self.cache.register(block.0, key, home);
+                (parent, before) = (Some(block), Some(home));
             }
         });
     }
@@ -227,15 +237,17 @@ impl PrefixPool {
         }
     }
 
-    /// Gives a block registered without a key the key of its content, so that it can be found. The caller holds it.
-    pub fn publish(&mut self, block: BlockId, key: u64) {
+    /// Gives a block registered without a key the key of its content, so that it can be found behind its
+    /// [parent](Self::register). The caller holds it.
+    pub fn publish(&mut self, block: BlockId, key: u64, parent: Option<BlockId>) {
         if !self.cache.caching {
             return;
         }
         assert!(self.cache.blocks.get(block.0).is_keyless(), "block {} was not registered without a key", block.0);
         self.cache.unregister(block.0);
-        policy!(&mut self.policy, policy => self.cache.give_way(policy, key));
-        self.cache.register(block.0, key);
+        let home = self.cache.home(parent, key);
+        policy!(&mut self.policy, policy => self.cache.give_way(policy, key, home));
+        self.cache.register(block.0, key, home);
     }
 
     /// From now on takes down what is evicted by [`take`](Self::take), for [`evicted`](Self::evicted).

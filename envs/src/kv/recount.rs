@@ -69,7 +69,7 @@ impl PrefixPool {
             if blocks.get(block).is_keyless() {
                 continue;
             }
-            if !blocks.copy_links_agree(block) || blocks.get(blocks.next_copy(block)).key != blocks.get(block).key {
+            if !blocks.copy_links_agree(block) || blocks.key(blocks.next_copy(block)) != blocks.key(block) {
                 return Err(format!("block {block} is in a broken ring of copies"));
             }
             if !self.policy.keeps_repeats() && count == 0 && !blocks.get(block).is_sole_copy() {
@@ -83,8 +83,9 @@ impl PrefixPool {
     fn validate_rings(&self) -> Result<(), String> {
         let blocks = &self.cache.blocks;
         let mut in_rings = 0;
-        for first in self.cache.registry.firsts(blocks) {
-            if self.cache.registry.first(blocks, blocks.get(first).key) != Some(first) {
+        for (bucket, first) in self.cache.registry.firsts(blocks) {
+            let is_found = self.cache.registry.first(blocks, blocks.key(first), bucket) == Some(first);
+            if !is_found || blocks.get(first).home != bucket {
                 return Err(format!("block {first} is not found under its key"));
             }
             let mut block = first;

@@ -189,8 +189,8 @@ impl Chosen {
                 self.take(new, &mut table);
                 for place in registered..table.len() {
                     // Another request that shares the beginning may have computed it meanwhile: that is a copy.
-                    let is_cached = !self.found(self.keys[text][place]).is_empty();
-                    if is_cached {
+                    let path = self.keys[text][..=place].to_vec();
+                    if self.found(&path).len() > place {
                         break;
                     }
                     let parent = place.checked_sub(1).map(|before| table[before]);
@@ -209,9 +209,9 @@ impl Chosen {
         self.check_order();
     }
 
-    fn found(&mut self, key: u64) -> Vec<BlockId> {
+    fn found(&mut self, keys: &[u64]) -> Vec<BlockId> {
         let mut found = Vec::new();
-        self.pool.lookup(std::iter::once(key), &mut found);
+        self.pool.lookup(keys.iter().copied(), &mut found);
         found
     }
 

@@ -126,7 +126,8 @@ impl V1 {
         let keyless = std::mem::replace(&mut sequence.keyless_from, u32::MAX);
         content.extend_keys(&mut sequence.keys, sequence.registered, self.config.block_size);
         for index in keyless..sequence.registered {
-            self.pool.publish(sequence.blocks[index as usize], sequence.keys[index as usize]);
+            let parent = index.checked_sub(1).map(|before| sequence.blocks[before as usize]);
+            self.pool.publish(sequence.blocks[index as usize], sequence.keys[index as usize], parent);
         }
     }
 
@@ -139,8 +140,14 @@ impl V1 {
         let Some(content) = sequence.content.as_ref().filter(|_| before < full) else { return };
         let keyed = full.min(sequence.keyless_from);
         if before < keyed {
-            content.extend_keys(&mut sequence.keys, keyed, block_size);
-            self.pool.register_path(&sequence.blocks, &sequence.keys, before as usize..keyed as usize);
+            let (blocks, keys) = (&sequence.blocks, &mut sequence.keys);
+            let (before, keyed) = (before as usize, keyed as usize);
+            let known = keys.len().clamp(before, keyed);
+            self.pool.register_path(blocks, before..known, keys[before..known].iter().copied());
+            // The others are made while they are entered: one waits for arithmetic, the other for memory.
+            let made = content.keys_after(keys, keyed as u32, block_size);
+            keys.reserve(keyed - known);
+            self.pool.register_path(blocks, known..keyed, made.inspect(|key| keys.push(*key)));
         }
         let keyless = before.max(keyed)..full;
         if !keyless.is_empty() {
