@@ -16,8 +16,8 @@ const FLOORS: [&[&str]; 12] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
-    &["token_pd"],
-    &["bench", "calibrate", "eviction", "tune"],
+    &["eviction", "token_pd"],
+    &["bench", "calibrate", "tune"],
     &["cli"],
 ];
 

@@ -231,7 +231,7 @@ fn written(folder: &Path) -> String {
     run(&prefixes);
     let price =
         ["evict", "token-pd", "--process", "mixed:prompt=128,answer=64,n=4", "--streams", "4", "--steps", "256"];
-    run(&[&price[..], &["--training-steps", "20", "--json"]].concat());
+    run(&[&price[..], &["--training-steps", "20", "--seeds", "1,2", "--json"]].concat());
     crate::retain::prepare(folder);
     all.push_str(&kvtide(folder, &crate::retain::retain("kept", "1", &[])).stdout);
     let mut run = |arguments: &[&str]| all.push_str(&done(folder, arguments).stdout);

@@ -47,6 +47,36 @@ fn less_memory_costs_attention_and_the_price_keeps_most_of_it() {
 }
 
 #[test]
+fn several_seeds_have_means_and_intervals() {
+    let folder = tempdir().unwrap();
+    let path = folder.path();
+    let run = |arguments: &[&str]| done(path, &[&SMALL[..], arguments].concat()).stdout;
+    let text = run(&["--seeds", "1..3", "--json"]);
+    let (rows, means) = (lines(&text, "token_pd"), lines(&text, "token_pd_mean"));
+    assert_eq!(rows.len(), 3 * means.len());
+    assert_eq!(lines(&text, "token_pd_finding").len(), 1);
+    // Each seed is what it is alone.
+    let alone = lines(&run(&["--seed", "2", "--json"]), "token_pd");
+    assert_eq!(rows[means.len()..2 * means.len()], alone[..]);
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    for (index, mean) in means.iter().enumerate() {
+        let retained = (0..3).map(|seed| number(&rows[seed * means.len() + index]["retained"]));
+        let of = |key: &str| number(&mean["retained"][key]);
+        assert!((of("mean") - retained.clone().sum::<f64>() / 3.0).abs() < 1e-12, "{mean}");
+        assert!(of("low") <= of("mean") && of("mean") <= of("high"), "{mean}");
+        assert_eq!((&mean["seeds"], &mean["policy"]), (&3.into(), &rows[index]["policy"]));
+        if mean["policy"] == "fifo" {
+            assert_eq!(number(&mean["retained_ahead"]["mean"]), 0.0, "{mean}");
+        }
+    }
+    let said = run(&["--seeds", "1..3", "--report", "pd.html"]);
+    assert!(said.contains("seed 3: learned from") && said.contains("8 streams, 3 seeds: "), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    let page = fs::read_to_string(path.join("pd.html")).unwrap();
+    assert!(page.contains("Over 3 seeds") && page.contains("8 streams, 3 seeds") && !page.contains("NaN"));
+}
+
+#[test]
 fn recorded_attention_is_served_and_shown() {
     let folder = tempdir().unwrap();
     let path = folder.path();
@@ -94,6 +124,8 @@ fn what_cannot_be_served_is_refused_by_name() {
         (&["--target", "1.5"], "expected a share above 0"),
         (&["--lambda", "nan"], "expected a number from 0"),
         (&["--rate", "-1"], "--rate"),
+        (&["--seeds", "3..1"], "--seeds \"3..1\""),
+        (&["--seeds", "1,1"], "--seeds \"1,1\""),
         (&["--steps", "1"], "--steps"),
         (&["--env", "llama-3-8b"], "is not MODEL@HARDWARE"),
         (&["--report", "nowhere/page.html"], "nowhere"),

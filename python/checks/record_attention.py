@@ -4,18 +4,25 @@ Needs torch and transformers, which nothing else here does:
 
     python record_attention.py --model Qwen/Qwen2.5-0.5B --prompts prompts.txt --answer-tokens 512 attention.jsonl
 
+Prompts are lines of text, or objects {"prompt": "…"} where the file ends in .jsonl: those may have line breaks, and an "answer" that was
+given. Then its tokens are read instead of the model's own, as many at a time as a block has, which is as many times faster.
+
 Without a model, a tiny one with random weights shows that the way is open (--tiny); what it attends to means nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+
+class Unrecordable(Exception):
+    """Why nothing can be recorded, for people."""
 
 
 def block_shares(rows: list[list[float]], block_tokens: int, first_token: int) -> list[float]:
@@ -35,10 +42,10 @@ def block_shares(rows: list[list[float]], block_tokens: int, first_token: int) -
 def conversation(weights: Iterator[list[float]], prompt_tokens: int, block_tokens: int) -> dict | None:
     """A line of the file from the weights of each token in turn; None if it has no full block of an answer.
 
-    The prompt is cut to whole blocks by whoever calls.
+    The weights start with the prompt's last full block. What the prompt has beyond its full blocks counts as the answer's.
     """
     prompt_blocks = prompt_tokens // block_tokens
-    rows, queries, first = [], [], prompt_tokens - block_tokens
+    rows, queries, first = [], [], (prompt_blocks - 1) * block_tokens
     for weight in weights:
         queries.append(weight)
         if len(queries) == block_tokens:
@@ -47,27 +54,77 @@ def conversation(weights: Iterator[list[float]], prompt_tokens: int, block_token
     return {"prompt_blocks": prompt_blocks, "rows": rows} if len(rows) > 1 else None
 
 
-def attended(model, tokens, prompt_tokens: int, block_tokens: int, answer_tokens: int) -> Iterator[list[float]]:
-    """Weights of the prompt's last block of tokens and of those generated after it, each over all tokens up to itself: means over
-    layers and heads."""
+def mean_row(attentions, query: int, tokens: int) -> list[float]:
+    """What one query of a pass paid to each of so many tokens: the mean over layers and heads.
+
+    A layer with a window has weights of the latest tokens alone; a layer without attention has none, and does not count.
+    """
     import torch
 
-    def mean(attentions) -> list[float]:
-        # A layer at a time: [1, heads, 1, keys].
-        total = sum(layer[0, :, -1, :].float().mean(dim=0) for layer in attentions)
-        return (total / len(attentions)).tolist()
+    total, layers = torch.zeros(tokens), 0
+    for layer in attentions:
+        if layer is not None:
+            # [1, heads, queries, keys], the keys of later queries of the pass at its end.
+            later = layer.shape[2] - 1 - query
+            weights = layer[0, :, query, : layer.shape[3] - later].float().mean(dim=0).cpu()
+            total[tokens - len(weights) :] += weights
+            layers += 1
+    if not layers:
+        raise Unrecordable("the model says nothing of its attention: it has none, or not that of `eager`")
+    return (total / layers).tolist()
+
+
+def given(model, tokens, start: int, block_tokens: int) -> Iterator[list[float]]:
+    """Weights of the tokens from `start` on, each over all tokens up to itself, of a text that is there: a block of queries at a time."""
+    import torch
 
     with torch.no_grad():
-        past, at = None, prompt_tokens - block_tokens
-        if at > 0:
-            past = model(tokens[:, :at], use_cache=True).past_key_values
-        token = tokens[:, at : at + 1]
-        for position in range(at, prompt_tokens + answer_tokens):
+        past = model(tokens[:, :start], use_cache=True).past_key_values if start else None
+        for at in range(start, tokens.shape[1], block_tokens):
+            block = tokens[:, at : at + block_tokens]
+            out = model(block, past_key_values=past, use_cache=True, output_attentions=True)
+            past = out.past_key_values
+            for query in range(block.shape[1]):
+                yield mean_row(out.attentions, query, at + query + 1)
+
+
+class Sampler:
+    """Which token follows: the likeliest, or one drawn."""
+
+    def __init__(self, temperature: float, seed: int):
+        import torch
+
+        self.temperature, self.draws = temperature, torch.Generator().manual_seed(seed)
+
+    def following(self, logits):
+        import torch
+
+        logits = logits.float().cpu()
+        if self.temperature == 0:
+            return logits.argmax(dim=-1, keepdim=True)
+        return torch.multinomial((logits / self.temperature).softmax(dim=-1), 1, generator=self.draws)
+
+
+def generated(model, tokens, start: int, answer_tokens: int, sampler: Sampler) -> Iterator[list[float]]:
+    """The same of the rest of a prompt and of what the model goes on with, token by token until it has enough or wants to end."""
+    import torch
+
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = set(ends) if isinstance(ends, list) else {ends}
+    prompt_tokens = tokens.shape[1]
+    with torch.no_grad():
+        past = model(tokens[:, :start], use_cache=True).past_key_values if start else None
+        token = tokens[:, start : start + 1]
+        for position in range(start, prompt_tokens + answer_tokens):
             out = model(token, past_key_values=past, use_cache=True, output_attentions=True)
             past = out.past_key_values
-            yield mean(out.attentions)
-            following = out.logits[:, -1:].argmax(dim=-1)
-            token = tokens[:, position + 1 : position + 2] if position + 1 < prompt_tokens else following
+            yield mean_row(out.attentions, 0, position + 1)
+            if position + 1 < prompt_tokens:
+                token = tokens[:, position + 1 : position + 2]
+            else:
+                token = sampler.following(out.logits[:, -1]).to(tokens.device)
+                if token.item() in ends:
+                    return
 
 
 def tiny():
@@ -86,56 +143,129 @@ def tiny():
         max_position_embeddings=1024,
         attn_implementation="eager",
     )
-    prompts = [torch.randint(0, 128, (1, length)) for length in (64, 100, 40, 80)]
+    prompts = [(torch.randint(0, 128, (1, length)), None) for length in (64, 100, 40, 80)]
     return LlamaForCausalLM(config).eval(), prompts
 
 
-def loaded(name: str, path: Path):
-    """A model of Hugging Face, and the prompts of a file, a line each."""
+def texts(path: Path) -> list[dict]:
+    """The prompts of a file, with the answers that were given to them if they are there."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    if path.suffix != ".jsonl":
+        return [{"prompt": line} for _, line in numbered]
+    objects = []
+    for number, line in numbered:
+        try:
+            one = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise Unrecordable(f"{path}:{number}: {error}") from None
+        if not isinstance(one, dict) or not isinstance(one.get("prompt"), str):
+            raise Unrecordable(f'{path}:{number}: no field "prompt" with a text')
+        if not isinstance(one.get("answer"), str | None):
+            raise Unrecordable(f'{path}:{number}: "answer" is not a text')
+        objects.append(one)
+    return objects
+
+
+def loaded(name: str, path: Path, device: str):
+    """A model of Hugging Face, and the tokens of prompts and of answers."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    found = texts(path)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").eval()
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return model, [tokenizer(line, return_tensors="pt").input_ids for line in lines]
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").eval().to(device)
+
+    def tokens(text: str | None, is_start: bool):
+        if text is None:
+            return None
+        return tokenizer(text, return_tensors="pt", add_special_tokens=is_start).input_ids.long().to(device)
+
+    return model, [(tokens(one["prompt"], True), tokens(one.get("answer"), False)) for one in found]
 
 
-def main() -> int:
+def recorded(model, prompt, answer, block_tokens: int, answer_tokens: int, sampler: Sampler) -> dict | str:
+    """A line of the file, or why there is none."""
+    import torch
+
+    most = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+    prompt_tokens = prompt.shape[1]
+    if prompt_tokens < block_tokens:
+        return "shorter than a block"
+    if prompt_tokens + block_tokens > most:
+        return f"too long for the model's {most} tokens"
+    answer_tokens = min(answer_tokens, most - prompt_tokens)
+    start = (prompt_tokens // block_tokens - 1) * block_tokens
+    if answer is None:
+        weights = generated(model, prompt, start, answer_tokens, sampler)
+    else:
+        weights = given(model, torch.cat([prompt, answer[:, :answer_tokens]], dim=1), start, block_tokens)
+    return conversation(weights, prompt_tokens, block_tokens) or "without a full block of an answer"
+
+
+def record(out, model, name: str, prompts: list, args) -> int:
+    """Writes the file; how many conversations are in it."""
+    sampler = Sampler(args.temperature, args.seed)
+    out.write(json.dumps({"kvtide_attention": 1, "block_tokens": args.block_tokens, "model": name}) + "\n")
+    kept, left_out = 0, {}
+    for number, (prompt, answer) in enumerate(prompts, 1):
+        if sys.stderr.isatty():
+            print(f"\r{number} of {len(prompts)}", end="", file=sys.stderr)
+        line = recorded(model, prompt, answer, args.block_tokens, args.answer_tokens, sampler)
+        if isinstance(line, str):
+            left_out[line] = left_out.get(line, 0) + 1
+        else:
+            out.write(json.dumps(line) + "\n")
+            kept += 1
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    for why, count in left_out.items():
+        print(f"left out {count} of {len(prompts)} prompts: {why}", file=sys.stderr)
+    if kept < 2:
+        raise Unrecordable(f"{kept} conversations of {len(prompts)} prompts; it takes two")
+    return kept
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", help="a name or folder that transformers can load")
     source.add_argument("--tiny", action="store_true", help="a tiny model with random weights")
-    parser.add_argument("--prompts", type=Path, help="a prompt a line")
+    parser.add_argument("--prompts", type=Path, help='a prompt a line; .jsonl: {"prompt": …, "answer": …}, the answer if it was given')
     parser.add_argument("--block-tokens", type=int, default=16)
-    parser.add_argument("--answer-tokens", type=int, default=256)
+    parser.add_argument("--answer-tokens", type=int, default=256, help="at most so many; the model may end before")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token, 1 draws as the model says")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("out", type=Path)
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
     args = parser.parse_args()
     if not args.tiny and args.prompts is None:
         parser.error("--model needs --prompts")
     if not 1 <= args.block_tokens <= 4096 or args.answer_tokens < args.block_tokens:
         parser.error("--block-tokens is from 1 to 4096, and --answer-tokens a block at least")
+    if not 0 <= args.temperature <= 100:
+        parser.error("--temperature is from 0 to 100")
+    part = args.out.with_name(f".{args.out.name}.{os.getpid()}.part")
     try:
-        model, prompts = tiny() if args.tiny else loaded(args.model, args.prompts)
+        # Beside its place, which it takes when it is whole; before a model is loaded in vain.
+        with part.open("w", encoding="utf-8") as out:
+            model, prompts = tiny() if args.tiny else loaded(args.model, args.prompts, args.device)
+            kept = record(out, model, "tiny, random weights" if args.tiny else args.model, prompts, args)
+        os.replace(part, args.out)
     except ImportError as error:
         parser.error(f"{error}; this script needs torch and transformers")
-    name = "tiny, random weights" if args.tiny else args.model
-    block = args.block_tokens
-    # Beside its place, which it takes when it is whole.
-    with tempfile.NamedTemporaryFile("w", dir=args.out.parent, delete=False, encoding="utf-8") as out:
-        out.write(json.dumps({"kvtide_attention": 1, "block_tokens": block, "model": name}) + "\n")
-        kept = 0
-        for tokens in prompts:
-            prompt_tokens = tokens.shape[1] // block * block
-            if prompt_tokens == 0:
-                continue
-            weights = attended(model, tokens, prompt_tokens, block, args.answer_tokens)
-            line = conversation(weights, prompt_tokens, block)
-            if line is not None:
-                out.write(json.dumps(line) + "\n")
-                kept += 1
-    os.replace(out.name, args.out)
+    except (Unrecordable, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
     print(f"{args.out}: {kept} conversations of {len(prompts)} prompts", file=sys.stderr)
-    return 0 if kept > 1 else 1
+    return 0
 
 
 if __name__ == "__main__":

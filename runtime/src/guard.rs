@@ -198,9 +198,7 @@ pub struct GuardState {
     counters: GuardCounters,
     last: Option<Fallback>,
     /// Whether the table is set aside because a feature left its trained range.
-    out_of_range: bool,
-    /// Decisions in a row that speak against `out_of_range`.
-    contrary_decisions: u32,
+    range: RangeWatch,
     /// What the table decided last that was not held back, and for how many decisions that has been in force.
     in_force: Option<(Controls, u32)>,
     /// Features the table decides by that were out of range at the last decision that looked.
@@ -217,8 +215,7 @@ impl GuardState {
             config,
             counters: GuardCounters::default(),
             last: None,
-            out_of_range: false,
-            contrary_decisions: 0,
+            range: RangeWatch::default(),
             in_force: None,
             outside: FeatureSet::EMPTY,
             times_outside: [0; NUM_FEATURES],
@@ -308,11 +305,11 @@ impl GuardState {
         // Nearly always nothing is the matter, and one look says so.
         if table.file().holds(table.uses().bits(), &observation.values) {
             self.outside = FeatureSet::EMPTY;
-            self.note_range(false);
+            self.range.note(false, &self.config);
         } else {
             self.look_closer(table, observation)?;
         }
-        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+        if self.range.is_outside() { Err(Fallback::OutOfRange) } else { Ok(table) }
     }
 
     /// Which features the table decides by are out of range, or not even numbers.
@@ -329,20 +326,37 @@ impl GuardState {
             let times = &mut self.times_outside[feature as usize];
             *times = times.saturating_add(1);
         }
-        self.note_range(!self.outside.is_empty());
+        self.range.note(!self.outside.is_empty(), &self.config);
         Ok(())
     }
+}
 
-    fn note_range(&mut self, outside: bool) {
-        if outside == self.out_of_range {
+/// Whether features are out of the ranges that a table was trained in: not by one decision, but by several in a row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RangeWatch {
+    is_outside: bool,
+    /// Decisions in a row that speak against `is_outside`.
+    contrary_decisions: u32,
+}
+
+impl RangeWatch {
+    /// Whether the table is to be set aside.
+    #[inline]
+    pub(crate) fn is_outside(self) -> bool {
+        self.is_outside
+    }
+
+    /// A decision whose features were out of range or not.
+    #[inline]
+    pub(crate) fn note(&mut self, outside: bool, config: &GuardConfig) {
+        if outside == self.is_outside {
             self.contrary_decisions = 0;
             return;
         }
         self.contrary_decisions = self.contrary_decisions.saturating_add(1);
-        let patience = if outside { self.config.out_of_range_decisions } else { self.config.recovery_decisions };
+        let patience = if outside { config.out_of_range_decisions } else { config.recovery_decisions };
         if self.contrary_decisions >= patience {
-            self.out_of_range = outside;
-            self.contrary_decisions = 0;
+            *self = RangeWatch { is_outside: outside, contrary_decisions: 0 };
         }
     }
 }

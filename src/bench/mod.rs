@@ -28,8 +28,8 @@ pub use training::{TrainingBenchError, training};
 /// One figure: how often something was done in a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Throughput {
-    /// What was measured: `scheduler_steps`, `evictions`, `stream_steps`, `tier_events`, `tier_reading`, `requests`, `env_decisions`,
-    /// `training`, `request_bytes`.
+    /// What was measured: `scheduler_steps`, `evictions`, `stream_steps`, `tier_events`, `tier_reading`, `tier_file`, `requests`,
+    /// `env_decisions`, `training`, `request_bytes`.
     pub bench: &'static str,
     /// Under which conditions.
     pub case: String,

@@ -1,6 +1,7 @@
 //! `kvtide evict token-pd`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -8,12 +9,13 @@ use kvtide_envs::cost::CostModel;
 use kvtide_envs::deploy::{Deployment, EngineKind};
 use kvtide_envs::token_price::{self, Attention, Process};
 
+use super::args::parse_seeds;
 use super::output::Output;
 use super::outputs::Outputs;
 use super::{Exit, stop};
 use crate::report;
 use crate::text::{self, Column, TextTable, printable, wrapped};
-use crate::token_pd::{self, Line, Study, TokenPdRegret, TokenPdRow, TokenPdTraining, USUAL_RATE};
+use crate::token_pd::{self, Line, Study, TokenPdMean, TokenPdRegret, TokenPdRow, TokenPdTraining, USUAL_RATE};
 use crate::world::Written;
 
 #[derive(Debug, Args)]
@@ -55,9 +57,10 @@ pub(super) struct TokenPdArgs {
     /// Steps the predictor learns for.
     #[arg(long, value_name = "STEPS", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     training_steps: u32,
-    /// Another draw.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Seeds: 1..5 (both included) or 1,2,7. Each draws the attention, or the order of what was recorded (1: as it stands), and teaches
+    /// a predictor; of several the means are shown, with their intervals.
+    #[arg(long, visible_alias = "seed", value_name = "SEEDS", default_value = "1", allow_hyphen_values = true)]
+    seeds: String,
     /// Write a page with charts, which needs nothing but a browser.
     #[arg(long, value_name = "PAGE")]
     report: Option<PathBuf>,
@@ -87,75 +90,108 @@ pub(super) fn run(args: &TokenPdArgs) -> anyhow::Result<Exit> {
         .reads_env(&args.env)
         .file("--report", args.report.as_deref())
         .check()?;
+    let seeds = parse_seeds(&args.seeds).with_context(|| format!("--seeds {:?}", args.seeds))?;
     let made_on = report::today()?;
     let deployment = Deployment::load(&args.env)?;
     let engine = deployment.engine(EngineKind::V1);
-    let (learned_from, attention) = attention(args)?;
-    let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
-    let pool = args.capacity.unwrap_or((tokens / u64::from(attention.block_tokens)) as u32);
-    let most = streams.last().copied().unwrap_or(1);
-    ensure!(
-        pool / 2 > most,
-        "a pool of {pool} blocks is too small for {most} streams, which need two blocks each at least (--capacity, --streams)"
-    );
     let cost = CostModel::new(&deployment, engine.block_size).under(&engine);
-    let study = Study {
-        learned_from: &learned_from,
-        attention: &attention,
-        env: &args.env,
-        cost: &cost,
-        pool,
-        step_tokens: engine.max_num_batched_tokens,
-        streams: &streams,
-        steps: args.steps,
-        target: args.target,
-        risk_aversion: args.lambda,
-        rate: args.rate,
-        demand: args.demand as f32,
-        penalty: args.penalty,
-        training_steps: args.training_steps,
-        seed: args.seed,
-    };
-    show(args, &study, &made_on)
+    let recorded = args.attention.as_deref().map(|path| token_price::read(path).context("--attention")).transpose()?;
+    let (mut show, stop) = (Show::new(args), stop::on_interrupt());
+    for &seed in &seeds {
+        let (learned_from, attention) = attention(args, recorded.as_ref(), seed)?;
+        let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
+        let pool = args.capacity.unwrap_or((tokens / u64::from(attention.block_tokens)) as u32);
+        let most = streams.last().copied().unwrap_or(1);
+        ensure!(
+            pool / 2 > most,
+            "a pool of {pool} blocks is too small for {most} streams, which need two blocks each at least (--capacity, --streams)"
+        );
+        let study = Study {
+            learned_from: &learned_from,
+            attention: &attention,
+            env: &args.env,
+            cost: &cost,
+            pool,
+            step_tokens: engine.max_num_batched_tokens,
+            streams: &streams,
+            steps: args.steps,
+            target: args.target,
+            risk_aversion: args.lambda,
+            rate: args.rate,
+            demand: args.demand as f32,
+            penalty: args.penalty,
+            training_steps: args.training_steps,
+            seed,
+        };
+        if !show.seed(&study, seeds.len() > 1, stop) {
+            show.written?;
+            return Ok(Exit::Interrupted);
+        }
+    }
+    show.finish(&made_on)
 }
 
-fn show(args: &TokenPdArgs, study: &Study<'_>, made_on: &str) -> anyhow::Result<Exit> {
-    let (mut output, mut written, mut lines) = (Output::new(), Ok(()), Vec::new());
-    let width = text::width();
-    let is_finished = study.run(stop::on_interrupt(), &mut |line| {
-        if args.json {
-            written = json(&mut output, &line);
-        } else {
-            let texts = said(&lines, &line, width);
-            written = texts.map_or(Ok(()), |text| output.text(&text));
+/// What is shown as it comes, and kept for the page.
+struct Show<'a> {
+    args: &'a TokenPdArgs,
+    width: usize,
+    output: Output,
+    written: anyhow::Result<()>,
+    /// Of each seed.
+    lines: Vec<Vec<Line>>,
+}
+
+impl<'a> Show<'a> {
+    fn new(args: &'a TokenPdArgs) -> Show<'a> {
+        Show { args, width: text::width(), output: Output::new(), written: Ok(()), lines: Vec::new() }
+    }
+
+    /// Runs what is studied with one seed, of `several` if so; whether it came to its end.
+    fn seed(&mut self, study: &Study<'_>, several: bool, stop: &AtomicBool) -> bool {
+        let mut lines = Vec::new();
+        let is_finished = study.run(stop, &mut |line| {
+            if self.args.json {
+                self.written = json(&mut self.output, &line);
+            } else if let Some(text) = said(&lines, &line, several, self.width) {
+                self.written = self.output.text(&text);
+            }
+            lines.push(line);
+            // A page is wanted whether or not anybody reads the text.
+            self.written.is_ok() || self.args.report.is_some()
+        });
+        self.lines.push(lines);
+        is_finished
+    }
+
+    /// What all seeds say, and the page.
+    fn finish(mut self, made_on: &str) -> anyhow::Result<Exit> {
+        let together = token_pd::over_seeds(&self.lines);
+        let mut lines = self.lines.swap_remove(0);
+        if let Some(path) = &self.args.report {
+            lines.extend(together.iter().cloned());
+            report::write_page(path, &token_pd::page(&lines, &super::evaluate::command_line(), made_on))?;
+            say!("the report is in {}", path.display());
         }
-        lines.push(line);
-        // A page is wanted whether or not anybody reads the text.
-        written.is_ok() || args.report.is_some()
-    });
-    if let (Some(path), true) = (&args.report, is_finished) {
-        report::write_page(path, &token_pd::page(&lines, &super::evaluate::command_line(), made_on))?;
-        say!("the report is in {}", path.display());
+        self.written?;
+        if self.args.json {
+            together.iter().try_for_each(|line| json(&mut self.output, line))?;
+        } else {
+            let text = if together.is_empty() { closing(&lines, self.width) } else { over_seeds(&together, self.width) };
+            self.output.text(&text)?;
+        }
+        Ok(Exit::Done)
     }
-    written?;
-    if !is_finished {
-        return Ok(Exit::Interrupted);
-    }
-    if !args.json {
-        output.text(&closing(&lines, width))?;
-    }
-    Ok(Exit::Done)
 }
 
 /// What is learned from, and what is served.
-fn attention(args: &TokenPdArgs) -> anyhow::Result<(Attention, Attention)> {
-    let Some(path) = &args.attention else {
+fn attention(args: &TokenPdArgs, recorded: Option<&Attention>, seed: u64) -> anyhow::Result<(Attention, Attention)> {
+    let Some(all) = recorded else {
         // Another seed's for learning: nobody is judged by what it has seen.
-        let learned_from = args.process.draw(args.seed.wrapping_add(1 << 32));
-        return Ok((learned_from, args.process.draw(args.seed)));
+        let learned_from = args.process.draw(seed.wrapping_add(1 << 32));
+        return Ok((learned_from, args.process.draw(seed)));
     };
-    let all = token_price::read(path).context("--attention")?;
-    all.halves().with_context(|| {
+    all.clone().shuffled(seed).halves().with_context(|| {
+        let path = args.attention.as_deref().unwrap_or(Path::new("-"));
         format!("--attention: {}: one conversation; it takes two, to learn from and to be judged on", path.display())
     })
 }
@@ -167,25 +203,28 @@ fn json(output: &mut Output, line: &Line) -> anyhow::Result<()> {
         Line::Price(data) => output.json("token_pd_price", data),
         Line::Regret(data) => output.json("token_pd_regret", data),
         Line::Verdict(data) => output.json("token_pd_verdict", data),
+        Line::Mean(data) => output.json("token_pd_mean", data),
+        Line::Finding(data) => output.json("token_pd_finding", data),
     }
 }
 
-/// What is said to people as a line comes: of a number of streams once its verdict is there.
-fn said(before: &[Line], line: &Line, width: usize) -> Option<String> {
+/// What is said to people as a line comes: of a number of streams once its verdict is there; of several seeds how each learned.
+fn said(before: &[Line], line: &Line, several: bool, width: usize) -> Option<String> {
     match line {
-        Line::Training(training) => Some(wrapped(&learned(training), width, 2) + "\n"),
-        Line::Verdict(verdict) => {
+        Line::Training(training) => Some(wrapped(&learned(training, several), width, 2) + "\n"),
+        Line::Verdict(verdict) if !several => {
             let rows = rows(before, "streams").filter(|row| row.streams == verdict.streams);
             Some(table(rows, width) + &wrapped(&verdict.text(), width, 2) + "\n")
         }
-        Line::Row(_) | Line::Price(_) | Line::Regret(_) => None,
+        _ => None,
     }
 }
 
-fn learned(training: &TokenPdTraining) -> String {
+fn learned(training: &TokenPdTraining, several: bool) -> String {
     format!(
-        "learned from {} for {} steps: explains {:.1} % of the variance of {} returns it has not seen; squared errors are {:.2} times the \
+        "{}learned from {} for {} steps: explains {:.1} % of the variance of {} returns it has not seen; squared errors are {:.2} times the \
          variance predicted\n",
+        if several { format!("seed {}: ", training.seed) } else { String::new() },
         printable(&training.attention),
         training.steps,
         training.explained * 100.0,
@@ -201,21 +240,75 @@ fn rows<'a>(lines: &'a [Line], part: &'a str) -> impl Iterator<Item = &'a TokenP
     })
 }
 
+/// The questions that are looked at more closely.
+const CLOSELY: [(&str, &str); 3] = [
+    ("memory", "Blocks of the pool, everybody with the same"),
+    ("risk", "Aversion to risk"),
+    ("predictor", "The predictor, and the same return of every block"),
+];
+
 /// What was looked at more closely.
 fn closing(lines: &[Line], width: usize) -> String {
-    let parts = [
-        ("memory", "Blocks of the pool, everybody with the same"),
-        ("risk", "Aversion to risk"),
-        ("predictor", "The predictor, and the same return of every block"),
-    ];
     let mut text = String::new();
-    for (part, title) in parts {
+    for (part, title) in CLOSELY {
         text = text + title + "\n\n" + &table(rows(lines, part), width);
     }
     let regrets: Vec<&TokenPdRegret> =
         lines.iter().filter_map(|line| if let Line::Regret(regret) = line { Some(regret) } else { None }).collect();
     text += "Regret against the best constant price, and blocks above the target\n\n";
     text + &horizons(&regrets, width)
+}
+
+/// What all seeds say.
+fn over_seeds(lines: &[Line], width: usize) -> String {
+    let mut text = String::new();
+    for (part, title) in [("streams", "Streams at once: means and 95 % intervals")].into_iter().chain(CLOSELY) {
+        let means = lines.iter().filter_map(|line| match line {
+            Line::Mean(mean) if mean.part == part => Some(mean),
+            _ => None,
+        });
+        text = text + title + "\n\n" + &mean_table(means, width);
+    }
+    for line in lines {
+        if let Line::Finding(finding) = line {
+            text += &(wrapped(&finding.text(), width, 2) + "\n");
+        }
+    }
+    text
+}
+
+fn mean_table<'a>(means: impl Iterator<Item = &'a TokenPdMean>, width: usize) -> String {
+    let heads = [
+        ("", "streams"),
+        ("", "policy"),
+        ("", "lambda"),
+        ("peak,", "blocks"),
+        ("", "req/s"),
+        ("p95,", "s"),
+        ("attention", "kept"),
+        ("ahead of the first,", "points"),
+    ];
+    let mut table = TextTable::new(heads.map(|(top, bottom)| Column::new(top, bottom)).into());
+    for mean in means {
+        table.row(vec![
+            mean.streams.to_string(),
+            policy(mean.policy, mean.predictor),
+            mean.risk_aversion.map_or_else(|| "-".to_owned(), |risk| format!("{risk}")),
+            format!("{:.0}", mean.peak_blocks.mean),
+            format!("{:.2}", mean.requests_per_s.mean),
+            mean.latency_p95_ms.map_or_else(|| "-".to_owned(), |latency| format!("{:.2}", latency.mean / 1000.0)),
+            format!("{:.1} %", mean.retained.mean * 100.0),
+            token_pd::points(mean.retained_ahead),
+        ]);
+    }
+    table.render(width) + "\n"
+}
+
+fn policy(name: &str, predictor: Option<&str>) -> String {
+    match predictor {
+        Some("constant") => format!("{name} (constant)"),
+        _ => name.to_owned(),
+    }
 }
 
 fn table<'a>(rows: impl Iterator<Item = &'a TokenPdRow>, width: usize) -> String {
@@ -232,13 +325,9 @@ fn table<'a>(rows: impl Iterator<Item = &'a TokenPdRow>, width: usize) -> String
     ];
     let mut table = TextTable::new(heads.map(|(top, bottom)| Column::new(top, bottom)).into());
     for row in rows {
-        let policy = match row.predictor {
-            Some("constant") => format!("{} (constant)", row.policy),
-            _ => row.policy.to_owned(),
-        };
         table.row(vec![
             row.streams.to_string(),
-            policy,
+            policy(row.policy, row.predictor),
             row.risk_aversion.map_or_else(|| "-".to_owned(), |risk| format!("{risk}")),
             row.capacity_blocks.to_string(),
             row.peak_blocks.to_string(),

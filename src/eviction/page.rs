@@ -1,12 +1,12 @@
 //! The page of a replay: what each policy finds by capacity, as charts and tables. Its speed is not on it, so that equal replays
 //! on one day give equal bytes.
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 
 use super::EvictionRow;
 use crate::plot::chart::{Chart, ChartAxis, Line, Pen, Unit};
 use crate::plot::svg::Words;
-use crate::report::{Cell, head, table};
+use crate::report::{Cell, Sheet, last_part, table};
 
 /// Colours of lines; more policies than these are told apart by dashes.
 const COLOURS: usize = 7;
@@ -19,50 +19,31 @@ const BOUND: &str = "belady";
 /// is what made it, on the day `made_on`.
 pub fn page(rows: &[EvictionRow], command: &str, made_on: &str) -> String {
     let first = &rows[0];
-    let traffic = first.trace.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&first.trace);
     let policies: Vec<&str> = rows.iter().filter(|row| row.capacity == first.capacity).map(|row| row.policy).collect();
     let late = format!("Requests with more than {} tokens uncached", first.uncached);
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head(&html! { (Words(traffic)) ": eviction replayed, " (made_on) }))
-            "\n"
-            body {
-                header {
-                    h1 { (Words(traffic)) ": eviction replayed" }
-                    p.made { "Made on " time datetime=(made_on) { (made_on) } " by " code { "kvtide evict replay" } "." }
-                    p.claim { (claim(rows)) }
-                }
-                "\n"
-                main {
-                    section id="hits" {
-                        h2 { "Hits by capacity" }
-                        p { (Words(&what_counts(first))) }
-                        (legend(&policies))
-                        div.figure { (chart(rows, &policies, "Blocks that hit, of those asked for", &|row| row.hit_ratio, true).to_svg()) }
-                        (by_capacity(rows, &policies, "Blocks that hit", &|row| row.hit_ratio))
-                    }
-                    section id="late" {
-                        h2 { (Words(&late)) }
-                        p { "What such a request has to compute keeps its first token waiting, whoever else is served. Of all requests." }
-                        (legend(&policies))
-                        div.figure { (chart(rows, &policies, &late, &late_share, false).to_svg()) }
-                        (by_capacity(rows, &policies, &late, &late_share))
-                    }
-                    section id="tokens" {
-                        h2 { "Prompt tokens that hit" }
-                        p { "Of all prompt tokens, those of a last block that is not full included." }
-                        (by_capacity(rows, &policies, "Prompt tokens that hit", &|row| row.token_hit_ratio))
-                    }
-                    section id="run" {
-                        h2 { "What was run" }
-                        pre { (Words(command)) }
-                    }
-                }
-            }
+    let sections = html! {
+        section id="hits" {
+            h2 { "Hits by capacity" }
+            p { (Words(&what_counts(first))) }
+            (legend(&policies))
+            div.figure { (chart(rows, &policies, "Blocks that hit, of those asked for", &|row| row.hit_ratio, true).to_svg()) }
+            (by_capacity(rows, &policies, "Blocks that hit", &|row| row.hit_ratio))
+        }
+        section id="late" {
+            h2 { (Words(&late)) }
+            p { "What such a request has to compute keeps its first token waiting, whoever else is served. Of all requests." }
+            (legend(&policies))
+            div.figure { (chart(rows, &policies, &late, &late_share, false).to_svg()) }
+            (by_capacity(rows, &policies, &late, &late_share))
+        }
+        section id="tokens" {
+            h2 { "Prompt tokens that hit" }
+            p { "Of all prompt tokens, those of a last block that is not full included." }
+            (by_capacity(rows, &policies, "Prompt tokens that hit", &|row| row.token_hit_ratio))
         }
     };
-    markup.into_string() + "\n"
+    let heading = format!("{}: eviction replayed", last_part(&first.trace));
+    Sheet { heading: &heading, claims: &[claim(rows)], subcommand: "evict replay", command, made_on }.over(&sections)
 }
 
 fn late_share(row: &EvictionRow) -> f64 {
@@ -145,9 +126,7 @@ fn chart(
         let of_policy = rows.iter().filter(|row| row.policy == *policy);
         let mut points: Vec<(f64, f64)> = of_policy.map(|row| (row.capacity_share, value(row))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Bars without height make dots, so that a single capacity is seen as well.
-        let bars = points.iter().map(|&(x, y)| (x, y, y)).collect();
-        Line { name: (*policy).to_owned(), pen: pen(policies, index), points, bars, filled: false }
+        Line::dotted(policy, pen(policies, index), points)
     };
     let across = |label: &str, values: &mut dyn Iterator<Item = f64>| ChartAxis {
         unit: Unit::Percent,
@@ -158,8 +137,7 @@ fn chart(
     let y = across("", &mut rows.iter().map(value).chain(has_ideal.then_some(ideal)));
     let mut lines = Vec::new();
     if has_ideal {
-        let points = vec![(x.from, ideal), (x.to, ideal)];
-        lines.push(Line { name: "ideal".to_owned(), pen: IDEAL, points, bars: Vec::new(), filled: false });
+        lines.push(Line::plain("ideal", IDEAL, vec![(x.from, ideal), (x.to, ideal)]));
     }
     lines.extend(policies.iter().enumerate().map(line));
     Chart { title: title.to_owned(), width: 860.0, height: 400.0, x, y, lines, rules: Vec::new(), band: None }

@@ -4,12 +4,12 @@
 use std::fmt::Write;
 
 use kvtide_envs::intent::{ProfileSpec, Sample};
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 
 use super::tiers::TierRow;
 use crate::plot::chart::{Chart, ChartAxis, Line, Pen, Unit};
 use crate::plot::svg::{Words, round};
-use crate::report::{Cell, head, table};
+use crate::report::{Cell, Sheet, last_part, table};
 
 /// Looks of the policies, in their order: not by colour alone.
 const DASHES: [&str; 5] = ["", "7 3", "2 3", "", "9 3 2 3"];
@@ -21,47 +21,28 @@ const LIMIT: Pen = Pen { colour: 8, dash: "4 4", width: 1.5 };
 /// `made_on`.
 pub fn page(rows: &[TierRow], command: &str, made_on: &str) -> String {
     let first = &rows[0];
-    let file = || first.trace.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&first.trace);
     let profile = first.trace.parse::<ProfileSpec>().ok().map(|spec| spec.profile.name());
-    let stream = profile.unwrap_or_else(file);
+    let stream = profile.unwrap_or_else(|| last_part(&first.trace));
     let modes = distinct(rows.iter().map(|row| row.result.mode));
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head(&html! { (Words(stream)) ": tiers compared, " (made_on) }))
-            "\n"
-            body {
-                header {
-                    h1 { (Words(stream)) ": tiers compared" }
-                    p.made { "Made on " time datetime=(made_on) { (made_on) } " by " code { "kvtide evict compare" } "." }
-                    p.claim { (Words(&claim(rows))) }
-                }
-                "\n"
-                main {
-                    (deadlines(rows, &modes))
-                    (course(rows, &modes))
-                    section id="results" {
-                        h2 { "What came of each" }
-                        p { (RESULTS) }
-                        @for of_capacity in capacities(rows) {
-                            h3 { (held(&of_capacity[0])) }
-                            (results(of_capacity))
-                        }
-                    }
-                    section id="modes" {
-                        h2 { "Faithful and corrected" }
-                        p { (MODES) }
-                        ul { @for repair in REPAIRS { li { (repair) } } }
-                    }
-                    section id="run" {
-                        h2 { "What was run" }
-                        pre { (Words(command)) }
-                    }
-                }
+    let sections = html! {
+        (deadlines(rows, &modes))
+        (course(rows, &modes))
+        section id="results" {
+            h2 { "What came of each" }
+            p { (RESULTS) }
+            @for of_capacity in capacities(rows) {
+                h3 { (held(&of_capacity[0])) }
+                (results(of_capacity))
             }
         }
+        section id="modes" {
+            h2 { "Faithful and corrected" }
+            p { (MODES) }
+            ul { @for repair in REPAIRS { li { (repair) } } }
+        }
     };
-    markup.into_string() + "\n"
+    let heading = format!("{stream}: tiers compared");
+    Sheet { heading: &heading, claims: &[claim(rows)], subcommand: "evict compare", command, made_on }.over(&sections)
 }
 
 const RESULTS: &str = "Misses are accesses to blocks outside HBM; decode-critical ones are of blocks that the token being generated \
@@ -199,9 +180,7 @@ fn by_hbm(rows: &[&TierRow], policies: &[&str], title: &str, unit: Unit, value: 
         let mut points: Vec<(f64, f64)> =
             of_policy.map(|row| (mib(row.result.hbm_capacity_bytes), value(row))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Bars without height make dots, so that a single size is seen as well.
-        let bars = points.iter().map(|&(x, y)| (x, y, y)).collect();
-        Line { name: (*policy).to_owned(), pen: pen(index), points, bars, filled: false }
+        Line::dotted(policy, pen(index), points)
     };
     let x = ChartAxis::above_zero("HBM, MiB", rows.iter().map(|row| mib(row.result.hbm_capacity_bytes)));
     let y = ChartAxis { unit, ..ChartAxis::above_zero("", rows.iter().map(|row| value(row))) };
@@ -245,13 +224,12 @@ fn over_events(
     let y = ChartAxis::above_zero("", samples().map(value).chain(limit));
     let mut lines: Vec<Line> = Vec::new();
     if let Some(limit) = limit {
-        let points = vec![(x.from, limit), (x.to, limit)];
-        lines.push(Line { name: "room in HBM".to_owned(), pen: LIMIT, points, bars: Vec::new(), filled: false });
+        lines.push(Line::plain("room in HBM", LIMIT, vec![(x.from, limit), (x.to, limit)]));
     }
     for (index, policy) in policies.iter().enumerate() {
         let of_policy = rows.iter().filter(|row| row.result.policy == *policy).flat_map(|row| &row.series);
         let points = of_policy.map(|sample| (sample.events as f64, value(sample))).collect();
-        lines.push(Line { name: (*policy).to_owned(), pen: pen(index), points, bars: Vec::new(), filled: false });
+        lines.push(Line::plain(policy, pen(index), points));
     }
     Chart { title: title.to_owned(), width: 860.0, height: 260.0, x, y, lines, rules: Vec::new(), band: None }
 }

@@ -60,6 +60,19 @@ pub(crate) struct Line {
     pub(crate) filled: bool,
 }
 
+impl Line {
+    /// A line and nothing else.
+    pub(crate) fn plain(name: &str, pen: Pen, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.to_owned(), pen, points, bars: Vec::new(), filled: false }
+    }
+
+    /// A line with a dot at each point, so that a single one is seen as well: bars without height.
+    pub(crate) fn dotted(name: &str, pen: Pen, points: Vec<(f64, f64)>) -> Line {
+        let bars = points.iter().map(|&(x, y)| (x, y, y)).collect();
+        Line { bars, ..Line::plain(name, pen, points) }
+    }
+}
+
 /// How a line looks: not by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pen {

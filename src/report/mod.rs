@@ -7,6 +7,7 @@
 //! | `page.css`, `page.js` | how it looks, on a screen, a phone and paper; sorting |
 //! | `tables.rs`, `cells.rs` | its tables: what they say; how they are written |
 //! | `clocks.rs` | gains by drawn clocks: text, chart and table |
+//! | `sheet.rs` | what stands around the sections of pages of other studies |
 //! | `settings.rs` | what was run, and by what |
 //! | `names.rs`, `wording.rs`, `day.rs` | what policies are called; numbers in words; the day |
 //! | `figures.rs` | its charts: what is drawn |
@@ -24,6 +25,7 @@ mod insight;
 mod names;
 mod page;
 mod settings;
+mod sheet;
 mod tables;
 mod wording;
 
@@ -40,7 +42,8 @@ use close_up::CloseUp;
 
 pub(crate) use cells::{Cell, table};
 pub use day::today;
-pub(crate) use page::head;
+pub(crate) use page::last_part;
+pub(crate) use sheet::Sheet;
 
 /// What a report is made of.
 #[derive(Debug, Clone)]

@@ -72,7 +72,7 @@ pub(super) fn render(material: &ReportInput<'_>, close_up: &CloseUp) -> String {
 }
 
 /// The head of a page: how it looks, and that it fetches nothing.
-pub(crate) fn head(title: &Markup) -> Markup {
+pub(super) fn head(title: &Markup) -> Markup {
     html! {
         head {
             meta charset="utf-8";
@@ -85,7 +85,7 @@ pub(crate) fn head(title: &Markup) -> Markup {
 }
 
 /// A file's name without its folders; where it lies stands among the settings.
-fn last_part(path: &str) -> &str {
+pub(crate) fn last_part(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 

@@ -1,48 +1,32 @@
 //! The page of a study.
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 
-use super::{Line, TokenPdPrice, TokenPdRegret, TokenPdRow, TokenPdTraining, TokenPdVerdict};
+use super::seeds::{percent as percent_of, points};
+use super::{Line, TokenPdFinding, TokenPdMean, TokenPdPrice, TokenPdRegret, TokenPdRow, TokenPdTraining, TokenPdVerdict};
 use crate::plot::chart::{Chart, ChartAxis, Line as ChartLine, Pen, Unit};
 use crate::plot::svg::Words;
-use crate::report::{Cell, head, table};
+use crate::report::{Cell, Sheet, table};
 
 /// Policies in the order of their colours, from the second on.
 const POLICIES: [&str; 4] = ["fifo", "lru", "h2o", "token-pd"];
 const DASHES: [&str; 4] = ["7 3", "2 3", "9 3 2 3", ""];
 
-/// The page over the lines of a finished study. `command` is what made it, on the day `made_on`.
+/// The page over the lines of a finished study, and of what several seeds say together if there were several. `command` is what made it, on the day `made_on`.
 pub fn page(lines: &[Line], command: &str, made_on: &str) -> String {
     let study = Sorted::of(lines);
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head(&html! { "Token-PD: a price for blocks, " (made_on) }))
-            "\n"
-            body {
-                header {
-                    h1 { "Token-PD: a price for blocks" }
-                    p.made { "Made on " time datetime=(made_on) { (made_on) } " by " code { "kvtide evict token-pd" } "." }
-                    @for verdict in &study.verdicts { p.claim { (Words(&verdict.text())) "." } }
-                }
-                "\n"
-                main {
-                    (study.what_is_run())
-                    (study.at_once())
-                    (study.memory())
-                    (study.risk())
-                    (study.predictor())
-                    (study.price())
-                    (study.horizons())
-                    section id="run" {
-                        h2 { "What was run" }
-                        pre { (Words(command)) }
-                    }
-                }
-            }
-        }
+    let sections = html! {
+        (study.what_is_run())
+        (study.over_seeds())
+        (study.at_once())
+        (study.memory())
+        (study.risk())
+        (study.predictor())
+        (study.price())
+        (study.horizons())
     };
-    markup.into_string() + "\n"
+    let heading = "Token-PD: a price for blocks";
+    Sheet { heading, claims: &study.claims(), subcommand: "evict token-pd", command, made_on }.over(&sections)
 }
 
 /// Lines by kind.
@@ -52,6 +36,8 @@ struct Sorted<'a> {
     prices: Vec<&'a TokenPdPrice>,
     regrets: Vec<&'a TokenPdRegret>,
     verdicts: Vec<&'a TokenPdVerdict>,
+    means: Vec<&'a TokenPdMean>,
+    findings: Vec<&'a TokenPdFinding>,
 }
 
 impl<'a> Sorted<'a> {
@@ -62,6 +48,8 @@ impl<'a> Sorted<'a> {
             prices: Vec::new(),
             regrets: Vec::new(),
             verdicts: Vec::new(),
+            means: Vec::new(),
+            findings: Vec::new(),
         };
         for line in lines {
             match line {
@@ -70,9 +58,19 @@ impl<'a> Sorted<'a> {
                 Line::Price(data) => sorted.prices.push(data),
                 Line::Regret(data) => sorted.regrets.push(data),
                 Line::Verdict(data) => sorted.verdicts.push(data),
+                Line::Mean(data) => sorted.means.push(data),
+                Line::Finding(data) => sorted.findings.push(data),
             }
         }
         sorted
+    }
+
+    /// What is found over all seeds, or of the only one.
+    fn claims(&self) -> Vec<String> {
+        if self.findings.is_empty() {
+            return self.verdicts.iter().map(|verdict| verdict.text() + ".").collect();
+        }
+        self.findings.iter().map(|finding| finding.text() + ".").collect()
     }
 
     fn part(&self, part: &str) -> Vec<&'a TokenPdRow> {
@@ -100,6 +98,51 @@ impl<'a> Sorted<'a> {
         }
     }
 
+    /// Nothing of a single seed.
+    fn over_seeds(&self) -> Markup {
+        let Some(first) = self.means.first() else { return html! {} };
+        let heads = [
+            "part",
+            "policy",
+            "streams",
+            "λ",
+            "pool, blocks",
+            "peak, blocks",
+            "requests/s",
+            "p95 latency",
+            "attention retained",
+            "points ahead of the first",
+        ];
+        let lines = self.means.iter().map(|mean| {
+            let number = |text: String, value: f64| Cell::number(text, Some(value));
+            let count = |value: f64| number(format!("{value:.0}"), value);
+            let latency = mean.latency_p95_ms.map(|latency| latency.mean);
+            let seconds = latency.map_or_else(|| "–".to_owned(), |ms| format!("{:.2} s", ms / 1000.0));
+            let risk = mean.risk_aversion;
+            vec![
+                Cell::text(html! { (mean.part) }),
+                named(mean.policy, mean.predictor),
+                count(mean.streams.into()),
+                Cell::number(risk.map_or_else(|| "–".to_owned(), |risk| risk.to_string()), risk),
+                count(mean.capacity_blocks),
+                count(mean.peak_blocks.mean),
+                number(format!("{:.2}", mean.requests_per_s.mean), mean.requests_per_s.mean),
+                Cell::number(seconds, latency),
+                number(percent_of(mean.retained), mean.retained.mean),
+                number(points(mean.retained_ahead), mean.retained_ahead.mean),
+            ]
+        });
+        html! {
+            section id="seeds" {
+                h2 { "Over " (first.seeds) " seeds" }
+                p { "Means, and 95 % intervals of what is retained: each seed draws the attention, or the order of what was recorded, and \
+                     teaches a predictor. Ahead: of the first policy of the part with the same pool, seed by seed. What follows \
+                     below is of the first seed." }
+                (table("Over seeds", &heads, lines))
+            }
+        }
+    }
+
     fn at_once(&self) -> Markup {
         let rows = self.part("streams");
         html! {
@@ -118,7 +161,7 @@ impl<'a> Sorted<'a> {
         let of = |value: fn(&TokenPdRow) -> f64, title: &str, unit: Unit| {
             let lines = POLICIES.iter().enumerate().map(|(index, policy)| {
                 let points = rows.iter().filter(|row| row.policy == *policy).map(|row| (blocks(row), value(row)));
-                line(policy, pen(index), points.collect())
+                ChartLine::dotted(policy, pen(index), points.collect())
             });
             let y = ChartAxis { unit, ..ChartAxis::above_zero("", rows.iter().map(|row| value(row))) };
             chart(
@@ -166,12 +209,8 @@ impl<'a> Sorted<'a> {
         let pens = |index: usize| Pen { colour: 1 + index % 7, dash: DASHES[(index + 3) % 4], width: 2.0 };
         let of = |value: &dyn Fn(&TokenPdPrice) -> Vec<f64>, title: &str, unit: Unit| {
             let across = |price: &TokenPdPrice| price.step.iter().map(|&step| f64::from(step)).collect::<Vec<f64>>();
-            let lines = self.prices.iter().enumerate().map(|(index, price)| ChartLine {
-                name: name(price),
-                pen: pens(index),
-                points: across(price).into_iter().zip(value(price)).collect(),
-                bars: Vec::new(),
-                filled: false,
+            let lines = self.prices.iter().enumerate().map(|(index, price)| {
+                ChartLine::plain(&name(price), pens(index), across(price).into_iter().zip(value(price)).collect())
             });
             let x = ChartAxis::above_zero("steps", self.prices.iter().flat_map(|price| across(price)));
             let y = ChartAxis { unit, ..ChartAxis::above_zero("", self.prices.iter().flat_map(|price| value(price))) };
@@ -245,11 +284,6 @@ fn legend() -> Markup {
     html! { p.legend { @for (index, policy) in POLICIES.iter().enumerate() { span { (pen(index).sample()) " " (policy) } " " } } }
 }
 
-fn line(name: &str, pen: Pen, points: Vec<(f64, f64)>) -> ChartLine {
-    let bars = points.iter().map(|&(x, y)| (x, y, y)).collect();
-    ChartLine { name: name.to_owned(), pen, points, bars, filled: false }
-}
-
 fn chart(title: &str, x: ChartAxis, y: ChartAxis, lines: Vec<ChartLine>) -> Chart {
     Chart { title: title.to_owned(), width: 860.0, height: 320.0, x, y, lines, rules: Vec::new(), band: None }
 }
@@ -276,9 +310,8 @@ fn results(caption: &str, rows: &[&TokenPdRow]) -> Markup {
             |ms: Option<f64>| Cell::number(ms.map_or_else(|| "–".to_owned(), |ms| format!("{:.2} s", ms / 1000.0)), ms);
         let perhaps =
             |value: Option<f64>| Cell::number(value.map_or_else(|| "–".to_owned(), |value| value.to_string()), value);
-        let note = row.predictor.filter(|predictor| *predictor == "constant");
         vec![
-            Cell::text(html! { b { (row.policy) } @if let Some(note) = note { br; small { (note) } } }),
+            named(row.policy, row.predictor),
             count(row.streams.into()),
             perhaps(row.risk_aversion),
             count(row.capacity_blocks.into()),
@@ -294,4 +327,10 @@ fn results(caption: &str, rows: &[&TokenPdRow]) -> Markup {
         ]
     });
     table(caption, &heads, lines)
+}
+
+/// A policy, and what stands in for its predictor if something does.
+fn named(policy: &str, predictor: Option<&str>) -> Cell {
+    let note = predictor.filter(|predictor| *predictor == "constant");
+    Cell::text(html! { b { (policy) } @if let Some(note) = note { br; small { (note) } } })
 }

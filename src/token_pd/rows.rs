@@ -3,7 +3,7 @@
 use kvtide_envs::token_price::Served;
 use serde::Serialize;
 
-use super::TokenPdVerdict;
+use super::{TokenPdFinding, TokenPdMean, TokenPdVerdict};
 
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,11 +18,29 @@ pub enum Line {
     Regret(TokenPdRegret),
     /// What is found of the claims.
     Verdict(TokenPdVerdict),
+    /// Runs over several seeds.
+    Mean(TokenPdMean),
+    /// What is found of the claims over several seeds.
+    Finding(TokenPdFinding),
+}
+
+impl Line {
+    /// The run, if it is one.
+    pub(super) fn row(&self) -> Option<&TokenPdRow> {
+        if let Line::Row(row) = self { Some(row) } else { None }
+    }
+
+    /// The verdict, if it is one.
+    pub(super) fn verdict(&self) -> Option<&TokenPdVerdict> {
+        if let Line::Verdict(verdict) = self { Some(verdict) } else { None }
+    }
 }
 
 /// How well the predictor of returns learned, judged by examples that it has not seen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenPdTraining {
+    /// Seed of the attention and of the predictor.
+    pub seed: u64,
     /// The attention it learned from.
     pub attention: String,
     /// Steps of Adam.
@@ -38,6 +56,8 @@ pub struct TokenPdTraining {
 /// One policy under one setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenPdRow {
+    /// Seed of the attention and of the predictor.
+    pub seed: u64,
     /// Which question it answers: `streams`, `memory`, `risk` or `predictor`.
     pub part: &'static str,
     /// The attention that was served.
@@ -81,6 +101,8 @@ pub struct TokenPdRow {
 /// The price along a run, at moments evenly apart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenPdPrice {
+    /// Seed of the attention and of the predictor.
+    pub seed: u64,
     /// Streams at once.
     pub streams: u32,
     /// `λ`.
@@ -98,6 +120,8 @@ pub struct TokenPdPrice {
 /// What a run of `steps` is behind the best constant price, and beyond its target; nothing but the price lets anybody go.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenPdRegret {
+    /// Seed of the attention and of the predictor.
+    pub seed: u64,
     /// Streams at once.
     pub streams: u32,
     /// `T`.
@@ -128,6 +152,7 @@ impl TokenPdPrice {
         let every = served.stamps.len().div_ceil(POINTS).max(1);
         let stamps = || served.stamps.iter().skip(every - 1).step_by(every);
         TokenPdPrice {
+            seed: row.seed,
             streams: row.streams,
             risk_aversion: row.risk_aversion.unwrap_or(0.0),
             target_blocks: row.target_blocks.unwrap_or(0),

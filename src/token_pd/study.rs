@@ -53,7 +53,7 @@ pub struct Study<'a> {
     pub penalty: f64,
     /// Steps of Adam.
     pub training_steps: u32,
-    /// Seed of what is drawn while learning.
+    /// Seed of what is drawn while learning, and of the attention where that is drawn.
     pub seed: u64,
 }
 
@@ -82,6 +82,7 @@ impl Study<'_> {
     pub fn run(&self, stop: &AtomicBool, each: Each<'_>) -> bool {
         let (network, fit) = ReturnNetwork::learn(self.learned_from, self.training_steps, self.seed);
         let training = TokenPdTraining {
+            seed: self.seed,
             attention: self.learned_from.name.clone(),
             steps: self.training_steps,
             examples: fit.examples,
@@ -182,6 +183,7 @@ impl Study<'_> {
         };
         let served = serve(&self.config(case.streams, self.steps, Some(case.capacity), rule));
         let row = TokenPdRow {
+            seed: self.seed,
             part: case.part,
             attention: self.attention.name.clone(),
             env: self.env.to_owned(),
@@ -242,7 +244,7 @@ impl Study<'_> {
             .zip(&moving)
             .filter_map(|(&steps, served)| {
                 let best = best_constant(&prices, &constant, steps, target);
-                best.map(|best| regret(streams, rate(steps), target, best, served))
+                best.map(|best| regret((self.seed, streams), rate(steps), target, best, served))
             })
             .all(|line| each(Line::Regret(line)))
     }
@@ -267,12 +269,13 @@ fn best_constant(prices: &[f64], served: &[Served], steps: u32, target: u32) -> 
     kept.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn regret(streams: u32, rate: f64, target: u32, best: (f64, f64), served: &Served) -> TokenPdRegret {
+fn regret((seed, streams): (u64, u32), rate: f64, target: u32, best: (f64, f64), served: &Served) -> TokenPdRegret {
     let over = |kept: u32| f64::from(kept.saturating_sub(target)) / f64::from(target);
     let violation: f64 = served.stamps.iter().map(|stamp| over(stamp.kept)).sum();
     let regret = best.1 - served.utility;
     let root = (served.stamps.len() as f64).sqrt();
     TokenPdRegret {
+        seed,
         streams,
         steps: served.stamps.len() as u32,
         rate,

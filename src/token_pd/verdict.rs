@@ -14,6 +14,8 @@ const SLACK: f64 = 0.01;
 /// What is found of the two claims at one number of streams.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenPdVerdict {
+    /// Seed of the attention and of the predictor.
+    pub seed: u64,
     /// Streams at once.
     pub streams: u32,
     /// Share of FIFO's peak memory that Token-PD does without, its target being all it has.
@@ -55,6 +57,7 @@ impl TokenPdVerdict {
         let throughput = priced.requests_per_s / fifo.requests_per_s.max(1e-12);
         let is_as_good = priced.retained >= fifo.retained - SLACK;
         Some(TokenPdVerdict {
+            seed: fifo.seed,
             streams: fifo.streams,
             memory_saved,
             memory_saved_by_price: saved(by_price),

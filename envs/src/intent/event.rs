@@ -2,65 +2,34 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::MemoryIntent;
+use super::record::{MemoryIntent, named};
 
-/// What happens to a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum EventKind {
+named! {
+    /// What happens to a block.
+    EventKind:
     /// It is there for the first time, or anew.
-    Allocated,
+    Allocated = "ALLOCATED",
     /// It is read, and has to be in HBM for that.
-    Accessed,
+    Accessed = "ACCESSED",
     /// The token being generated waits for it from now on.
-    MarkedDecodeCritical,
+    MarkedDecodeCritical = "MARKED_DECODE_CRITICAL",
     /// Nobody expects it to be read from now on.
-    MarkedCold,
+    MarkedCold = "MARKED_COLD",
     /// Its tokens are accepted.
-    Committed,
+    Committed = "COMMITTED",
     /// Whoever runs the engine moves it to DRAM.
-    Spilled,
+    Spilled = "SPILLED",
     /// Whoever runs the engine foresees its use; the policy decides.
-    Prefetched,
+    Prefetched = "PREFETCHED",
     /// Whoever runs the engine drops it.
-    Evicted,
+    Evicted = "EVICTED",
     /// It is over.
-    Freed,
+    Freed = "FREED",
     /// It was not there; nothing follows of that.
-    Miss,
+    Miss = "MISS",
 }
 
 impl EventKind {
-    /// Every one.
-    pub const ALL: [EventKind; 10] = [
-        EventKind::Allocated,
-        EventKind::Accessed,
-        EventKind::MarkedDecodeCritical,
-        EventKind::MarkedCold,
-        EventKind::Committed,
-        EventKind::Spilled,
-        EventKind::Prefetched,
-        EventKind::Evicted,
-        EventKind::Freed,
-        EventKind::Miss,
-    ];
-
-    /// Its name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            EventKind::Allocated => "ALLOCATED",
-            EventKind::Accessed => "ACCESSED",
-            EventKind::MarkedDecodeCritical => "MARKED_DECODE_CRITICAL",
-            EventKind::MarkedCold => "MARKED_COLD",
-            EventKind::Committed => "COMMITTED",
-            EventKind::Spilled => "SPILLED",
-            EventKind::Prefetched => "PREFETCHED",
-            EventKind::Evicted => "EVICTED",
-            EventKind::Freed => "FREED",
-            EventKind::Miss => "MISS",
-        }
-    }
-
     /// Whether a block that was not known is from then on.
     pub(super) fn makes_known(self) -> bool {
         matches!(self, EventKind::Allocated | EventKind::Accessed | EventKind::MarkedDecodeCritical)

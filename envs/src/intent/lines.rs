@@ -1,10 +1,10 @@
 //! Lines of a file, whatever it is compressed with, each with its number.
 
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use super::error::{IntentError, IntentFault};
-use crate::files::{Compression, Unpacked};
+use crate::files::{Compression, Unpacked, read_line};
 
 /// Longest line.
 const LONGEST: usize = 1 << 20;
@@ -19,9 +19,9 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Lines, IntentError> {
-        let failed = |error: std::io::Error| IntentError::new(path, None, IntentFault::Open(error.to_string()));
+        let failed = |error: io::Error| IntentError::new(path, None, IntentFault::Open(error.to_string()));
         // - is standard input, as everywhere.
-        let unpacked = if path == Path::new("-") { Unpacked::of(std::io::stdin()) } else { Unpacked::open(path) }
+        let unpacked = if path == Path::new("-") { Unpacked::of(io::stdin()) } else { Unpacked::open(path) }
             .map_err(failed)?;
         let Unpacked { compression, reader } = unpacked;
         let path = if path == Path::new("-") { PathBuf::from("standard input") } else { path.to_owned() };
@@ -32,8 +32,7 @@ impl Lines {
     pub(super) fn next(&mut self) -> Result<Option<&str>, IntentError> {
         loop {
             self.line.clear();
-            let read = self.reader.by_ref().take(LONGEST as u64 + 1).read_until(b'\n', &mut self.line);
-            let read = read.map_err(|error| {
+            let read = read_line(&mut *self.reader, &mut self.line, LONGEST).map_err(|error| {
                 let fault = if self.compression.is_cut_off(&error) {
                     IntentFault::EndsEarly(self.compression)
                 } else {

@@ -6,7 +6,7 @@
 //! | `record.rs` | [`MemoryIntent`]: phase, priority, deadline, slack, costs, permissions of a block |
 //! | `score.rs` | [`urgency`](score::urgency) and [`risk`](score::risk), what the policies' scores are made of |
 //! | `policy/` | [`TierPolicy`] and a file for each policy |
-//! | `event.rs`, `read.rs`, `names.rs`, `lines.rs`, `error.rs` | what happens to blocks; reading it from files, with file, line and field of what is wrong |
+//! | `event.rs`, `read.rs`, `scan.rs`, `names.rs`, `lines.rs`, `error.rs` | what happens to blocks; reading it from files, with file, line and field of what is wrong |
 //! | `rules.rs` | [`Rules`]: as the simulator that is followed, or corrected; latencies, capacities |
 //! | `replay.rs`, `ranking.rs` | [`TierReplay`]; who goes first, without looking at every block |
 //! | `account.rs`, `series.rs` | what came of it |
@@ -33,6 +33,7 @@ mod read;
 mod record;
 mod replay;
 mod rules;
+mod scan;
 pub mod score;
 mod series;
 

@@ -105,6 +105,12 @@ impl Names {
         }
     }
 
+    /// Bytes kept for blocks that are known, or were at one time; fingerprints are not among them.
+    pub(super) fn bytes(&self) -> usize {
+        let Names { table, known, leaving, free, seen: _ } = self;
+        table.allocation_size() + size_of_val(&**known) + size_of::<u32>() * (leaving.capacity() + free.capacity())
+    }
+
     /// Different names so far.
     pub(super) fn distinct(&self) -> u64 {
         self.seen.len() as u64

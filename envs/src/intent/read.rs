@@ -21,6 +21,7 @@ use super::event::{EventBatch, EventKind, IntentEvent};
 use super::lines::Lines;
 use super::names::{Names, hashed};
 use super::record::{MemoryIntent, Phase, Priority, Tier, Tiers};
+use super::scan::Scanner;
 
 /// Greatest step, and greatest time in microseconds (eleven days).
 const MAX_STEP: u64 = 1 << 53;
@@ -28,41 +29,42 @@ const MAX_US: u64 = 1_000_000_000_000;
 /// Largest block: 64 GiB.
 const MAX_BYTES: u64 = 1 << 36;
 
-#[derive(Deserialize)]
-struct RawEvent<'a> {
-    step: u64,
-    event_type: EventKind,
+/// An event as it stands in a line.
+#[derive(Debug, PartialEq, Deserialize)]
+pub(super) struct RawEvent<'a> {
+    pub(super) step: u64,
+    pub(super) event_type: EventKind,
     #[serde(borrow)]
-    intent: RawIntent<'a>,
+    pub(super) intent: RawIntent<'a>,
 }
 
-#[derive(Deserialize)]
-struct RawIntent<'a> {
+#[derive(Debug, PartialEq, Deserialize)]
+pub(super) struct RawIntent<'a> {
     #[serde(borrow)]
-    object_id: Cow<'a, str>,
+    pub(super) object_id: Cow<'a, str>,
     #[serde(borrow)]
-    request_id: Cow<'a, str>,
-    phase: Phase,
-    priority: Priority,
+    pub(super) request_id: Cow<'a, str>,
+    pub(super) phase: Phase,
+    pub(super) priority: Priority,
     #[serde(deserialize_with = "tiers")]
-    allowed_tiers: Tiers,
-    current_tier: Tier,
-    size_bytes: u64,
-    request_priority: Option<u32>,
-    recency_score: Option<f64>,
-    deadline_us: Option<u64>,
-    slack_us: Option<i64>,
-    target_decode_step: Option<u64>,
-    expected_reuse_window_tokens: Option<u64>,
-    recompute_cost_us: Option<u64>,
-    spill_cost_us: Option<u64>,
-    last_access_step: Option<u64>,
-    compression_ok: Option<bool>,
-    recompute_ok: Option<bool>,
-    prefetch_ok: Option<bool>,
-    pin_requested: Option<bool>,
-    is_draft: Option<bool>,
-    is_committed: Option<bool>,
+    pub(super) allowed_tiers: Tiers,
+    pub(super) current_tier: Tier,
+    pub(super) size_bytes: u64,
+    pub(super) request_priority: Option<u32>,
+    pub(super) recency_score: Option<f64>,
+    pub(super) deadline_us: Option<u64>,
+    pub(super) slack_us: Option<i64>,
+    pub(super) target_decode_step: Option<u64>,
+    pub(super) expected_reuse_window_tokens: Option<u64>,
+    pub(super) recompute_cost_us: Option<u64>,
+    pub(super) spill_cost_us: Option<u64>,
+    pub(super) last_access_step: Option<u64>,
+    pub(super) compression_ok: Option<bool>,
+    pub(super) recompute_ok: Option<bool>,
+    pub(super) prefetch_ok: Option<bool>,
+    pub(super) pin_requested: Option<bool>,
+    pub(super) is_draft: Option<bool>,
+    pub(super) is_committed: Option<bool>,
 }
 
 /// A list of names of tiers.
@@ -88,7 +90,7 @@ fn tiers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tiers, D::Error> 
 
 /// Where events come from.
 enum Source {
-    File(Lines),
+    File(Lines, Scanner),
     Made(Box<dyn Iterator<Item = DraftEvent> + Send>),
 }
 
@@ -111,7 +113,7 @@ impl EventReader {
     /// # Errors
     /// It cannot be opened.
     pub fn open(path: &Path) -> Result<EventReader, IntentError> {
-        Ok(EventReader::of(Source::File(Lines::open(path)?)))
+        Ok(EventReader::of(Source::File(Lines::open(path)?, Scanner::default())))
     }
 
     /// Reads events that are made as they are asked for.
@@ -133,7 +135,7 @@ impl EventReader {
         let (names, texts) = (&mut self.names, &mut self.batch.names);
         while self.batch.events.len() < most {
             let next = match &mut self.source {
-                Source::File(lines) => match lines.next()?.map(|text| event(text, names, texts)).transpose() {
+                Source::File(lines, scanner) => match lines.next()?.map(|text| event(text, scanner, names, texts)).transpose() {
                     Ok(next) => next,
                     Err(fault) => return Err(lines.error(fault)),
                 },
@@ -147,7 +149,7 @@ impl EventReader {
         if self.batch.events.is_empty() && self.names.distinct() == 0 {
             let empty = IntentFault::Empty("events");
             return Err(match &self.source {
-                Source::File(lines) => lines.error_of_file(empty),
+                Source::File(lines, _) => lines.error_of_file(empty),
                 Source::Made(_) => IntentError::new(Path::new("the profile"), None, empty),
             });
         }
@@ -157,6 +159,13 @@ impl EventReader {
     /// The batch that was read last.
     pub fn batch(&self) -> &EventBatch {
         &self.batch
+    }
+
+    /// Bytes kept from one batch to the next, which grow with the blocks that are known at one time; not among them are sixteen for every
+    /// different block there has been, by which they are counted.
+    pub fn bytes(&self) -> usize {
+        let texts = self.batch.names.iter().map(|name| size_of::<Box<str>>() + name.len()).sum::<usize>();
+        self.names.bytes() + texts
     }
 
     /// Different blocks so far.
@@ -172,8 +181,16 @@ fn numbered(made: &DraftEvent, names: &mut Names, texts: &mut Vec<Box<str>>) -> 
     Ok(IntentEvent { step: made.step, kind: made.kind, block, intent: made.intent })
 }
 
-fn event(text: &str, names: &mut Names, texts: &mut Vec<Box<str>>) -> Result<IntentEvent, IntentFault> {
-    let raw: RawEvent<'_> = serde_json::from_str(text).map_err(|error| fault(text, &error))?;
+fn event(
+    text: &str,
+    scanner: &mut Scanner,
+    names: &mut Names,
+    texts: &mut Vec<Box<str>>,
+) -> Result<IntentEvent, IntentFault> {
+    let raw: RawEvent<'_> = match scanner.event(text) {
+        Some(raw) => raw,
+        None => serde_json::from_str(text).map_err(|error| fault(text, &error))?,
+    };
     let intent = &raw.intent;
     check(&raw)?;
     let mut declared = MemoryIntent {

@@ -21,9 +21,18 @@ macro_rules! named {
                     $($name::$case => $text,)+
                 }
             }
+
+            /// The one of that name.
+            pub(super) fn named(name: &str) -> Option<$name> {
+                match name {
+                    $($text => Some($name::$case),)+
+                    _ => None,
+                }
+            }
         }
     };
 }
+pub(super) use named;
 
 named! {
     /// What a block's request is doing.

@@ -1,5 +1,9 @@
 //! Conversations as rows of attention.
 
+use rand::seq::SliceRandom;
+
+use crate::seed;
+
 /// The attention of one conversation, block by block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
@@ -87,6 +91,15 @@ impl Attention {
         (!conversations.is_empty()).then(|| (part(conversations), part(second)))
     }
 
+    /// The same conversations in another order, of which `seed` draws one; of seed 1 they stay as they are.
+    #[must_use]
+    pub fn shuffled(mut self, seed: u64) -> Attention {
+        if seed != 1 {
+            self.conversations.shuffle(&mut seed::stream(seed, "token-pd.order", 0));
+        }
+        self
+    }
+
     /// Most blocks that one of them comes to.
     pub fn longest(&self) -> u32 {
         self.conversations.iter().map(|one| one.prompt_blocks + one.answer_blocks()).max().unwrap_or(0)
@@ -105,6 +118,18 @@ mod tests {
         assert_eq!(conversation.row(1), [0.25, 0.25, 0.5]);
         assert_eq!(conversation.row(2).len(), 4);
         assert!((conversation.row(0).iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn another_seed_is_another_order_of_the_same() {
+        let one = |blocks| Conversation::new(blocks, [vec![1.0 / blocks as f32; blocks as usize]]).unwrap();
+        let all = Attention { name: "a".to_owned(), block_tokens: 16, conversations: (1..20).map(one).collect() };
+        assert_eq!(all.clone().shuffled(1), all);
+        let [two, again, three] = [2, 2, 3].map(|seed| all.clone().shuffled(seed));
+        assert!(two == again && two != three && two != all);
+        let mut sorted = two.conversations;
+        sorted.sort_by_key(Conversation::prompt_blocks);
+        assert_eq!(sorted, all.conversations);
     }
 
     #[test]

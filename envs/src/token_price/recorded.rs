@@ -1,12 +1,12 @@
 //! Attention as it was recorded: docs/ATTENTION.md.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::{Attention, Conversation};
-use crate::files::Unpacked;
+use crate::files::{Unpacked, read_line};
 
 /// Why a file of attention cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ struct Line {
 }
 
 /// Longest line, bytes; most of all lines together: what is read is kept.
-const LONGEST_LINE: u64 = 64 << 20;
+const LONGEST_LINE: usize = 64 << 20;
 const MOST_BYTES: u64 = 1 << 30;
 /// The form's version.
 const VERSION: u32 = 1;
@@ -70,9 +70,9 @@ pub fn read(path: &Path) -> Result<Attention, AttentionFileError> {
     loop {
         text.clear();
         line += 1;
-        let length = (&mut reader).take(LONGEST_LINE + 1).read_until(b'\n', &mut text).map_err(io)? as u64;
+        let length = read_line(&mut reader, &mut text, LONGEST_LINE).map_err(io)?;
         let wrong = |fault: String| AttentionFileError::Line { path: path.to_owned(), line, fault };
-        bytes += length;
+        bytes += length as u64;
         if length > LONGEST_LINE || bytes > MOST_BYTES {
             return Err(wrong("more than 64 MiB in a line, or 1 GiB in the file".to_owned()));
         }

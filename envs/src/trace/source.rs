@@ -1,12 +1,12 @@
 //! A file, whatever it is compressed with, and its numbered lines of text.
 
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use super::Compression;
 use super::error::{Fault, TraceError, excerpt};
-use crate::files::{Unpacked, peek};
+use crate::files::{Unpacked, peek, read_line};
 
 /// Longest line read, bytes: 65,536 hashes of 20 digits, twice over.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -132,8 +132,7 @@ impl LineSource {
     fn read_raw(&mut self) -> Result<bool, TraceError> {
         self.raw.clear();
         self.line += 1;
-        let read = self.reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut self.raw);
-        match read {
+        match read_line(&mut *self.reader, &mut self.raw, MAX_LINE_BYTES) {
             Err(error) => Err(self.error(read_fault(self.compression, &error))),
             Ok(0) => Ok(false),
             Ok(_) if self.raw.len() > MAX_LINE_BYTES => Err(self.error(Fault::LineTooLong(MAX_LINE_BYTES))),

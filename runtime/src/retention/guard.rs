@@ -2,7 +2,7 @@
 //! pool evicts as its engine always did.
 
 use super::{ReleaseObservation, Retention, RetentionTable};
-use crate::guard::{Fallback, GuardConfig};
+use crate::guard::{Fallback, GuardConfig, RangeWatch};
 
 /// Why a class was not the tree's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,16 +49,14 @@ pub struct RetentionGuard {
     last: Option<RetentionFallback>,
     is_behind: bool,
     /// Whether the tree is set aside because a feature left its trained range.
-    out_of_range: bool,
-    /// Decisions in a row that speak against `out_of_range`.
-    contrary_decisions: u32,
+    range: RangeWatch,
 }
 
 impl RetentionGuard {
     /// The state before the first decision.
     pub fn new(config: GuardConfig) -> RetentionGuard {
         let counters = RetentionCounters::default();
-        RetentionGuard { config, counters, last: None, is_behind: false, out_of_range: false, contrary_decisions: 0 }
+        RetentionGuard { config, counters, last: None, is_behind: false, range: RangeWatch::default() }
     }
 
     /// Says whether the pool hits less than LRU would have, by more than may be lost: until it does not, everything is
@@ -119,8 +117,8 @@ impl RetentionGuard {
         // Nearly always nothing is the matter, and one look says so.
         let is_outside =
             if table.section().holds(&observation.values) { false } else { self.look_closer(table, observation)? };
-        self.note_range(is_outside);
-        if self.out_of_range { Err(Fallback::OutOfRange) } else { Ok(table) }
+        self.range.note(is_outside, &self.config);
+        if self.range.is_outside() { Err(Fallback::OutOfRange) } else { Ok(table) }
     }
 
     /// Whether a feature the tree decides by is out of range, if it is a number at all.
@@ -136,19 +134,6 @@ impl RetentionGuard {
             is_outside |= !range.is_some_and(|range| range.contains(value, self.config.range_tolerance));
         }
         Ok(is_outside)
-    }
-
-    fn note_range(&mut self, outside: bool) {
-        if outside == self.out_of_range {
-            self.contrary_decisions = 0;
-            return;
-        }
-        self.contrary_decisions = self.contrary_decisions.saturating_add(1);
-        let patience = if outside { self.config.out_of_range_decisions } else { self.config.recovery_decisions };
-        if self.contrary_decisions >= patience {
-            self.out_of_range = outside;
-            self.contrary_decisions = 0;
-        }
     }
 }
 

@@ -123,7 +123,8 @@ impl DrawArgs {
     }
 }
 
-fn parse_seeds(text: &str) -> anyhow::Result<Vec<u64>> {
+/// Seeds as they are written: 1..5, both included, or 1,2,7.
+pub(in crate::cli) fn parse_seeds(text: &str) -> anyhow::Result<Vec<u64>> {
     let number = |text: &str| text.trim().parse::<u64>().with_context(|| format!("{text:?} is not a whole number"));
     let seeds: Vec<u64> = match text.split_once("..") {
         Some((first, last)) => {
