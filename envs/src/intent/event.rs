@@ -1,8 +1,7 @@
 //! What happens to blocks, one event after the other.
 
+use kvtide_rules::intent::MemoryIntent;
 use serde::{Deserialize, Serialize};
-
-use super::record::MemoryIntent;
 
 /// What happens to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
