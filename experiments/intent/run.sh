@@ -61,9 +61,10 @@ pool() {
     for name in "$@"; do
         for seed in $draws; do
             for order in lru arc t-lru intent-aware deadline-aware; do
-                policies="--policy default --policy $shipped,retention=normal"
-                # Classes change nothing until the tree chooses them: in place of LRU.
-                case $order in lru) policies="$policies --policy $shipped" ;; esac
+                # The table's tree needs classes, which are in place of LRU and change nothing until it chooses them; elsewhere the
+                # other heads of the table decide alone.
+                policies="--policy default --policy $shipped"
+                case $order in lru) policies="$policies --policy $shipped,retention=normal" ;; esac
                 # shellcheck disable=SC2046,SC2086
                 evaluated "pool-$name-$order-$seed" $(world "$name" "$seed") --env llama-3-8b@h100 --loads "$(loads "$name")" \
                     --set "eviction=$order" $policies

@@ -7,10 +7,7 @@ from statistics import mean, stdev
 HERE = Path(__file__).parent
 # Two-sided 95 % of Student's t, by draws.
 T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-POLICIES = {
-    "default": "default", "table:checkpoints/agentic/policy.kvt,retention=normal": "table, normal",
-    "table:checkpoints/agentic/policy.kvt": "table, learned",
-}
+TABLE = "table:checkpoints/agentic/policy.kvt"
 ORDERS = ("lru", "arc", "t-lru", "intent-aware", "deadline-aware")
 
 
@@ -44,20 +41,29 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
+def in_pool():
+    """By world, policy and order; the learned retention stands among the orders."""
+    found = {}
+    for world, line in lines("pool"):
+        order, policy = line["settings"].get("eviction", "lru"), line["policy"]
+        if order == "lru" and policy == TABLE:
+            order = "learned"
+        found[world, "default" if policy == "default" else "table", order] = line
+    return found
+
+
 def pool():
-    found = {(world, line["settings"].get("eviction", "lru"), line["policy"]): line for world, line in lines("pool")}
-    rows = []
+    found, rows = in_pool(), []
     for world in dict.fromkeys(world for world, _, _ in found):
-        for policy, name in POLICIES.items():
-            than = found.get((world, "lru", policy.split(",")[0] if policy == "default" else [*POLICIES][1]))
-            for order in ORDERS:
-                line = found.get((world, order, policy))
-                if line is None or than is None:
+        for policy in ("default", "table"):
+            than = found[world, policy, "lru"]
+            for order in (*ORDERS[:3], "learned", *ORDERS[3:]):
+                line = found.get((world, policy, order))
+                if line is None:
                     continue
-                shown = "classes" if name == "table, learned" else order
                 is_it = line is than
                 rows.append([
-                    world, name, shown, percent(line["attained"]), each_load(line["attained"]),
+                    world, policy, order, percent(line["attained"]), each_load(line["attained"]),
                     "" if is_it else gain(line["attained"], than["attained"]), percent(line["hits"]),
                     "" if is_it else gain(line["hits"], than["hits"]), f"{mean(by_draw(line['ttft_p99'])):.1f}",
                 ])  # fmt: skip
@@ -67,12 +73,11 @@ def pool():
 
 def by_class():
     rows = []
-    for world, line in lines("pool"):
+    for (world, policy, order), line in in_pool().items():
         if "groups" in line:
-            order = "classes" if POLICIES[line["policy"]] == "table, learned" else line["settings"].get("eviction", "lru")
             names = sorted({name for of in line["groups"] for run in of for name in run})
             shares = [f"{100 * mean(run[name] for of in line['groups'] for run in of):.1f}" for name in names]
-            rows.append((names, [world, POLICIES[line["policy"]], order, *shares]))
+            rows.append((names, [world, policy, order, *shares]))
     names = rows[0][0] if rows else []
     return table(["traffic", "policy", "order", *("default" if name == "-" else name for name in names)], [row for _, row in rows])
 
