@@ -18,6 +18,8 @@ world() {
     case $1 in
     agentic) echo "--workload agentic:rate=0.17,duration=900 --slo ttft:2000,tpot:50,stall:2000 --seeds $2" ;;
     mooncake) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000 --seeds $2" ;;
+    # The same sessions beside long prompts of class batch that nobody asks for again.
+    passing) echo "--trace $(passing "$2") --slo ttft:2000,tpot:50,stall:2000 --seeds 1" ;;
     # A third of the sessions each of the classes document and batch, and the default targets of agentic.
     classes) echo "--trace $(classes "$2") --slo ttft:2000,tpot:50,stall:2000 --seeds 1" ;;
     coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000 --seeds $2" ;;
@@ -33,6 +35,19 @@ classes() {
         "$python" experiments/intent/classes.py "$file.part" > "$file.whole"
         mv "$file.whole" "$file"
         rm -f "$file.part"
+    fi
+    echo "$file"
+}
+
+# The file of a draw of sessions, and of prompts without any.
+passing() {
+    file=$raw/passing-$1.jsonl
+    if ! test -s "$file"; then
+        "$kvtide" trace generate "agentic:rate=0.15,duration=900,seed=$1" "$file.part" -q
+        "$kvtide" trace generate "uniform:rate=0.6,duration=900,in=6000,out=100,spread=0.5,seed=$1" "$file.once" -q
+        "$python" experiments/intent/classes.py "$file.part" "$file.once" > "$file.whole"
+        mv "$file.whole" "$file"
+        rm -f "$file.part" "$file.once"
     fi
     echo "$file"
 }
@@ -97,9 +112,9 @@ what=${1:-all}
 test $# -eq 0 || shift
 mkdir -p "$raw" "$out"
 case $what in
-pool) test $# -gt 0 || set -- agentic mooncake classes coding; pool "$@" ;;
-host) test $# -gt 0 || set -- agentic classes coding; host "$@" ;;
-all) pool agentic mooncake classes coding; host agentic classes coding ;;
+pool) test $# -gt 0 || set -- agentic classes passing coding mooncake; pool "$@" ;;
+host) test $# -gt 0 || set -- agentic passing; host "$@" ;;
+all) pool agentic classes passing coding mooncake; host agentic passing ;;
 table) exec "$python" experiments/intent/table.py ;;
 *) echo "run.sh [pool|host|table], not $what" >&2; exit 2 ;;
 esac

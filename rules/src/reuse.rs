@@ -90,8 +90,8 @@ pub struct Comeback {
 /// What is known of a request from its admission on; kept by whoever serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Visit {
-    number: u32,
-    kind: u8,
+    pub(crate) number: u32,
+    pub(crate) kind: u8,
     /// Turn of its session, from 1.
     pub turn: u32,
     /// Of what was cached.

@@ -13,7 +13,7 @@ const SLOTS: u32 = 24;
 const SCORINGS: [Scoring; 2] = [Scoring::IntentAware, Scoring::DeadlineAware];
 
 /// Points of a level, and what rounding to one and leaving out what is at risk below 0 can make of a difference.
-const POINTS: f64 = 8.0;
+const POINTS: f64 = 12.0;
 const ROUNDED: f64 = POINTS + 4.0;
 
 fn intent() -> impl Strategy<Value = MemoryIntent> {
@@ -222,7 +222,7 @@ proptest! {
 #[test]
 fn what_nobody_declares_goes_in_the_order_of_time() {
     let mut order = Order::new(4, Scoring::IntentAware);
-    [2, 0, 1].map(|slot| order.push(slot));
+    [2, 0, 1].iter().for_each(|&slot| order.push(slot));
     order.remove(0);
     order.push(0);
     assert_eq!([order.pop(), order.pop(), order.pop(), order.pop()], [Some(2), Some(1), Some(0), None]);

@@ -33,10 +33,10 @@ const FADING: f64 = 0.03;
 
 /// Levels of standings, and points of each.
 const LEVELS: u32 = 128;
-const POINTS: f64 = 8.0;
+const POINTS: f64 = 12.0;
 
-/// The score of the lowest level.
-const LEAST: f64 = -640.0;
+/// The score of the lowest level: nothing that is idle scores less, nor more than the highest.
+const LEAST: f64 = -896.0;
 
 /// The end of a queue.
 const END: u32 = u32::MAX;
