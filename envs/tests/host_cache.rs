@@ -259,7 +259,15 @@ fn pick<T: Copy>(stream: &mut Stream, choices: &[T]) -> T {
 }
 
 /// Orders of the host's evictions, the two that vLLM has among them.
-const ORDERS: [Eviction; 5] = [Eviction::Lru, Eviction::Arc, Eviction::Radix, Eviction::Sieve, Eviction::TinyLfu];
+const ORDERS: [Eviction; 7] = [
+    Eviction::Lru,
+    Eviction::Arc,
+    Eviction::Radix,
+    Eviction::Sieve,
+    Eviction::TinyLfu,
+    Eviction::IntentAware,
+    Eviction::DeadlineAware,
+];
 
 /// A small engine, and requests that share prefixes and quote answers.
 fn world(seed: u64) -> (EngineConfig, Vec<Request>) {
@@ -270,7 +278,7 @@ fn world(seed: u64) -> (EngineConfig, Vec<Request>) {
         async_scheduling: s.random_bool(0.5),
         max_num_batched_tokens: s.random_range(4..64),
         max_num_seqs: pick(s, &[1, 3, 8]),
-        eviction: pick(s, &[Eviction::Lru, Eviction::Radix]),
+        eviction: pick(s, &[Eviction::Lru, Eviction::Radix, Eviction::DeadlineAware]),
         host_cache_order: pick(s, &ORDERS),
         host_cache_scope: pick(s, &[HostCacheScope::Prompt, HostCacheScope::All]),
         pricing: Pricing { swap_ns_per_block: pick(s, &[0.0, 1e6, 3e6]), ..PRICES },

@@ -8,6 +8,7 @@ mod common;
 mod cost;
 mod curriculum;
 mod dead_ends;
+mod declared;
 mod device_env;
 mod environment;
 mod floors;

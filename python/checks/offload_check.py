@@ -1,11 +1,13 @@
-"""kvtide's policy for vLLM's CPU offload tier, under vLLM's own manager: `offload_check.py --kvtide PROGRAM [--trace FILE …]`.
+"""kvtide's policies for vLLM's CPU offload tier, under vLLM's own manager: `offload_check.py --kvtide PROGRAM [--trace FILE …]`.
 
 First the contract: what the base class asks for is there, with its signatures; in thousands of random requests, some of which
 are being read, fail to be stored or ask for more than fits, the manager's books agree with the policy's and nothing that is
-protected goes; and as long as recency is obeyed, evictions are those of vLLM's `lru`, one for one.
+protected goes; and as long as recency is obeyed, or nothing differs in what is declared, evictions are those of vLLM's `lru`,
+one for one.
 
 Then the figures, of traces with prefix hashes: prompts one after the other, hits in per cent of the
-chunks asked for, beside vLLM's own policies. Fails where it is below `lru` by more than half a point.
+chunks asked for, beside vLLM's own policies. Fails where `RetentionCachePolicy` is below `lru` by more than half a point; those by
+intent are told what a prompt token costs on an H100, and are shown.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ from kvtide import vllm_offload  # noqa: E402
 
 MOONCAKE = Path(__file__).resolve().parents[3] / "shared/traces/mooncake_conversation_0-2358s.jsonl.zst"
 OURS, MODULE = "RetentionCachePolicy", "kvtide.vllm_offload"
+BY_INTENT = ("IntentAwareCachePolicy", "DeadlineAwareCachePolicy")
+# Nanoseconds a prompt token, Llama 3 8B on an H100.
+PRICE = "35000"
 CHUNK = 512
 # Chunks of a long prompt that are stored at once.
 PART = 4
@@ -38,7 +43,7 @@ MOST_BEHIND = 0.005
 
 
 def manager_of(capacity: int, policy: str) -> CPUOffloadingManager:
-    return CPUOffloadingManager(capacity, policy, MODULE if policy == OURS else None)
+    return CPUOffloadingManager(capacity, policy, MODULE if policy in (OURS, *BY_INTENT) else None)
 
 
 def context_of(name: str, keys: list[bytes]) -> ReqContext:
@@ -53,18 +58,18 @@ def found(manager: CPUOffloadingManager, keys: list[bytes], context: ReqContext)
     return next((place for place, key in enumerate(keys) if manager.lookup(key, context) is not LookupResult.HIT), len(keys))
 
 
-def check_interface() -> None:
-    policy = CachePolicyFactory.get_cache_policy_cls(OURS, MODULE)
+def check_interface(policy: str) -> None:
+    policy = CachePolicyFactory.get_cache_policy_cls(policy, MODULE)
     assert issubclass(policy, CachePolicy) and not policy.__abstractmethods__
     for name, theirs in inspect.getmembers(CachePolicy, inspect.isfunction):
         ours = inspect.signature(getattr(policy, name))
         assert list(ours.parameters) == list(inspect.signature(theirs).parameters), f"{name}{ours}"
 
 
-def check_books(seed: int) -> int:
+def check_books(seed: int, name: str) -> int:
     """Random requests; how many chunks were evicted."""
     stream, capacity = random.Random(seed), 60
-    manager = manager_of(capacity, OURS)
+    manager = manager_of(capacity, name)
     policy, loading, evictions = manager._policy, [], 0
     for number in range(4000):
         path = [stream.randrange(5)] + [stream.randrange(3) for _ in range(stream.randrange(20))]
@@ -97,11 +102,16 @@ def check_books(seed: int) -> int:
     return evictions
 
 
-def check_recency(seed: int) -> int:
+def check_recency(seed: int, name: str) -> int:
     """The same requests under vLLM's `lru`, whose evictions must be the same while recency is obeyed; how many there were."""
     stream, capacity = random.Random(seed), 80
-    sides = [manager_of(capacity, policy) for policy in (OURS, "lru")]
-    sides[0]._policy.duel.used = lambda key: None
+    sides = [manager_of(capacity, policy) for policy in (name, "lru")]
+    ours = sides[0]._policy
+    if name == OURS:
+        ours.duel.used = lambda key: None
+    else:
+        # Nobody declares anything.
+        ours.order = Undeclared(ours.order)
     evictions = 0
     for number in range(3000):
         path = [stream.randrange(12)] + [stream.randrange(3) for _ in range(stream.randrange(12))]
@@ -119,19 +129,33 @@ def check_recency(seed: int) -> int:
     return evictions
 
 
-def prompts_of(path: Path, kvtide: str) -> list[list[bytes]]:
-    """Chunks of each prompt; where hashes are of smaller blocks, each chunk has that of its last."""
+class Undeclared:
+    """An order of which nothing is declared."""
+
+    def __init__(self, order) -> None:
+        self.order = order
+
+    def declare(self, *args) -> None: ...
+
+    def __getattr__(self, name: str):
+        return getattr(self.order, name)
+
+
+def prompts_of(path: Path, kvtide: str) -> list[tuple[float, list[bytes]]]:
+    """When each prompt came, and its chunks; where hashes are of smaller blocks, each chunk has that of its last."""
     done = subprocess.run([kvtide, "trace", "convert", "--quiet", str(path), "-"], stdout=subprocess.PIPE, check=True)
     prompts = []
     for row in map(json.loads, done.stdout.splitlines()):
         step = max(CHUNK // row["hash_block_tokens"], 1)
-        prompts.append([make_offload_key(number.to_bytes(8, "big"), 0) for number in row["hash_ids"][step - 1 :: step]])
+        keys = [make_offload_key(number.to_bytes(8, "big"), 0) for number in row["hash_ids"][step - 1 :: step]]
+        prompts.append((row["arrival_us"] / 1e6, keys))
     return prompts
 
 
-def hits(prompts: list[list[bytes]], capacity: int, policy: str) -> float:
-    manager, asked, there = manager_of(capacity, policy), 0, 0
-    for number, keys in enumerate(prompts):
+def hits(prompts: list[tuple[float, list[bytes]]], capacity: int, policy: str) -> float:
+    manager, asked, there, now = manager_of(capacity, policy), 0, 0, 0.0
+    manager._policy.clock = lambda: now
+    for number, (now, keys) in enumerate(prompts):
         context = context_of(str(number), keys)
         manager.on_new_request(context)
         count = found(manager, keys, context)
@@ -153,10 +177,14 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, action="append", help="of prompts with hash_ids; Mooncake's if it is here")
     parser.add_argument("--chunks", default="820,1600,3280,6500,15000,30000", help="capacities")
     options = parser.parse_args()
-    check_interface()
-    print("the base class's interface: as it asks for")
-    print(f"books agree: {sum(map(check_books, range(3)))} chunks evicted, some while others were read")
-    print(f"evictions in the order of recency: {sum(map(check_recency, range(3)))}, those of vLLM's lru")
+    os.environ["KVTIDE_PREFILL_NS_PER_TOKEN"] = PRICE
+    for name in (OURS, *BY_INTENT):
+        check_interface(name)
+        print(f"{name}, the base class's interface: as it asks for")
+        evicted = sum(check_books(seed, name) for seed in range(3))
+        print(f"{name}, books agree: {evicted} chunks evicted, some while others were read")
+        evicted = sum(check_recency(seed, name) for seed in range(3))
+        print(f"{name}, evictions in the order of recency: {evicted}, those of vLLM's lru")
     wrong = 0
     for trace in options.trace or [MOONCAKE]:
         if not trace.exists():
@@ -164,14 +192,14 @@ def main() -> int:
             continue
         prompts = prompts_of(trace, options.kvtide)
         print(f"\n{trace.name}: {len(prompts)} prompts, hits in % of chunks of {CHUNK} tokens")
-        print(f"{'chunks':>8}{'lru':>8}{'arc':>8}{'ours':>8}")
+        print(f"{'chunks':>8}{'lru':>8}{'arc':>8}{'ours':>8}{'intent':>10}{'deadline':>10}")
         for capacity in map(int, options.chunks.split(",")):
-            lru, arc, ours = (hits(prompts, capacity, policy) for policy in ("lru", "arc", OURS))
+            lru, arc, ours, *by_intent = (hits(prompts, capacity, policy) for policy in ("lru", "arc", OURS, *BY_INTENT))
             is_behind = ours < lru - MOST_BEHIND
             wrong += is_behind
-            print(
-                f"{capacity:>8}{100 * lru:>8.2f}{100 * arc:>8.2f}{100 * ours:>8.2f}{'  FAILS' if is_behind else ''}", flush=True
-            )
+            shown = "".join(f"{100 * share:>8.2f}" for share in (lru, arc, ours))
+            shown += "".join(f"{100 * share:>10.2f}" for share in by_intent)
+            print(f"{capacity:>8}{shown}{'  FAILS' if is_behind else ''}", flush=True)
     return int(wrong > 0)
 
 

@@ -11,6 +11,7 @@ mod cached;
 mod cost;
 mod error;
 mod guard;
+mod intent;
 mod ledger;
 mod observation;
 mod pricing;
@@ -43,6 +44,7 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<cost::PyStepCost>()?;
     m.add_class::<action::PyControls>()?;
     m.add_class::<guard::PyGuard>()?;
+    m.add_class::<intent::PyIntentOrder>()?;
     m.add_class::<ledger::PyLedger>()?;
     m.add_class::<observation::PyObservation>()?;
     m.add_class::<observation::PyObserver>()?;

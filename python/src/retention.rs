@@ -27,9 +27,9 @@ pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 #[pyclass(name = "Visit", module = "kvtide", frozen)]
 #[derive(Debug, Clone, Copy)]
 pub struct PyVisit {
-    visit: Visit,
+    pub visit: Visit,
     /// Blocks it found cached.
-    head: u32,
+    pub head: u32,
 }
 
 #[pymethods]
@@ -216,7 +216,7 @@ impl PyRetainer {
 }
 
 /// The first eight bytes of each of the first `most` hashes.
-fn keys_of(hashes: &Bound<'_, PyList>, most: usize) -> PyResult<Vec<u64>> {
+pub fn keys_of(hashes: &Bound<'_, PyList>, most: usize) -> PyResult<Vec<u64>> {
     let key = |hash: Bound<'_, PyAny>| {
         let hash = hash.cast::<PyBytes>()?.as_bytes();
         let mut key = [0; 8];

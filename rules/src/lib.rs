@@ -11,7 +11,8 @@
 //! - [`budget`]: how many tokens a step may have;
 //! - [`ageing`]: when waiting has become too long; [`queue`]: who is admitted next;
 //! - [`retention`]: how long blocks that are given back stay cached; [`reuse`]: what is remembered of prefixes for that;
-//!   [`shadow`]: whether LRU would have hit more;
+//!   [`shadow`]: whether LRU would have hit more; [`branches`]: which cached blocks other text continues;
+//! - [`intent`]: what is declared of the blocks that a request leaves to a cache, and which of them go first;
 //! - [`victim`]: who is preempted; [`cadence`]: when a decision is due; [`windows`]: how far an observation looks.
 //!
 //! # On a node
@@ -47,9 +48,11 @@
 extern crate alloc;
 
 pub mod ageing;
+pub mod branches;
 pub mod budget;
 pub mod cadence;
 mod index;
+pub mod intent;
 pub mod lateness;
 pub mod learning;
 pub mod pricing;
@@ -63,6 +66,7 @@ pub mod victim;
 pub mod windows;
 
 pub use ageing::{Ageing, Patience};
+pub use branches::Branches;
 pub use cadence::Cadence;
 pub use lateness::Answer;
 pub use learning::PrefillPrice;

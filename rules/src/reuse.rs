@@ -78,11 +78,20 @@ pub struct Asked {
     pub evicted: Option<u64>,
 }
 
+/// How the requests of a kind come back that gave their blocks back for one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Comeback {
+    /// What share of them does; 0 before the first.
+    pub share: f32,
+    /// After how long, in the mean of those that did.
+    pub after: Option<Micros>,
+}
+
 /// What is known of a request from its admission on; kept by whoever serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Visit {
-    number: u32,
-    kind: u8,
+    pub(crate) number: u32,
+    pub(crate) kind: u8,
     /// Turn of its session, from 1.
     pub turn: u32,
     /// Of what was cached.
@@ -184,16 +193,25 @@ impl Reuse {
             kvtide_runtime::Part::Head => visit.head,
             kvtide_runtime::Part::Tail => visit.tail,
         };
-        let returns = self.returns[index(visit.kind, stop)];
+        let comeback = self.comeback(visit, stop);
         release.stop = stop;
         release.turn = visit.turn;
         release.asked = asked.times;
         release.asked_evicted = asked.evicted.map(|then| evicted.saturating_sub(then));
-        release.kind_reuse = if returns.releases > 0.0 { returns.came_back / returns.releases } else { 0.0 };
-        release.kind_return_us = (returns.after_us > 0.0).then_some(returns.after_us as u64);
+        release.kind_reuse = comeback.share;
+        release.kind_return_us = comeback.after.map(|after| after.0);
         release.last_return_us = visit.last_return.map(|time| time.0);
         release.held_evicted = evicted.saturating_sub(visit.evicted);
         release.evicted_per_second = self.evicted_per_second;
+    }
+
+    /// How those of its kind come back that gave their blocks back for the same reason.
+    pub fn comeback(&self, visit: &Visit, stop: Stop) -> Comeback {
+        let returns = self.returns[index(visit.kind, stop)];
+        Comeback {
+            share: if returns.releases > 0.0 { returns.came_back / returns.releases } else { 0.0 },
+            after: (returns.after_us > 0.0).then_some(Micros(returns.after_us as u64)),
+        }
     }
 
     /// Somebody asks for the prefix up to `block` that visit `number` asked for: how long after that gave its blocks back, if

@@ -314,7 +314,7 @@ impl Node {
                 .then(|| Content::of(request, self.next_arrival as u64, self.scheduler.config().prefix_sharing));
             let content = shared.and_then(|shared| Some(text.clone()?.shared_up_to(shared)));
             let (id, phase) = self.scheduler.submit(arrival, prompt, output, slo, content);
-            if let Some(v1) = self.scheduler.with_classes_mut() {
+            if let Some(v1) = self.scheduler.with_kinds_mut() {
                 let kind = request.tenant.as_deref().or(request.slo_class.as_deref());
                 v1.set_kind(id, kind.map_or(0, |kind| seed::derive(0, kind, 0)));
             }

@@ -1,6 +1,6 @@
 //! Classes of blocks, chosen by whoever gives them back.
 
-use kvtide_rules::{Term, Walk};
+use kvtide_rules::{Branches, Term, Walk};
 use kvtide_runtime::Retention;
 
 use super::{BlockView, Evict};
@@ -22,6 +22,7 @@ pub struct Classes {
     /// Of each class, which of its queues by uses are not empty, one bit each.
     used: [u16; CLASSES],
     blocks: Vec<Block>,
+    branches: Branches,
     is_by_use: bool,
     /// Victims come in the order of time, whatever their class.
     is_flat: bool,
@@ -43,31 +44,11 @@ struct Block {
     uses: u8,
     /// When it entered its queues, in blocks that did.
     entered: u64,
-    /// Counts its contents, so that a link to an earlier one is known to be stale.
-    content: u32,
-    /// The block before it in the path it was registered in, and the content of that then; 0 for none.
-    parent: u32,
-    parent_content: u32,
-    /// Cached blocks registered behind it.
-    children: u32,
 }
 
 impl Block {
-    const EMPTY: Block = Block {
-        term: Term::NONE,
-        class: Retention::Normal,
-        uses: 0,
-        entered: 0,
-        content: 0,
-        parent: 0,
-        parent_content: 0,
-        children: 0,
-    };
-
     /// Without content.
-    fn emptied(self) -> Block {
-        Block { content: self.content.wrapping_add(1), ..Block::EMPTY }
-    }
+    const EMPTY: Block = Block { term: Term::NONE, class: Retention::Normal, uses: 0, entered: 0 };
 }
 
 const CLASSES: usize = Retention::ALL.len();
@@ -94,17 +75,13 @@ impl Classes {
     /// of its part. To be told before the blocks become idle, of all of them, whoever else holds them.
     pub fn released(&mut self, table: impl Iterator<Item = (u32, Retention)>) {
         let mut walk = Walk::default();
-        let mut behind = 0;
+        let mut behind = None;
         for (number, class) in table {
             let given = Term::of(class, self.evicted, self.num_blocks);
-            // Its own continuation is no branch, if that was registered behind this copy of it.
-            let next = &self.blocks[behind as usize];
-            let own =
-                behind != 0 && next.parent == number && next.parent_content == self.blocks[number as usize].content;
             let block = &mut self.blocks[number as usize];
-            block.term = walk.next(given, block.term, block.children > u32::from(own));
+            block.term = walk.next(given, block.term, self.branches.has_others(number, behind));
             block.uses = block.uses.saturating_add(1).min(MOST_USES);
-            behind = number;
+            behind = Some(number);
         }
     }
 
@@ -178,13 +155,8 @@ impl Classes {
 
     /// The content of a block is gone.
     fn empty(&mut self, number: u32) {
-        let Block { parent, parent_content, .. } = self.blocks[number as usize];
-        if parent != 0 && self.blocks[parent as usize].content == parent_content {
-            let children = &mut self.blocks[parent as usize].children;
-            *children = children.saturating_sub(1);
-        }
-        let block = &mut self.blocks[number as usize];
-        *block = block.emptied();
+        self.branches.emptied(number);
+        self.blocks[number as usize] = Block::EMPTY;
     }
 }
 
@@ -196,6 +168,7 @@ impl Evict for Classes {
             by_use: Queues::new(num_blocks, CLASSES * STEPS),
             used: [0; CLASSES],
             blocks: vec![Block::EMPTY; num_blocks.max(1) as usize],
+            branches: Branches::new(num_blocks),
             is_by_use: false,
             is_flat: false,
             entered: 0,
@@ -206,14 +179,8 @@ impl Evict for Classes {
     }
 
     fn registered(&mut self, block: u32, parent: Option<u32>) {
-        self.empty(block);
-        if let Some(parent) = parent.filter(|&parent| parent != 0) {
-            let before = &mut self.blocks[parent as usize];
-            before.children += 1;
-            let parent_content = before.content;
-            let block = &mut self.blocks[block as usize];
-            (block.parent, block.parent_content) = (parent, parent_content);
-        }
+        self.branches.registered(block, parent.filter(|&parent| parent != 0));
+        self.blocks[block as usize] = Block::EMPTY;
     }
 
     #[inline]

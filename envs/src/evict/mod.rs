@@ -14,9 +14,12 @@ mod arc;
 mod belady;
 mod classes;
 mod clock;
+mod deadline_aware;
+mod declared;
 mod fifo;
 mod gdsf;
 mod ghosts;
+mod intent_aware;
 pub(crate) mod key_map;
 mod lfu;
 mod lfu_da;
@@ -40,14 +43,18 @@ mod kit;
 
 use std::fmt::Debug;
 
+use kvtide_rules::intent::{Scoring, Standing};
 use serde::{Deserialize, Serialize};
 
 pub use arc::Arc;
 pub use belady::Belady;
 pub use classes::Classes;
 pub use clock::Clock;
+pub use deadline_aware::DeadlineAware;
+pub use declared::{Declared, Scored};
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
+pub use intent_aware::IntentAware;
 pub use lfu::Lfu;
 pub use lfu_da::LfuDa;
 pub use lru::Lru;
@@ -116,7 +123,7 @@ pub trait Evict: Debug + Clone {
     fn new(num_blocks: u32, block_tokens: u32) -> Self;
 
     /// A block that is held is registered, behind `parent` in its path. Of content that nobody else can ask for this is told only
-    /// where classes are.
+    /// where classes are, or something is declared.
     #[inline]
     fn registered(&mut self, _block: u32, _parent: Option<u32>) {}
 
@@ -233,6 +240,10 @@ policies! {
     TailLru = "t-lru",
     /// Classes that a retention policy chooses; see [`Classes`].
     Classes = "classes",
+    /// What requests declare of their blocks, as one score; see [`IntentAware`].
+    IntentAware = "intent-aware",
+    /// The same and more weight on deadlines; see [`DeadlineAware`].
+    DeadlineAware = "deadline-aware",
 }
 
 /// Evaluates `$body` with `$policy` as the policy that `$which` is.
@@ -253,12 +264,44 @@ macro_rules! policy {
             $crate::evict::EvictionPolicy::TinyLfu($policy) => $body,
             $crate::evict::EvictionPolicy::TailLru($policy) => $body,
             $crate::evict::EvictionPolicy::Classes($policy) => $body,
+            $crate::evict::EvictionPolicy::IntentAware($policy) => $body,
+            $crate::evict::EvictionPolicy::DeadlineAware($policy) => $body,
         }
     };
 }
 pub(crate) use policy;
 
+impl Eviction {
+    /// By which score blocks go of which requests declare what they are for; `None` if nothing need be declared.
+    pub fn scoring(self) -> Option<Scoring> {
+        match self {
+            Eviction::IntentAware => Some(Scoring::IntentAware),
+            Eviction::DeadlineAware => Some(Scoring::DeadlineAware),
+            _ => None,
+        }
+    }
+}
+
 impl EvictionPolicy {
+    /// Tells of standings where the policy goes by them, from a table's last block to its first; see [`Declared::declare`].
+    pub(crate) fn declare(&mut self, blocks: impl Iterator<Item = (u32, Standing)>) {
+        match self {
+            EvictionPolicy::IntentAware(policy) => policy.declare(blocks),
+            EvictionPolicy::DeadlineAware(policy) => policy.declare(blocks),
+            _ => {}
+        }
+    }
+
+    /// Tells of content that nobody else can ask for, where that is to be known; see [`Evict::registered`].
+    pub(crate) fn registered_keyless(&mut self, block: u32, parent: Option<u32>) {
+        match self {
+            EvictionPolicy::Classes(policy) => policy.registered(block, parent),
+            EvictionPolicy::IntentAware(policy) => policy.registered(block, parent),
+            EvictionPolicy::DeadlineAware(policy) => policy.registered(block, parent),
+            _ => {}
+        }
+    }
+
     /// See [`Evict::LOOKUP_IS_USE`].
     pub(crate) fn lookup_is_use(&self) -> bool {
         fn of<E: Evict>(_: &E) -> bool {

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use kvtide_rules::intent::{MemoryIntent, Moment, Phase, Priority};
 use serde::{Deserialize, Serialize};
 
 use super::error::{IntentError, IntentFault};
 use super::lines::Lines;
-use super::record::{MemoryIntent, Phase, Priority};
-use super::score::Moment;
 
 /// What was done with a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
+use kvtide_rules::intent::{MemoryIntent, Phase, Priority, Tier, Tiers};
 use serde::Serialize;
 
 use super::event::EventKind;
-use super::record::{MemoryIntent, Phase, Priority, Tier, Tiers};
 
 /// An event as it is written.
 #[derive(Debug, Clone, PartialEq)]

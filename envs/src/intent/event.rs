@@ -1,35 +1,70 @@
 //! What happens to blocks, one event after the other.
 
+use kvtide_rules::intent::MemoryIntent;
 use serde::{Deserialize, Serialize};
 
-use super::record::{MemoryIntent, named};
-
-named! {
-    /// What happens to a block.
-    EventKind:
+/// What happens to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum EventKind {
     /// It is there for the first time, or anew.
-    Allocated = "ALLOCATED",
+    Allocated,
     /// It is read, and has to be in HBM for that.
-    Accessed = "ACCESSED",
+    Accessed,
     /// The token being generated waits for it from now on.
-    MarkedDecodeCritical = "MARKED_DECODE_CRITICAL",
+    MarkedDecodeCritical,
     /// Nobody expects it to be read from now on.
-    MarkedCold = "MARKED_COLD",
+    MarkedCold,
     /// Its tokens are accepted.
-    Committed = "COMMITTED",
+    Committed,
     /// Whoever runs the engine moves it to DRAM.
-    Spilled = "SPILLED",
+    Spilled,
     /// Whoever runs the engine foresees its use; the policy decides.
-    Prefetched = "PREFETCHED",
+    Prefetched,
     /// Whoever runs the engine drops it.
-    Evicted = "EVICTED",
+    Evicted,
     /// It is over.
-    Freed = "FREED",
+    Freed,
     /// It was not there; nothing follows of that.
-    Miss = "MISS",
+    Miss,
 }
 
 impl EventKind {
+    /// Every one.
+    pub const ALL: [EventKind; 10] = [
+        EventKind::Allocated,
+        EventKind::Accessed,
+        EventKind::MarkedDecodeCritical,
+        EventKind::MarkedCold,
+        EventKind::Committed,
+        EventKind::Spilled,
+        EventKind::Prefetched,
+        EventKind::Evicted,
+        EventKind::Freed,
+        EventKind::Miss,
+    ];
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::Allocated => "ALLOCATED",
+            EventKind::Accessed => "ACCESSED",
+            EventKind::MarkedDecodeCritical => "MARKED_DECODE_CRITICAL",
+            EventKind::MarkedCold => "MARKED_COLD",
+            EventKind::Committed => "COMMITTED",
+            EventKind::Spilled => "SPILLED",
+            EventKind::Prefetched => "PREFETCHED",
+            EventKind::Evicted => "EVICTED",
+            EventKind::Freed => "FREED",
+            EventKind::Miss => "MISS",
+        }
+    }
+
+    /// The one of that name.
+    pub(super) fn named(name: &str) -> Option<EventKind> {
+        EventKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Whether a block that was not known is from then on.
     pub(super) fn makes_known(self) -> bool {
         matches!(self, EventKind::Allocated | EventKind::Accessed | EventKind::MarkedDecodeCritical)

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use kvtide_rules::intent::{MemoryIntent, Phase, Priority, Tier};
 use serde_json::Value;
 
 use super::draft::DraftEvent;
@@ -14,7 +15,6 @@ use super::event::EventKind;
 use super::lines::Lines;
 use super::names::hashed;
 use super::read::{Expected, faulty};
-use super::record::{MemoryIntent, Phase, Priority, Tier};
 
 /// Tokens of a block of the hot tail.
 const TAIL_TOKENS: u64 = 16;

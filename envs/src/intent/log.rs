@@ -1,14 +1,15 @@
 //! Writes down why, while a replay decides.
 
+use kvtide_rules::intent::score::risk;
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 use super::account::DecodeStep;
 use super::decision::{
     Candidate, DeadlineMiss, DecisionKind, LogLine, Term, TierDecision, Waited, reason, why_it_stayed,
 };
 use super::policy::{Rank, TierPolicy};
 use super::ranking::{Held, Now};
-use super::record::MemoryIntent;
 use super::replay::TierSetup;
-use super::score::{Moment, risk};
 
 /// Candidates that are named beside the victim.
 const RUNNERS_UP: usize = 3;

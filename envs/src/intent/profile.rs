@@ -9,12 +9,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kvtide_rules::intent::{MemoryIntent, Phase, Priority, Tier};
 use rand::RngExt as _;
 
 use super::draft::DraftEvent;
 use super::event::EventKind;
 use super::names::hashed;
-use super::record::{MemoryIntent, Phase, Priority, Tier};
 use crate::seed::{self, Stream};
 
 /// What requests are like.

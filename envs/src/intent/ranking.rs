@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 use super::policy::{Rank, TierPolicy};
-use super::record::MemoryIntent;
-use super::score::Moment;
 
 /// In `place`: the block is not in the heap.
 const NOWHERE: u32 = u32::MAX;
@@ -301,11 +301,11 @@ impl<P: TierPolicy> Ranking<P> {
 
 #[cfg(test)]
 mod tests {
+    use kvtide_rules::intent::{Phase, Priority};
     use rand::RngExt as _;
 
     use super::*;
     use crate::intent::policy::{DeadlineAware, HotCold, IntentAware, Lru, PredictiveHotness};
-    use crate::intent::record::{Phase, Priority};
     use crate::seed::{self, Stream};
 
     const BLOCKS: u32 = 40;

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
+use kvtide_rules::intent::{MemoryIntent, Phase, Priority, Tier, Tiers};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -20,7 +21,6 @@ use super::error::{IntentError, IntentFault, shown};
 use super::event::{EventBatch, EventKind, IntentEvent};
 use super::lines::Lines;
 use super::names::{Names, hashed};
-use super::record::{MemoryIntent, Phase, Priority, Tier, Tiers};
 use super::scan::Scanner;
 
 /// Greatest step, and greatest time in microseconds (eleven days).

@@ -2,13 +2,14 @@
 
 mod moves;
 
+use kvtide_rules::intent::{MemoryIntent, Priority, Tier};
+
 use super::account::{Counts, DecodeStep, TierResult, Used};
 use super::decision::{LogLine, Waited};
 use super::event::{EventBatch, EventKind, IntentEvent};
 use super::log::Log;
 use super::policy::{PolicyName, TierPolicy, with_policy};
 use super::ranking::{Held, Ranking};
-use super::record::{MemoryIntent, Priority, Tier};
 use super::rules::{Latencies, Mode, Rules, TierCapacity};
 use super::series::{Sample, Series};
 

@@ -7,9 +7,10 @@
 
 use std::borrow::Cow;
 
+use kvtide_rules::intent::{Phase, Priority, Tier, Tiers};
+
 use super::event::EventKind;
 use super::read::{RawEvent, RawIntent};
-use super::record::{Phase, Priority, Tier, Tiers};
 
 /// What stands behind a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The host's blocks: those of swapped requests, and, where the tier is a cache, those that outlive their requests.
 
+use kvtide_rules::intent::Standing;
+
 use super::{BlockId, BlockPool, PrefixPool};
 use crate::evict::Eviction;
 
@@ -87,14 +89,22 @@ impl HostPool {
         table.len() > known
     }
 
-    /// Takes a block for what has `key`, holds it and appends it to `table`.
+    /// Takes a block for what has `key`, holds it and appends it to `table`, whose last block it continues if `is_path` says so.
     ///
     /// # Panics
     /// If none is free: the caller tests first.
-    pub fn store(&mut self, key: u64, table: &mut Vec<BlockId>) {
+    pub fn store(&mut self, key: u64, is_path: bool, table: &mut Vec<BlockId>) {
+        let parent = table.last().copied().filter(|_| is_path);
         self.take(1, table);
         if let (HostPool::Cache(pool), Some(&block)) = (self, table.last()) {
-            pool.register(block, key, None);
+            pool.register(block, key, parent);
+        }
+    }
+
+    /// Declares how the blocks of `table` stand; see [`PrefixPool::declare`].
+    pub fn declare(&mut self, table: &[BlockId], standing: impl Fn(usize) -> Standing) {
+        if let HostPool::Cache(pool) = self {
+            pool.declare(table, standing);
         }
     }
 
@@ -141,7 +151,7 @@ mod tests {
     fn what_is_stored_is_found_until_something_else_needs_the_room() {
         let mut pool = HostPool::new(4, 16, Some(Eviction::Lru));
         let mut path = Vec::new();
-        (10..13).for_each(|key| pool.store(key, &mut path));
+        (10..13).for_each(|key| pool.store(key, true, &mut path));
         assert_eq!((pool.num_free(), pool.num_idle_cached()), (1, 0));
         pool.validate(path.iter().copied()).unwrap();
         pool.give_back(&mut path);
@@ -160,7 +170,7 @@ mod tests {
     fn without_a_cache_nothing_is_found() {
         let mut pool = HostPool::new(2, 16, None);
         let mut table = Vec::new();
-        pool.store(1, &mut table);
+        pool.store(1, false, &mut table);
         assert!(!pool.hold(1, &mut table) && !pool.watch_is_valid());
         assert_eq!((table.len(), pool.num_free(), pool.num_idle_cached()), (1, 1, 0));
         pool.validate(table.iter().copied()).unwrap();

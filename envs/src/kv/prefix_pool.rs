@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use kvtide_rules::intent::Standing;
 use kvtide_runtime::Retention;
 
 use super::BlockId;
@@ -130,6 +131,14 @@ impl PrefixPool {
         self.give_back(table);
     }
 
+    /// Declares how the blocks of `table` stand, which is about to be given back: `standing` is asked for their places in it. Nothing
+    /// where the order of eviction does not go [by that](Eviction::scoring).
+    pub fn declare(&mut self, table: &[BlockId], standing: impl Fn(usize) -> Standing) {
+        let blocks = &self.cache.blocks;
+        let cached = table.iter().enumerate().rev().filter(|(_, block)| blocks.get(block.0).is_registered());
+        self.policy.declare(cached.map(|(at, block)| (block.0, standing(at))));
+    }
+
     /// Its classes, if it has any.
     pub fn classes(&self) -> Option<&Classes> {
         match &self.policy {
@@ -229,12 +238,10 @@ impl PrefixPool {
         }
     }
 
-    /// Says behind which block of its table a block lies that was registered without a key. Only [classes](Eviction::Classes) want
-    /// to know, and a scheduler without them need not say.
+    /// Says behind which block of its table a block lies that was registered without a key. Only [classes](Eviction::Classes) and
+    /// orders by what is [declared](Self::declare) want to know, and a scheduler without them need not say.
     pub fn continues(&mut self, block: BlockId, parent: Option<BlockId>) {
-        if let EvictionPolicy::Classes(classes) = &mut self.policy {
-            classes.registered(block.0, parent.map(|parent| parent.0));
-        }
+        self.policy.registered_keyless(block.0, parent.map(|parent| parent.0));
     }
 
     /// Gives a block registered without a key the key of its content, so that it can be found behind its

@@ -41,9 +41,10 @@ pub enum CachePolicy {
 }
 
 impl CachePolicy {
-    /// Every policy, the oracle last.
+    /// Every policy, the oracle last. Those by what requests declare are left out: nobody declares anything here.
     pub fn all() -> impl Iterator<Item = CachePolicy> {
-        Eviction::ALL.iter().copied().map(CachePolicy::Pool).chain([
+        let told = Eviction::ALL.iter().copied().filter(|eviction| eviction.scoring().is_none());
+        told.map(CachePolicy::Pool).chain([
             CachePolicy::PerfectLfu,
             CachePolicy::PerfectSlru,
             CachePolicy::Belady,

@@ -153,6 +153,14 @@ impl Scheduler {
         }
     }
 
+    /// The scheduler that asks of which kind requests are, to be told.
+    pub fn with_kinds_mut(&mut self) -> Option<&mut V1> {
+        match self {
+            Scheduler::V1(v1) if v1.asks_kinds() => Some(v1),
+            _ => None,
+        }
+    }
+
     /// One request, of those handed out by this scheduler.
     pub fn view(&self, id: RequestId) -> RequestView {
         either!(self, scheduler => scheduler.view(id))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvtide._kvtide import Slo
+from kvtide._kvtide import Pricing, Slo
 
 MODES = ("shadow", "act")
 FALLBACKS = ("engine", "table")
@@ -80,6 +80,15 @@ class Settings:
             record_mb=_number(environ, "KVTIDE_RECORD_MB", int, 64, 1),
             record_files=_number(environ, "KVTIDE_RECORD_FILES", int, 16, 1),
         )
+
+
+def targets_and_price(environ: Mapping[str, str] = os.environ) -> tuple[Slo, Pricing]:
+    """What holds for a node with or without a table: the targets of requests that say none, and what computing tokens costs."""
+    slo = environ.get("KVTIDE_SLO")
+    return _slo(slo) if slo else Slo(), Pricing(
+        _number(environ, "KVTIDE_PREFILL_NS_PER_TOKEN", float, None, 0),
+        _number(environ, "KVTIDE_ATTENTION_NS_PER_TOKEN_PAIR", float, 0.0, 0),
+    )
 
 
 def _slo(text: str) -> Slo:

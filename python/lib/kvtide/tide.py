@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from zlib import crc32
 
-from kvtide import vllm_offload
+from kvtide import intent_order, vllm_offload
 from kvtide._kvtide import Ledger, Observer, Pricing, Retainer, Visit, VllmView, WaitingQueue
 from kvtide.budget import StepBudget, can_follow
 from kvtide.metrics import Metrics
@@ -56,6 +56,7 @@ class Tide:
         self.observer = Observer()
         self.ledger = Ledger()
         self.pricing = Pricing(settings.prefill_ns_per_token, settings.attention_ns_per_token_pair)
+        intent_order.priced(self.pricing)
         # None: vLLM's own.
         self.in_force, self.victim = None, "newest"
         self.now_us = self.last_output_us = self.time_us()

@@ -8,7 +8,7 @@ say which of them would have hit more of late (set dueling: Qureshi et al., ISCA
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from zlib import crc32
 
@@ -135,3 +135,10 @@ class Duel:
             frequent.drop(next(frequent.order()), remember=True)
         frequent.add(key)
         return False
+
+
+def in_order(key_groups: Sequence[Sequence[bytes]], req_context) -> list[bytes]:
+    """All keys, from the head of the text to its tail, whichever group they are of."""
+    keys = [key for group in key_groups for key in group]
+    places = {key: req_context.get_offload_key_position(key) for key in keys}
+    return keys if None in places.values() else sorted(keys, key=places.__getitem__)

@@ -9,6 +9,10 @@ late (`tier_order.py`). Where a table with a retention tree is at work in the sa
 the classes of its blocks: `evict-first` before all others, `keep` and `keep-long` behind them, for so many turnovers of the
 tier (`retention.py` has the rules).
 
+`"eviction_policy": "IntentAwareCachePolicy"` and `"DeadlineAwareCachePolicy"` order chunks by what requests declare instead:
+targets, a session that is expected back, what computing again costs (`intent_order.py` has what is declared and how it is told).
+They look at no table's classes.
+
 Measured with vLLM's own manager, prompt chunks of 512 tokens, the last one partial, one request after the other; hits in per
 cent of chunks asked for. The order was chosen with these two traces in view, and no other was tried.
 `python/checks/offload_check.py` runs the same over full chunks alone, which gives other figures (3,280: 7.60, 7.49, 14.02):
@@ -29,8 +33,9 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
+from kvtide.intent_order import DeadlineAwareOrder, IntentAwareOrder
 from kvtide.retention import EVICT_FIRST, KEEP, KEEP_LONG, NONE, NORMAL, Term, class_of, next_term, term_of
-from kvtide.tier_order import Duel, Frequencies
+from kvtide.tier_order import Duel, Frequencies, in_order
 
 # Requests whose classes are waited for: far more than run at once.
 MOST_HANDED = 65_536
@@ -206,19 +211,21 @@ class RetentionOrder:
                 self._move(key, above - 1)
 
 
-def in_order(key_groups: Sequence[Sequence[bytes]], req_context) -> list[bytes]:
-    """All keys, from the head of the text to its tail, whichever group they are of."""
-    keys = [key for group in key_groups for key in group]
-    places = {key: req_context.get_offload_key_position(key) for key in keys}
-    return keys if None in places.values() else sorted(keys, key=places.__getitem__)
+# By the names that `eviction_policy` has for them.
+POLICIES = {
+    "RetentionCachePolicy": RetentionOrder,
+    "IntentAwareCachePolicy": IntentAwareOrder,
+    "DeadlineAwareCachePolicy": DeadlineAwareOrder,
+}
 
 
 def __getattr__(name: str):
     """vLLM's hook takes a subclass of its own base class, and vLLM need not be installed to import this module."""
-    if name != "RetentionCachePolicy":
+    order = POLICIES.get(name)
+    if order is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from vllm.v1.kv_offload.cpu.policies.base import CachePolicy
 
-    made = type(name, (RetentionOrder, CachePolicy), {"__doc__": RetentionOrder.__doc__, "__module__": __name__})
+    made = type(name, (order, CachePolicy), {"__doc__": order.__doc__, "__module__": __name__})
     globals()[name] = made
     return made

@@ -1,16 +1,15 @@
 //! All that is declared of a block, and more weight on what has a deadline.
 
-use super::intent_aware::declared;
+use kvtide_rules::intent::score::deadline_aware_terms;
+use kvtide_rules::intent::{MemoryIntent, Moment, Phase, Priority};
+
 use super::{PolicyName, TierPolicy};
-use crate::intent::record::{MemoryIntent, Phase, Priority};
-use crate::intent::score::{Moment, risk};
 
 /// [`IntentAware`](super::IntentAware), and behind it what a missed deadline would cost; brings urgent blocks in when their use is
 /// foreseen.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DeadlineAware;
 
-/// Terms that both have are added under names of their own.
 impl TierPolicy for DeadlineAware {
     const NAME: PolicyName = PolicyName::DeadlineAware;
     const SPARES_PINNED: bool = true;
@@ -21,38 +20,7 @@ impl TierPolicy for DeadlineAware {
 
     #[inline]
     fn terms(intent: &MemoryIntent, at: Moment, add: &mut impl FnMut(&'static str, f64)) {
-        let risk = risk(intent, at);
-        declared(intent, at, risk, add);
-        match intent.deadline_us {
-            Some(..=1_000) => add("deadline", -320.0),
-            Some(..=5_000) => add("deadline", -140.0),
-            Some(_) => add("deadline", -25.0),
-            None => {}
-        }
-        match intent.slack_us {
-            Some(..=500) => add("slack", -260.0),
-            Some(..=2_000) => add("slack", -120.0),
-            _ => {}
-        }
-        if intent.request_priority >= 80 {
-            add("important_request", -90.0);
-        }
-        if intent.recompute_cost_us.is_some_and(|cost| cost >= 4_000) {
-            add("dear_to_recompute", -80.0);
-        }
-        if intent.phase == Phase::Decode {
-            add("decoding", -110.0);
-        }
-        if intent.priority == Priority::DecodeCritical {
-            add("decode_critical", -400.0);
-        }
-        add("risk_again", -(risk / 18.0));
-        if intent.phase == Phase::Done {
-            add("done", 40.0);
-        }
-        if intent.priority == Priority::Cold && intent.deadline_us.is_none() {
-            add("cold_without_deadline", 35.0);
-        }
+        deadline_aware_terms(intent, at, add);
     }
 
     #[inline]

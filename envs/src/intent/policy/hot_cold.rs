@@ -1,8 +1,8 @@
 //! Hot and cold by a score that fades.
 
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 use super::{PolicyName, TierPolicy};
-use crate::intent::record::MemoryIntent;
-use crate::intent::score::Moment;
 
 /// The block of the least recency; of those whose recency has faded alike, the one whose last access is longest ago. Differs from
 /// LRU where recency is declared and not earned.

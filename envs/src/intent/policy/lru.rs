@@ -1,8 +1,8 @@
 //! Least recently used.
 
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 use super::{PolicyName, TierPolicy};
-use crate::intent::record::MemoryIntent;
-use crate::intent::score::Moment;
 
 /// The block whose last access is longest ago, whatever is declared of it.
 #[derive(Debug)]

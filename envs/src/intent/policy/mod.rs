@@ -16,14 +16,13 @@ mod predictive_hotness;
 use std::fmt;
 use std::str::FromStr;
 
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 pub use deadline_aware::DeadlineAware;
 pub use hot_cold::HotCold;
 pub use intent_aware::IntentAware;
 pub use lru::Lru;
 pub use predictive_hotness::PredictiveHotness;
-
-use super::record::MemoryIntent;
-use super::score::Moment;
 
 /// How soon a block goes: the greatest goes first. Of equal ones the block's name decides, as
 /// [`LATER_NAME_FIRST`](TierPolicy::LATER_NAME_FIRST) says.

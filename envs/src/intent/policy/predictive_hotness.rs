@@ -1,8 +1,8 @@
 //! Hot and cold by recency and by what is said of reuse.
 
+use kvtide_rules::intent::{MemoryIntent, Moment};
+
 use super::{PolicyName, TierPolicy};
-use crate::intent::record::MemoryIntent;
-use crate::intent::score::Moment;
 
 /// The block of the least hotness: 0.7 of it recency, 0.3 how far within 64 tokens it is expected to be read again.
 #[derive(Debug)]

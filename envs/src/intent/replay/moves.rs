@@ -1,10 +1,11 @@
 //! Blocks that move: into HBM, out of it, and what that takes.
 
+use kvtide_rules::intent::Tier;
+
 use super::{Place, Tiers};
 use crate::intent::event::IntentEvent;
 use crate::intent::policy::TierPolicy;
 use crate::intent::ranking::{Held, Now};
-use crate::intent::record::Tier;
 
 impl<P: TierPolicy> Tiers<P> {
     pub(super) fn spill(&mut self, block: u32) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvtide_rules::intent::{MemoryIntent, Priority, Standing};
 use kvtide_runtime::Retention;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -168,7 +169,14 @@ impl<S: Slow> Both<S> {
     }
 }
 
-/// A pool with classes, and behind which block each was cached. Texts are admitted with all that is found of them, so that no
+/// What a pool is told of the two parts of a table.
+#[derive(Clone, Copy)]
+enum Given {
+    Classes([Retention; 2]),
+    Declared([Standing; 2]),
+}
+
+/// A pool that is told something of what it is given back, and behind which block each was cached. Texts are admitted with all that is found of them, so that no
 /// text has two copies.
 struct Chosen {
     pool: PrefixPool,
@@ -178,7 +186,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn apply(&mut self, op: &Op, classes: [Retention; 2]) {
+    fn apply(&mut self, op: &Op, given: Given) {
         match *op {
             Op::Admit { text, new, .. } if self.requests.iter().all(|request| request.text != text) => {
                 let mut table = Vec::new();
@@ -201,7 +209,16 @@ impl Chosen {
             }
             Op::GiveBack { request } if request < self.requests.len() => {
                 let mut request = self.requests.remove(request);
-                self.pool.give_back_as(&mut request.table, request.registered as u32, classes);
+                match given {
+                    Given::Classes(classes) => {
+                        self.pool.give_back_as(&mut request.table, request.registered as u32, classes);
+                    }
+                    Given::Declared([head, tail]) => {
+                        let head_blocks = request.registered;
+                        self.pool.declare(&request.table, |at| if at < head_blocks { head } else { tail });
+                        self.pool.give_back(&mut request.table);
+                    }
+                }
             }
             _ => {}
         }
@@ -215,17 +232,20 @@ impl Chosen {
         found
     }
 
-    /// Takes blocks one by one: each that is evicted is of the lowest class there is.
+    /// Takes blocks one by one: each that is evicted is of the lowest class there is, where there are any.
     fn take(&mut self, count: u32, table: &mut Vec<BlockId>) {
         for _ in 0..count {
-            let classes = self.pool.classes().unwrap();
-            let (idle, evicted) = (classes.idle_of(), classes.evicted_of());
+            let cached = self.pool.num_idle_cached();
+            let before = self.pool.classes().map(|classes| (classes.idle_of(), classes.evicted_of()));
             self.pool.take(1, table);
-            let after = self.pool.classes().unwrap().evicted_of();
-            if let Some(class) = (0..4).find(|&class| after[class] > evicted[class]) {
+            if let Some((idle, evicted)) = before.filter(|_| self.pool.num_idle_cached() < cached) {
+                let after = self.pool.classes().unwrap().evicted_of();
+                let class = (0..4).find(|&class| after[class] > evicted[class]).unwrap();
                 // What was above may have aged into an empty class below.
                 let lowest = (0..4).find(|&class| idle[class] > 0).unwrap();
                 assert!(class <= lowest, "{idle:?} {class}");
+            }
+            if self.pool.num_idle_cached() < cached {
                 let block = table[table.len() - 1].0;
                 self.behind.iter_mut().for_each(|before| *before = before.filter(|&before| before != block));
                 self.behind[block as usize] = None;
@@ -322,7 +342,36 @@ proptest! {
         let mut random = Chosen { pool, requests: Vec::new(), keys: keys(), behind: vec![None; num_blocks as usize] };
         for (op, head, tail) in steps {
             let class = |index| Retention::from_index(index).unwrap();
-            random.apply(&op, [class(head), class(tail)]);
+            random.apply(&op, Given::Classes([class(head), class(tail)]));
+        }
+    }
+
+    /// Whatever is declared: what adds up still does, and no block is evicted before one that was cached behind it, but for copies
+    /// of the same text.
+    #[test]
+    fn what_is_declared_is_obeyed_and_prefixes_go_last(
+        num_blocks in 8_u32..24,
+        steps in vec((op(), 0..4_usize, 0..4_usize), 0..120),
+        deadline: bool,
+    ) {
+        let eviction = if deadline { Eviction::DeadlineAware } else { Eviction::IntentAware };
+        let scoring = eviction.scoring().unwrap();
+        let pool = PrefixPool::new(num_blocks, true, eviction);
+        let mut random = Chosen { pool, requests: Vec::new(), keys: keys(), behind: vec![None; num_blocks as usize] };
+        for (op, head, tail) in steps {
+            let standing = |index: usize| {
+                let priority = Priority::ALL[index];
+                Standing::of(&MemoryIntent { priority, ..MemoryIntent::new(0, 1) }, scoring)
+            };
+            random.apply(&op, Given::Declared([standing(head), standing(tail)]));
+        }
+    }
+
+    /// A pool that goes by what is declared, of which nobody declares anything, or everybody the same, is that of LRU.
+    #[test]
+    fn where_nothing_differs_it_is_one_queue(num_blocks in 1_u32..24, ops in vec(op(), 0..120)) {
+        for eviction in [Eviction::IntentAware, Eviction::DeadlineAware] {
+            check(Both::new(PrefixPool::new(num_blocks, true, eviction), Lru::new(num_blocks)), &ops);
         }
     }
 

@@ -12,6 +12,9 @@
 //!
 //! **Write-back** stores a block when the GPU pool evicts it.
 
+use kvtide_rules::intent::RequestIntent;
+use kvtide_runtime::Stop;
+
 use super::super::{BlockCopy, Entry, Fetched, Phase, RequestId, StepPlan};
 use super::V1;
 use crate::kv::BlockId;
@@ -43,6 +46,9 @@ pub(super) struct HostCacheBooks {
 struct LastBlocks {
     path: Vec<BlockId>,
     blocks: Vec<(BlockId, u64)>,
+    /// Leading blocks of the request that were offered before, and what it declares of them all.
+    offered: u32,
+    intent: Option<Box<RequestIntent>>,
 }
 
 /// How far a running request is stored.
@@ -100,8 +106,10 @@ impl V1 {
             plan.copies[Route::GpuToHost].append(&mut self.host_books.carried);
             plan.stored = plan.copies[Route::GpuToHost].len() as u32;
         }
-        for LastBlocks { mut path, blocks } in std::mem::take(&mut self.host_books.left) {
-            self.store(&blocks, &mut path, plan);
+        for LastBlocks { mut path, blocks, offered, intent } in std::mem::take(&mut self.host_books.left) {
+            let is_stored = self.store(&blocks, &mut path, plan);
+            let end = if is_stored { offered + blocks.len() as u32 } else { offered };
+            self.declare_on_host(&path, end, intent.as_deref());
             self.host_books.in_flight.push(path);
         }
         let mut produced = std::mem::take(&mut self.host_books.produced);
@@ -175,6 +183,8 @@ impl V1 {
         }
         let is_all = is_stored && path.offered >= self.most_stored(id);
         if is_all && !path.blocks.is_empty() {
+            let intent = self.intent_on_host(id, Stop::Unknown);
+            self.declare_on_host(&path.blocks, path.offered, intent.as_deref());
             self.host_books.in_flight.push(std::mem::take(&mut path.blocks));
         }
         if path.blocks.is_empty() {
@@ -200,7 +210,7 @@ impl V1 {
             if is_cached {
                 path.extend(held.next());
             } else {
-                self.host.store(key, path);
+                self.host.store(key, true, path);
                 plan.copies[Route::GpuToHost].extend(path.last().map(|&dst| BlockCopy { src, dst }));
                 plan.stored += 1;
             }
@@ -211,12 +221,16 @@ impl V1 {
     /// Whether `need` host blocks can be taken. If not, paths are given back as far as they were stored before this plan.
     pub(super) fn has_host_room(&mut self, need: u32) -> bool {
         if need > self.host.num_free() {
-            for &id in &self.host_books.open {
+            for index in 0..self.host_books.open.len() {
+                let id = self.host_books.open[index];
                 let path = &mut self.sequences[id.index()].host_path;
                 let settled =
                     if path.appended.0 == self.host_books.round { path.appended.1 } else { path.blocks.len() };
                 let mut table: Vec<BlockId> = path.blocks.drain(..settled).collect();
+                let end = path.offered.saturating_sub(path.blocks.len() as u32);
                 path.appended.1 = 0;
+                let intent = self.intent_on_host(id, Stop::Unknown);
+                self.declare_on_host(&table, end, intent.as_deref());
                 self.host.give_back(&mut table);
             }
             let is_open = |id: &RequestId| !self.sequences[id.index()].host_path.blocks.is_empty();
@@ -231,7 +245,7 @@ impl V1 {
     pub(super) fn store_victim(&mut self, id: RequestId, plan: &mut StepPlan) {
         if self.writes_through() {
             self.store_filled(id, plan);
-            self.close_path(id);
+            self.close_path(id, Stop::Preempted);
             self.host_books.produced.retain(|&other| other != id);
         }
     }
@@ -243,17 +257,20 @@ impl V1 {
         }
         let blocks = self.not_offered(id);
         if blocks.is_empty() {
-            self.close_path(id);
+            self.close_path(id, Stop::Unknown);
         } else {
             self.host_books.open.retain(|&other| other != id);
-            let path = std::mem::take(&mut self.sequences[id.index()].host_path);
-            self.host_books.left.push(LastBlocks { path: path.blocks, blocks });
+            let intent = self.intent_on_host(id, Stop::Unknown);
+            let HostPath { blocks: path, offered, .. } = std::mem::take(&mut self.sequences[id.index()].host_path);
+            self.host_books.left.push(LastBlocks { path, blocks, offered, intent });
         }
     }
 
-    fn close_path(&mut self, id: RequestId) {
+    fn close_path(&mut self, id: RequestId, stop: Stop) {
         let path = std::mem::take(&mut self.sequences[id.index()].host_path);
         if !path.blocks.is_empty() {
+            let intent = self.intent_on_host(id, stop);
+            self.declare_on_host(&path.blocks, path.offered, intent.as_deref());
             self.host_books.open.retain(|&other| other != id);
             self.host_books.in_flight.push(path.blocks);
         }
@@ -269,12 +286,20 @@ impl V1 {
         let mut table = Vec::new();
         for (src, key) in evicted.drain(..) {
             let is_kept = self.host_books.is_prompt.get(src.0 as usize).is_none_or(|&is_prompt| is_prompt);
-            if !is_kept || self.host.hold(key, &mut table) || self.host.num_free() == 0 {
+            if !is_kept {
                 continue;
             }
-            self.host.store(key, &mut table);
-            plan.copies[Route::GpuToHost].extend(table.last().map(|&dst| BlockCopy { src, dst }));
-            plan.stored += 1;
+            if !self.host.hold(key, &mut table) {
+                if self.host.num_free() == 0 {
+                    continue;
+                }
+                self.host.store(key, false, &mut table);
+                plan.copies[Route::GpuToHost].extend(table.last().map(|&dst| BlockCopy { src, dst }));
+                plan.stored += 1;
+            }
+            if let Some(&dst) = table.last() {
+                self.declare_written_back(src, dst);
+            }
         }
         if !table.is_empty() {
             // Evicted first, idle first.

@@ -23,6 +23,7 @@ mod budget;
 mod cohort;
 mod complete;
 mod host_cache;
+mod intent;
 mod preemption;
 mod pressure;
 mod releases;
@@ -38,6 +39,7 @@ use kvtide_runtime::{Admission, Controls, action};
 
 use self::admission::HeadLookup;
 use self::host_cache::{HostCacheBooks, HostLookup};
+use self::intent::IntentDesk;
 pub use self::releases::ReleaseSample;
 use self::retention::ReleaseDesk;
 use self::sequence::Sequence;
@@ -80,6 +82,8 @@ pub struct V1 {
     head: HeadLookup,
     /// Where the pool has classes for what is given back.
     desk: Option<Box<ReleaseDesk>>,
+    /// Where the pool or the host's cache goes by what requests declare of their blocks.
+    intents: Option<Box<IntentDesk>>,
     /// Turns of one step, kept so that a step allocates nothing.
     turns: Vec<StepPlace>,
 }
@@ -135,6 +139,7 @@ impl V1 {
             preemptions: 0,
             head: HeadLookup::default(),
             desk: config.has_eviction_classes().then(|| Box::new(ReleaseDesk::new(config.num_gpu_blocks))),
+            intents: IntentDesk::new(&config),
             turns: Vec::new(),
             config,
         };

@@ -215,6 +215,9 @@ impl V1 {
         if let Some(desk) = &mut self.desk {
             desk.known(id).kind = kind;
         }
+        if let Some(intents) = &mut self.intents {
+            intents.set_kind(id, kind);
+        }
     }
 
     /// What became of given-back blocks; `None` without classes.
@@ -229,6 +232,9 @@ impl V1 {
 
     /// Tells of an admission with so many cached blocks, before which so many were free.
     pub(super) fn note_admitted(&mut self, id: RequestId, hits: u32, free: u32, now: Micros) {
+        if let Some(intents) = &mut self.intents {
+            intents.admitted(id, &self.sequences[id.index()], hits, now, self.config.block_size);
+        }
         if let Some(desk) = &mut self.desk {
             let evicted = self.pool.classes().map_or(0, Classes::evicted);
             let admission = Admission { hits, free, now, evicted };
@@ -241,6 +247,7 @@ impl V1 {
 
     /// A request gives its blocks back.
     pub(super) fn release(&mut self, id: RequestId, stop: Stop, now: Micros) {
+        self.declare(id, stop, now);
         let sequence = &mut self.sequences[id.index()];
         match &mut self.desk {
             Some(desk) if !sequence.blocks.is_empty() => {

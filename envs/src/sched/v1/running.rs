@@ -135,6 +135,7 @@ impl V1 {
     pub(super) fn register(&mut self, id: RequestId, tokens: u32) {
         let block_size = self.config.block_size;
         let full = tokens / block_size;
+        let follows_paths = self.follows_paths();
         let sequence = &mut self.sequences[id.index()];
         let before = sequence.registered;
         let Some(content) = sequence.content.as_ref().filter(|_| before < full) else { return };
@@ -153,7 +154,7 @@ impl V1 {
         if !keyless.is_empty() {
             self.pool.register_keyless(&sequence.blocks[keyless.start as usize..full as usize]);
         }
-        if self.desk.is_some() {
+        if follows_paths {
             for index in keyless {
                 let parent = index.checked_sub(1).map(|before| sequence.blocks[before as usize]);
                 self.pool.continues(sequence.blocks[index as usize], parent);

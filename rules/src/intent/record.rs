@@ -1,14 +1,13 @@
 //! What is declared of a block: whose it is, what is being done with it, when it is needed, what it costs to have it again.
 
-use serde::{Deserialize, Serialize};
-
 /// Makes an enum whose names in files are in capitals, and the list of them.
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident: $($(#[$case_meta:meta])* $case:ident = $text:literal,)+) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub enum $name {
-            $($(#[$case_meta])* #[serde(rename = $text)] $case,)+
+            $($(#[$case_meta])* #[cfg_attr(feature = "serde", serde(rename = $text))] $case,)+
         }
 
         impl $name {
@@ -23,7 +22,7 @@ macro_rules! named {
             }
 
             /// The one of that name.
-            pub(super) fn named(name: &str) -> Option<$name> {
+            pub fn named(name: &str) -> Option<$name> {
                 match name {
                     $($text => Some($name::$case),)+
                     _ => None,
@@ -32,7 +31,6 @@ macro_rules! named {
         }
     };
 }
-pub(super) use named;
 
 named! {
     /// What a block's request is doing.
@@ -193,7 +191,7 @@ impl MemoryIntent {
 
     /// Keeps the promise of `pin_requested`, after a change of priority.
     #[inline]
-    pub(super) fn settle_pin(&mut self) {
+    pub fn settle_pin(&mut self) {
         self.pin_requested |= self.priority == Priority::DecodeCritical;
     }
 }
