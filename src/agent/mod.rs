@@ -30,7 +30,9 @@ pub mod weights;
 
 pub use config::{HyperparameterError, PpoConfig, Prior, Schedule};
 pub use constant::{ConstantRace, ConstantSearch, best_constant};
-pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
+pub use cross_entropy::{
+    CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, Player, Players, SearchProgress, SearchState,
+};
 pub use error::AgentError;
 pub use gain::Gain;
 pub use policy::NetworkPolicy;
