@@ -22,6 +22,7 @@ mod outputs;
 mod own_traffic;
 mod page;
 mod programs;
+mod ray;
 mod record;
 mod retain;
 mod retention;

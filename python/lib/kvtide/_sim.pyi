@@ -70,3 +70,25 @@ class StepCost:
     def prefill_ns_per_token(self) -> float: ...
     @property
     def attention_ns_per_token_pair(self) -> float: ...
+
+BUILD: str
+
+class WorkError(RuntimeError):
+    """A setting that cannot be set up, or a task that has no result: done again it would fail again."""
+
+def file_digest(path: str | PathLike[str]) -> str:
+    """The BLAKE3 of what a file holds. Raises `OSError`."""
+
+@final
+class Workshop:
+    """What a worker of a cluster does its tasks in: a setting (JSON, as the tool tells it) that was set up."""
+
+    def __new__(cls, text: str, folder: str | PathLike[str]) -> Workshop:
+        """With the files it names beneath `folder`. Raises `WorkError`."""
+
+    def work(self, task: str) -> str:
+        """Does a task, JSON in and out. Raises `WorkError`."""
+
+    @staticmethod
+    def files(text: str) -> list[tuple[str, str, int]]:
+        """Of each file a setting names: its path beneath the folder, its BLAKE3, its length. Raises `WorkError`."""

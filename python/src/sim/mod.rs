@@ -8,6 +8,7 @@ mod cost;
 pub mod error;
 pub mod scenario;
 mod shipped;
+mod workshop;
 
 use pyo3::prelude::*;
 
@@ -18,5 +19,6 @@ pub fn register(py: Python<'_>) -> PyResult<()> {
     m.add("SCENARIOS", shipped::names(py)?)?;
     m.add_class::<cost::PyStepCost>()?;
     m.add_class::<scenario::PyScenario>()?;
+    workshop::register(&m)?;
     py.import("sys")?.getattr("modules")?.set_item("kvtide._sim", m)
 }
