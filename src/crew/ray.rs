@@ -258,7 +258,8 @@ impl Drop for Ray {
         for _ in 0..LOOKS_TO_END {
             match self.child.try_wait() {
                 Ok(None) => thread::sleep(LOOK),
-                Ok(Some(_)) | Err(_) => return,
+                // Its last words are still on their way.
+                Ok(Some(_)) | Err(_) => return thread::sleep(LOOK),
             }
         }
         let _ = self.child.kill().and_then(|()| self.child.wait());

@@ -32,7 +32,7 @@ pub struct Player {
     linear: Linear,
     moments: Moments,
     profile: ActionProfile,
-    arena: Box<dyn Arena>,
+    arena: Box<dyn Arena + Send>,
 }
 
 impl Player {
@@ -44,7 +44,7 @@ impl Player {
         (choices, prior): ([u32; NUM_HEADS], &Prior),
         moments: Moments,
         profile: ActionProfile,
-        arena: Box<dyn Arena>,
+        arena: Box<dyn Arena + Send>,
     ) -> Result<Player, AgentError> {
         let found = arena.choices();
         if choices != found {

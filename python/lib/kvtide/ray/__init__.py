@@ -1,14 +1,14 @@
 """kvtide on a Ray cluster: `pip install 'kvtide[ray]'`.
 
-Work that is many independent simulations is spread over the workers of a cluster; what comes out is byte for byte what one machine
-comes to, in the same order, whatever finished first and whoever was lost on the way.
+Work that is many independent simulations is spread over the workers of a cluster; what comes out is byte for byte what one
+machine comes to, in the same order, whatever finished first and whoever was lost on the way.
 
 - ``kvtide evaluate --ray ADDRESS``, `kvtide.ray.matrix`: the evaluation matrix, and many of them (experiments/off-road.sh).
 - ``kvtide train --ray ADDRESS``: the candidates of a search. `kvtide.ray.search`: those of a search of yours.
 - `kvtide.ray.tune`: Ray Tune over `kvtide.evaluate`. `kvtide.ray.rllib`: PPO, and the way from its module to a checkpoint.
 
-The tool starts `kvtide.ray.serve`, which has the tasks done; `kvtide.ray.work` is what a worker does. The wheel must be of one build
-on every machine, and the tool of the same.
+The tool starts `kvtide.ray.serve`, which has the tasks done; `kvtide.ray.work` is what a worker does. The wheel must be of one
+build on every machine, and the tool of the same.
 """
 
 __all__ = ["needs_ray", "connect"]
@@ -32,16 +32,14 @@ def connect(address):
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address == "local":
+        # Ray's name for it is of other systems, where it is the default: the loopback's address, and no other.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     ray = needs_ray()
     if ray.is_initialized():
         return ray
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address == "local":
-        # Tasks and answers are small: what Ray would take of this machine's memory is for others.
-        small = {"object_store_memory": 100 << 20, "include_dashboard": False}
-        ray.init(**quiet, **small, _node_ip_address="127.0.0.1")
-    else:
-        # Ray takes its own address for that of the machine, which a cluster on the loopback is not at.
-        here = {"_node_ip_address": "127.0.0.1"} if address.startswith(("127.0.0.1:", "localhost:")) else {}
-        ray.init(address=address, **quiet, **here)
+    # Tasks and answers are small: what Ray would take of this machine's memory is for others.
+    small = {"object_store_memory": 100 << 20, "include_dashboard": False}
+    ray.init(address=address, **quiet, **(small if address == "local" else {}))
     return ray
