@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 12] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
-    &["token_pd"],
+    &["import", "play", "token_pd"],
     &["bench", "calibrate", "eviction", "tune"],
     &["cli"],
 ];
