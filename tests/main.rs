@@ -14,6 +14,7 @@ mod floors;
 mod habits;
 mod handover;
 mod hosts;
+mod import_policy;
 mod json;
 mod kept;
 mod memory;
