@@ -28,5 +28,6 @@ mod retention;
 mod snapshots;
 mod timings;
 mod token_pd;
+mod trajectory;
 mod tune;
 mod unfit;
