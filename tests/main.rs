@@ -29,5 +29,6 @@ mod retention;
 mod snapshots;
 mod timings;
 mod token_pd;
+mod trajectory;
 mod tune;
 mod unfit;
