@@ -10,8 +10,8 @@
 //! ```
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
-//! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
-//! [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
+//! learns on it, led by [`train`]; [`play`] plays candidates of other searchers; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
+//! [`import`] makes policies that were trained elsewhere checkpoints like ours; [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
 //! simulator to real servers and devices; [`eviction`] judges policies of eviction on what requests ask for; [`token_pd`] judges a price for blocks within conversations; [`plot`] draws; [`crew`] has work done by other processes, each of which is a [`workshop`]; [`record`] writes logs; [`scrape`] asks servers what they serve;
 //! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
@@ -32,6 +32,8 @@ pub mod evaluate;
 pub mod eviction;
 pub mod experiment;
 pub mod export;
+pub mod import;
+pub mod play;
 pub mod plot;
 pub mod policy;
 pub mod record;

@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 12] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
-    &["token_pd", "workshop"],
+    &["import", "play", "token_pd", "workshop"],
     &["bench", "calibrate", "eviction", "tune"],
     &["cli"],
 ];

@@ -92,7 +92,8 @@ fn whoever_goes_away_in_the_middle_is_missed() {
 
 #[test]
 fn a_task_without_a_result_is_an_error() {
-    let fails = "read hello; echo '{\"ready\":2}'; read setting; echo '{\"number\":0,\"failed\":\"no such trace\"}'; cat";
+    let fails =
+        "read hello; echo '{\"ready\":2}'; read setting; echo '{\"number\":0,\"failed\":\"no such trace\"}'; cat";
     let said = refused(fails, &EVALUATE);
     assert!(said.contains("policy default, window all, load 1, seed 1: no such trace"), "{said}");
 }
@@ -107,5 +108,5 @@ fn what_cannot_be_spread_is_refused_before_anybody_is_asked() {
     let arguments = ["train", "--experiment", "ppo.toml", "--out", "run", "--ray", "auto"];
     let Output { stderr, .. } = with_python(folder.path(), never, &arguments);
     let said = String::from_utf8(stderr).unwrap();
-    assert!(!said.contains("asked") && said.contains("PPO") , "{said}");
+    assert!(!said.contains("asked") && said.contains("PPO"), "{said}");
 }

@@ -16,6 +16,7 @@ mod config;
 mod gaussian;
 mod linear;
 mod players;
+mod space;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,6 +37,7 @@ use linear::Linear;
 pub use config::{CrossEntropyConfig, Objective};
 pub use gaussian::Gaussian;
 pub use players::{Player, Players};
+pub use space::{LinearPolicies, LinearSpace};
 
 /// Episodes under the prior from which the moments of the features are taken, and as many under the first candidates.
 const MOMENT_EPISODES: u64 = 64;
@@ -278,6 +280,17 @@ impl CrossEntropy {
     /// Everything needed to go on from here. To be taken between generations.
     pub fn state(&self) -> &SearchState {
         &self.state
+    }
+
+    /// What its points stand for.
+    pub fn space(&self) -> LinearSpace {
+        let SearchState { prior, moments, progress, .. } = &self.state;
+        LinearSpace {
+            profile: self.profile.name().to_owned(),
+            prior: prior.clone(),
+            choices: progress.choices,
+            moments: moments.clone(),
+        }
     }
 
     /// Whether all generations are done.

@@ -23,6 +23,8 @@ use kvtide_runtime::Controls;
 
 pub use error::TrainError;
 pub use extend::Extension;
+pub(crate) use prior::{with_fallback, with_prior};
+pub(crate) use provenance::provenance;
 pub use provenance::{experiment_of, resumed, resumed_to, same_traffic};
 pub use spread::{SearchWork, Slice, Spread};
 

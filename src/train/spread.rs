@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::Episode;
-use kvtide_runtime::action::NUM_HEADS;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::agent::normalise::Moments;
-use crate::agent::{AgentError, CrossEntropy, Players, Prior};
+use crate::agent::{AgentError, CrossEntropy, LinearSpace, Players};
 use crate::crew::{Crew, CrewError, Order, Setting};
 use crate::experiment::Experiment;
 
@@ -33,12 +31,8 @@ pub struct Spread<'a> {
 pub struct SearchWork {
     /// The experiment as it is written, its files by the names under which they are shipped.
     pub experiment: String,
-    /// Which choices of each head are searched.
-    pub choices: [u32; NUM_HEADS],
-    /// Where the search started.
-    pub prior: Prior,
-    /// What features are standardised by.
-    pub moments: Moments,
+    /// What its points stand for.
+    pub space: LinearSpace,
 }
 
 /// A task: some points, each on the same episodes.
@@ -55,13 +49,7 @@ impl Spread<'_> {
     /// `search` of `experiment`, played by them.
     pub(super) fn over(&self, experiment: &Experiment, search: CrossEntropy) -> Result<CrossEntropy, CrewError> {
         let (experiment, files) = self.shipped(experiment)?;
-        let state = search.state();
-        let work = SearchWork {
-            experiment: experiment.to_toml(),
-            choices: state.progress.choices,
-            prior: state.prior.clone(),
-            moments: state.moments.clone(),
-        };
+        let work = SearchWork { experiment: experiment.to_toml(), space: search.space() };
         let setting = Arc::new(Setting::new(&json!({"search": work}), &files)?);
         Ok(search.played_by(Box::new(Spreading { crew: Arc::clone(self.crew), setting })))
     }

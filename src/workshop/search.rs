@@ -15,7 +15,7 @@ pub(super) struct Search(Player);
 
 impl Search {
     pub(super) fn new(work: &SearchWork, folder: &Path) -> Result<Search, CrewError> {
-        let SearchWork { experiment, choices, prior, moments } = work;
+        let SearchWork { experiment, space } = work;
         let mut experiment =
             Experiment::parse(experiment).map_err(|reason| CrewError(format!("an experiment: {reason}")))?;
         experiment.world = experiment.world.relative_to(folder);
@@ -25,8 +25,7 @@ impl Search {
         let world = experiment.world.world().map_err(|error| in_words(&error))?;
         let config = experiment.env_config(&world).map_err(|error| in_words(&error))?;
         let arena = ServingArena::new(&config).map_err(|error| in_words(&error))?;
-        let player = Player::new((*choices, prior), moments.clone(), experiment.profile(), Box::new(arena));
-        player.map(Search).map_err(|error| in_words(&error))
+        Player::new(space, Box::new(arena)).map(Search).map_err(|error| in_words(&error))
     }
 
     pub(super) fn play(&self, task: &str) -> Result<String, CrewError> {

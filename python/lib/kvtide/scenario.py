@@ -11,6 +11,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from os import PathLike
+from typing import Any
 
 from kvtide._sim import SCENARIOS, Scenario, ScenarioError
 
@@ -44,7 +46,9 @@ WORDS = ("name", *_WORLD, *_RANGES, "load", *_EPISODES, *_LEARNING)
 _LENGTH_S = 300.0
 
 
-def scenario(spec=None, /, *, traces=None, **words):
+def scenario(
+    spec: str | PathLike | Scenario | None = None, /, *, traces: str | PathLike | None = None, **words: Any
+) -> Scenario:
     """A scenario: itself, one that ships, an experiment file, or what `words` say.
 
     Words are the options of `kvtide simulate` (``trace`` or ``workload``, ``env``, ``engine``, ``host``, ``slo``, ``set``, ``clients``,
@@ -71,7 +75,7 @@ def scenario(spec=None, /, *, traces=None, **words):
     return Scenario.load(path)
 
 
-def _of_words(words):
+def _of_words(words: dict[str, Any]) -> Scenario:
     unknown = [word for word in words if word not in WORDS]
     if unknown:
         raise ScenarioError(f"{unknown[0]}: no such word; there are {', '.join(WORDS)}")
@@ -92,25 +96,28 @@ def _of_words(words):
     experiment = {"name": words.get("name", "words"), "profile": "full"}
     experiment |= {word: words[word] for word in _LEARNING if word in words}
     # As an experiment file: there is one reader, and one set of messages.
-    lines = [f"{key} = {_toml(key, value)}" for key, value in (experiment | {"world": world, "episodes": episodes}).items()]
+    lines = [f"{key} = {_toml(key, value)}" for key, value in experiment.items() if not isinstance(value, Mapping)]
+    tables = {key: value for key, value in experiment.items() if isinstance(value, Mapping)}
+    for table, settings in {"world": world, "episodes": episodes, **tables}.items():
+        lines += [f"[{table}]", *(f"{key} = {_toml(key, value)}" for key, value in settings.items())]
     try:
-        return Scenario.from_toml("\n".join(lines))
+        return Scenario("\n".join(lines))
     except ScenarioError as error:
         # Nobody wrote these lines.
         raise ScenarioError(re.sub(r"^line \d+: ", "", str(error))) from None
 
 
-def _is_pair(value):
+def _is_pair(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _pair(word, value):
+def _pair(word: str, value: Sequence) -> list:
     if len(value) != 2:
         raise ScenarioError(f"{word} = {value!r}: expected one number, or the lowest and the highest")
     return list(value)
 
 
-def _toml(word, value):
+def _toml(word: str, value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -118,11 +125,9 @@ def _toml(word, value):
             return str(int(value))
         case Real():
             return repr(float(value))
-        case str() | os.PathLike():
+        case str() | PathLike():
             # What JSON escapes, TOML does in the same way.
             return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-        case Mapping():
-            return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(key, of)}" for key, of in value.items()) + "}"
         case Sequence():
             return "[" + ", ".join(_toml(word, of) for of in value) + "]"
     raise ScenarioError(f"{word} = {value!r}: expected text, a number, or a sequence of them")

@@ -6,6 +6,8 @@
 
 mod cost;
 pub mod error;
+mod gym;
+pub mod pool;
 pub mod scenario;
 mod shipped;
 mod workshop;
@@ -16,9 +18,11 @@ use pyo3::prelude::*;
 pub fn register(py: Python<'_>) -> PyResult<()> {
     let m = PyModule::new(py, "kvtide._sim")?;
     m.add("ScenarioError", py.get_type::<error::ScenarioError>())?;
+    m.add("ResetNeeded", py.get_type::<error::ResetNeeded>())?;
     m.add("SCENARIOS", shipped::names(py)?)?;
     m.add_class::<cost::PyStepCost>()?;
     m.add_class::<scenario::PyScenario>()?;
     workshop::register(&m)?;
+    gym::register(&m)?;
     py.import("sys")?.getattr("modules")?.set_item("kvtide._sim", m)
 }

@@ -7,6 +7,7 @@ use kvtide::experiment::{Experiment, ExperimentError};
 use kvtide::world::World;
 use kvtide_envs::env::EnvConfig;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::error::{refused, wrong};
 use super::shipped;
@@ -62,11 +63,10 @@ impl PyScenario {
         PyScenario::set_up(py, move || Experiment::load(&path))
     }
 
-    /// The experiment that `text` is, as TOML; paths in it are relative to the working directory. Raises `ScenarioError`,
-    /// `OSError`.
-    #[staticmethod]
-    fn from_toml(py: Python<'_>, text: &str) -> PyResult<PyScenario> {
-        let mut experiment = Experiment::parse(text).map_err(wrong)?;
+    /// The experiment that `toml` is; paths in it are relative to the working directory. Raises `ScenarioError`, `OSError`.
+    #[new]
+    fn new(py: Python<'_>, toml: &str) -> PyResult<PyScenario> {
+        let mut experiment = Experiment::parse(toml).map_err(wrong)?;
         // It may be read again elsewhere, by another process.
         let folder = std::env::current_dir()?;
         relative_to(&mut experiment, &folder);
@@ -120,8 +120,8 @@ impl PyScenario {
         self.experiment.to_toml()
     }
 
-    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<(Py<PyAny>, (String,))> {
-        Ok((slf.getattr("from_toml")?.unbind(), (slf.get().toml(),)))
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (String,)) {
+        (slf.get_type(), (slf.get().toml(),))
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

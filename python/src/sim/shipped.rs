@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use kvtide::experiment::{Also, Episodes, Experiment};
-use kvtide::world::WorldSpec;
+use kvtide::world::{WorldSpec, Written};
+use kvtide_envs::workload::SyntheticSpec;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -37,7 +38,7 @@ const LONG_CONVERSATIONS: StandIn = StandIn {
     load: (0.23, 0.42),
 };
 
-const SHIPPED: [Shipped; 8] = [
+static SHIPPED: [Shipped; 8] = [
     shipped!("agentic", None),
     shipped!("chat-24g", None),
     shipped!("chat-80g", Some(LONG_CONVERSATIONS)),
@@ -56,8 +57,8 @@ pub fn names(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 /// The experiment called `name`, its recorded traffic in the folder `traces` or left out.
 pub fn experiment(name: &str, traces: Option<&Path>) -> Result<Experiment, String> {
     let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name) else {
-        let names = SHIPPED.map(|shipped| shipped.name).join(", ");
-        return Err(format!("no scenario {name:?}; there are {names}"));
+        let names: Vec<&str> = SHIPPED.iter().map(|shipped| shipped.name).collect();
+        return Err(format!("no scenario {name:?}; there are {}", names.join(", ")));
     };
     let mut experiment = Experiment::parse(shipped.toml).map_err(|error| format!("{name}: {error}"))?;
     match traces {
@@ -76,7 +77,8 @@ fn recorded_in(world: &mut WorldSpec, folder: &Path) {
 
 fn leave_out_recorded(experiment: &mut Experiment, stand_in: Option<&StandIn>) -> Result<(), String> {
     if let (Some(_), Some(stand_in)) = (&experiment.world.trace, stand_in) {
-        let workload = stand_in.workload.parse().map_err(|error| format!("{}: {error}", stand_in.workload))?;
+        let workload = stand_in.workload.parse::<Written<SyntheticSpec>>();
+        let workload = workload.map_err(|error| format!("{}: {error}", stand_in.workload))?;
         let world = WorldSpec { trace: None, jitter: None, workload: Some(workload), ..experiment.world.clone() };
         experiment.world = world;
         experiment.episodes = Episodes { fit: 1.0, load: stand_in.load, ..experiment.episodes.clone() };

@@ -3,14 +3,9 @@
 use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::{Arena, Episode};
-use kvtide_runtime::ActionProfile;
-use kvtide_runtime::action::NUM_HEADS;
 
-use super::linear::Linear;
-use super::{linear, policy};
+use super::space::{LinearPolicies, LinearSpace};
 use crate::agent::AgentError;
-use crate::agent::config::Prior;
-use crate::agent::normalise::Moments;
 use crate::agent::validate::play;
 
 /// Others who play in this process's place; what they come to is what this process would.
@@ -29,28 +24,21 @@ pub trait Players: Send + Sync {
 
 /// Plays any point of a search, whoever searches.
 pub struct Player {
-    linear: Linear,
-    moments: Moments,
-    profile: ActionProfile,
+    policies: LinearPolicies,
     arena: Box<dyn Arena + Send>,
 }
 
 impl Player {
-    /// Of the search over `choices` that started from `prior`, with the moments its features are standardised by.
+    /// The points of `space`, in the episodes of `arena`.
     ///
     /// # Errors
-    /// [`AgentError::Config`] if the prior does not fit, [`AgentError::Resume`] if the search is not of these episodes.
-    pub fn new(
-        (choices, prior): ([u32; NUM_HEADS], &Prior),
-        moments: Moments,
-        profile: ActionProfile,
-        arena: Box<dyn Arena + Send>,
-    ) -> Result<Player, AgentError> {
-        let found = arena.choices();
-        if choices != found {
-            return Err(AgentError::Resume(format!("choices {choices:?} are searched, possible are {found:?}")));
+    /// [`AgentError::Config`] or [`AgentError::Resume`] if the space contradicts itself or is not of these episodes.
+    pub fn new(space: &LinearSpace, arena: Box<dyn Arena + Send>) -> Result<Player, AgentError> {
+        let (searched, found) = (space.choices, arena.choices());
+        if searched != found {
+            return Err(AgentError::Resume(format!("choices {searched:?} are searched, possible are {found:?}")));
         }
-        Ok(Player { linear: linear(choices, prior)?, moments, profile, arena })
+        Ok(Player { policies: space.policies()?, arena })
     }
 
     /// The episodes of a point.
@@ -58,11 +46,10 @@ impl Player {
     /// # Errors
     /// [`AgentError::Resume`] if it is no point of this search, [`AgentError::Play`] if an episode cannot be played.
     pub fn play(&self, point: &[f64], seeds: &[u64]) -> Result<Vec<Episode>, AgentError> {
-        let dimension = self.linear.start().len();
-        if point.len() != dimension {
-            return Err(AgentError::Resume(format!("a point of {} numbers, searched are {dimension}", point.len())));
-        }
-        let policy = policy(&self.linear.weights(point), &self.moments, self.profile);
+        let Some(policy) = self.policies.policy(point) else {
+            let (numbers, searched) = (point.len(), self.policies.start().len());
+            return Err(AgentError::Resume(format!("a point of {numbers} numbers, searched are {searched}")));
+        };
         seeds.iter().map(|&seed| play(&*self.arena, seed, &policy, |_| {})).collect()
     }
 }
