@@ -91,7 +91,7 @@ fn what_does_not_fit_leaves_nothing_behind() {
     let path = folder.path();
     let error = refused(path, &["import-policy", "import.toml", "--out", "adopted"]);
     assert!(
-        error.starts_with("error: policy.safetensors: tensor action_net.weight is [16200, 4], must be [42, 4] (watermark 20,"),
+        error.starts_with("error: policy.safetensors: tensor action_net.weight is [16200, 4], must be [25, 4] (watermark 20, victim 5) or "),
         "{error}"
     );
     assert!(error.contains("a flat Discrete over joint choices"), "{error}");
