@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use kvtide_envs::files::Lock;
 
@@ -32,16 +31,15 @@ pub(super) fn run(args: &ImportPolicyArgs) -> anyhow::Result<Exit> {
         .check()?;
     let imported = Imported::read(&args.manifest)?;
     let _lock = Lock::of_folder(&args.out)?;
-    let world = imported.experiment().world.world().with_context(|| experiment.display().to_string())?;
     say!("{}", imported.summary());
     let left = imported.left_to_engine();
     if !left.is_empty() {
         say!("   the engine decides {}, which it has no outputs for", left.join(", "));
     }
-    let Some(imported) = imported.with_fallback(&world, &Talk, stop::on_interrupt())? else {
+    let Some(imported) = imported.with_fallback(&Talk, stop::on_interrupt())? else {
         return Ok(Exit::Interrupted);
     };
-    imported.save(&world, &args.out)?;
+    imported.save(&args.out)?;
     let out = args.out.display();
     say!("imported: {out}; a table of it: kvtide export --checkpoint {out} --out policy.kvt");
     Ok(Exit::Done)

@@ -21,6 +21,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use kvtide_envs::env::{Arena, ServingArena};
 use kvtide_runtime::{ActionProfile, Head};
 
 pub use error::ImportError;
@@ -35,8 +36,8 @@ use tensors::TensorFile;
 use crate::agent::Activation;
 use crate::agent::normalise::Moments;
 use crate::checkpoint::{self, ImportedPolicy, Origin};
-use crate::experiment::Experiment;
-use crate::train::{self, Listener};
+use crate::experiment::{Experiment, ExperimentError};
+use crate::train::{self, Listener, TrainError};
 use crate::world::World;
 
 /// Longest name and framework, bytes: they are copied into tables.
@@ -47,6 +48,8 @@ const MAX_TEXT: usize = 200;
 pub struct Imported {
     policy: ImportedPolicy,
     experiment: Experiment,
+    /// The first of the experiment's worlds.
+    world: World,
     heads: Vec<Head>,
     inputs: usize,
 }
@@ -73,12 +76,16 @@ impl Imported {
         }
         let (inputs, heads) = (manifest.inputs(&place)?, manifest.heads(&place)?);
         let experiment = experiment(&place, &manifest)?;
+        let world = experiment.world.world().map_err(ExperimentError::from)?;
         let bytes = tensors::read(&manifest.weights)?;
         let actor = actor(&place, &manifest, &bytes)?;
         let default = experiment.world.engine.default_action();
-        let (profile, path) = (experiment.profile(), manifest.weights.as_path());
-        let (weights, heads) =
-            Interface { path, inputs: &inputs, heads, profile, default }.weights(&actor.layers)?;
+        let path = manifest.weights.as_path();
+        let heads = match heads {
+            Some(heads) => vec![heads],
+            None => possible_heads(&experiment, &world)?,
+        };
+        let (weights, heads) = Interface { path, inputs: &inputs, heads: &heads, default }.weights(&actor.layers)?;
         let moments = normalise::moments(&place, &manifest, &actor.file, &inputs)?;
         let origin = Origin {
             framework: manifest.framework.clone().unwrap_or_else(|| framework(&manifest).to_owned()),
@@ -87,7 +94,7 @@ impl Imported {
             activation: activation(&place, &manifest, &actor)?,
         };
         let policy = ImportedPolicy { origin, weights, moments, decisions: manifest.decisions, seed: manifest.seed };
-        Ok(Imported { policy, experiment, heads, inputs: inputs.len() })
+        Ok(Imported { policy, experiment, world, heads, inputs: inputs.len() })
     }
 
     /// The experiment it was trained in.
@@ -145,20 +152,19 @@ impl Imported {
     /// The experiment cannot be played.
     pub fn with_fallback(
         self,
-        world: &World,
         listener: &dyn Listener,
         stop: &AtomicBool,
     ) -> Result<Option<Imported>, ImportError> {
-        let experiment = train::with_fallback(self.experiment.clone(), world, listener, stop)?;
+        let experiment = train::with_fallback(self.experiment.clone(), &self.world, listener, stop)?;
         Ok(experiment.map(|experiment| Imported { experiment, ..self }))
     }
 
-    /// Writes the checkpoint at `out`, replacing the one there; `world` is the first of its experiment's worlds.
+    /// Writes the checkpoint at `out`, replacing the one there.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn save(&self, world: &World, out: &Path) -> Result<(), ImportError> {
-        let provenance = train::provenance(&self.experiment, world)?;
+    pub fn save(&self, out: &Path) -> Result<(), ImportError> {
+        let provenance = train::provenance(&self.experiment, &self.world)?;
         Ok(checkpoint::save_imported(out, &self.policy, &provenance)?)
     }
 }
@@ -178,6 +184,18 @@ fn experiment(place: &Place<'_>, manifest: &ImportManifest) -> Result<Experiment
         experiment.profile.clone_from(profile);
     }
     Ok(experiment)
+}
+
+/// The heads a network's outputs may be of where nobody says: those of which its worlds leave a choice, which is what an environment
+/// asks for, those of its profile, or all. Each has all that those before it have, so no two are of one width.
+fn possible_heads(experiment: &Experiment, world: &World) -> Result<Vec<Vec<Head>>, ImportError> {
+    let arena = ServingArena::new(&experiment.env_config(world)?).map_err(TrainError::from)?;
+    let words = arena.choices();
+    let open = Head::ALL.into_iter().filter(|head| words[*head as usize].count_ones() > 1).collect();
+    let mut possible: Vec<Vec<Head>> = vec![open, experiment.profile().heads().to_vec(), Head::ALL.to_vec()];
+    possible.retain(|heads| !heads.is_empty());
+    possible.dedup();
+    Ok(possible)
 }
 
 /// The actor's layers, by whatever names they have.

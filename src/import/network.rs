@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kvtide_runtime::action::NUM_CHOICES;
-use kvtide_runtime::{Action, ActionProfile, Head, NUM_FEATURES};
+use kvtide_runtime::{Action, Head, NUM_FEATURES};
 
 use super::layer::LayerTensors;
 use super::tensors::{Tensor, values};
@@ -23,10 +23,8 @@ pub(super) struct Interface<'a> {
     pub(super) path: &'a Path,
     /// Index of the feature that each input is.
     pub(super) inputs: &'a [usize],
-    /// The heads its outputs are of, if somebody said so.
-    pub(super) heads: Option<Vec<Head>>,
-    /// The heads it decides.
-    pub(super) profile: ActionProfile,
+    /// The heads its outputs may be of: those that were named, or what there is to choose from by its width.
+    pub(super) heads: &'a [Vec<Head>],
     /// What is done of a head it has no outputs for.
     pub(super) default: Action,
 }
@@ -78,23 +76,17 @@ impl Interface<'_> {
         weights.map(|weights| (weights, heads)).ok_or_else(|| place.refuse("its layers do not fit together".to_owned()))
     }
 
-    /// The heads its outputs are of: those that were named, or all, or those of its profile, whichever have as many choices.
+    /// The heads its outputs are of, of which there is one answer.
     fn output_heads(&self, last: &LayerTensors) -> Result<Vec<Head>, ImportError> {
         let (name, tensor) = &last.weight;
-        let found = match tensor.shape() {
-            [outputs, _] => *outputs,
-            _ => return Err(ImportError::tensor(self.path, name, &tensor.found(), "[outputs, inputs]")),
+        let [found, inputs] = *tensor.shape() else {
+            return Err(ImportError::tensor(self.path, name, &tensor.found(), "[outputs, inputs]"));
         };
-        let told = self.heads.clone();
-        let mut possible: Vec<Vec<Head>> =
-            told.map_or_else(|| vec![Head::ALL.to_vec(), self.profile.heads().to_vec()], |heads| vec![heads]);
-        possible.dedup();
-        if let Some(heads) = possible.iter().find(|heads| outputs(heads) == found) {
+        if let Some(heads) = self.heads.iter().find(|heads| outputs(heads) == found) {
             return Ok(heads.clone());
         }
-        let inputs = tensor.shape()[1];
         let wanted: Vec<String> =
-            possible.iter().map(|heads| format!("[{}, {inputs}] ({})", outputs(heads), sizes(heads))).collect();
+            self.heads.iter().map(|heads| format!("[{}, {inputs}] ({})", outputs(heads), sizes(heads))).collect();
         let joint = if found > NUM_CHOICES {
             "; a flat Discrete over joint choices is not one choice a head: train on the MultiDiscrete actions"
         } else {

@@ -53,6 +53,39 @@ class Scenario:
     def __hash__(self) -> int: ...
 
 @final
+class Grounds:
+    """Where candidates are played: use `kvtide.evaluate.Arena`. Candidates are a contiguous array of float64, or policies in words."""
+
+    def __new__(
+        cls,
+        scenario: Scenario,
+        *,
+        part: str = "train",
+        loads: Sequence[float] | None = None,
+        window: str | None = None,
+        space: str | None = None,
+    ) -> Grounds:
+        """Raises `ScenarioError`, `OSError`."""
+
+    @property
+    def names(self) -> list[str]: ...
+    def space(self, threads: int = 0) -> str: ...
+    def known_space(self) -> str | None: ...
+    def start(self, threads: int = 0) -> list[float]: ...
+    def play(
+        self, candidates: Any, seeds: Sequence[int], worlds: Sequence[int] | None = None, threads: int = 0
+    ) -> tuple[int, dict[str, bytes]]:
+        """How many candidates, and a column of eight bytes a run for each number. Raises `ScenarioError`, `OSError`."""
+
+    def run(
+        self, candidate: Any, world: int, seed: int
+    ) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
+        """Numbers, requests and steps of one run. Raises `ScenarioError`, `OSError`."""
+
+    def save(self, point: Any, out: str | PathLike[str], *, made_by: str, decisions: int = 0) -> None:
+        """Raises `ScenarioError`, `OSError`."""
+
+@final
 class StepCost:
     """A deployment's prices, and vLLM's settings for it."""
 

@@ -6,6 +6,7 @@
 
 mod cost;
 pub mod error;
+mod evaluate;
 mod gym;
 pub mod pool;
 pub mod scenario;
@@ -23,6 +24,7 @@ pub fn register(py: Python<'_>) -> PyResult<()> {
     m.add_class::<cost::PyStepCost>()?;
     m.add_class::<scenario::PyScenario>()?;
     workshop::register(&m)?;
+    m.add_class::<evaluate::PyGrounds>()?;
     gym::register(&m)?;
     py.import("sys")?.getattr("modules")?.set_item("kvtide._sim", m)
 }
