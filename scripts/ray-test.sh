@@ -28,4 +28,4 @@ here=$(pwd)
 case $folder in /*) ;; *) folder=$here/$folder ;; esac
 case $target in /*) ;; *) target=$here/$target ;; esac
 KVTIDE="$target/debug/kvtide" PYTHONPATH="$folder/site:$folder/tools" "$python" -B -m pytest -p no:cacheprovider -v \
-    python/tests/test_ray_work.py python/tests/test_ray.py "$@"
+    python/tests/test_ray_work.py python/tests/test_ray.py python/tests/test_ray_python.py "$@"

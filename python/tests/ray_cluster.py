@@ -11,6 +11,8 @@ SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray gives its workers the least of a busy machine otherwise.
+    "RAY_worker_niceness": "0",
 }
 SMALL = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
@@ -51,12 +53,12 @@ def workers():
     return [(pid, title) for pid, title in sorted(titles.items()) if title.startswith("ray::") and is_ours(pid)]
 
 
-def kill_one_at_work(patience=120):
-    """Kills a worker that is doing a task, by its pid, which is returned; None if none came to work in `patience` seconds."""
+def kill_one_at_work(patience=120, titles=("ray::do",)):
+    """Kills a worker that is doing a task called so, by its pid, which is returned; None if none came to work in `patience` seconds."""
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
         for pid, title in workers():
-            if title == "ray::do":
+            if title in titles:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     return pid

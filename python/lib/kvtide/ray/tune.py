@@ -1,51 +1,58 @@
 """Ray Tune over `kvtide.evaluate`: any searcher of Tune's looks for a policy, or for settings of a node.
 
 >>> from ray import tune
->>> from kvtide.ray import tune as kvtide_tune
->>> trial = kvtide_tune.trial(lambda config: f"fixed:{config['watermark']},budget={config['budget']}",
-...                           seeds=range(8), workload="chat:rate=5,duration=600", loads=[1.0, 1.3])
+>>> from kvtide.ray.tune import trial
+>>> of = lambda config: f"fixed:{config['watermark']},budget={config['budget']}"
 >>> space = {"watermark": tune.choice([0, 0.02, 0.05, 0.1]), "budget": tune.choice([512, 1024, 2048])}
->>> tuner = tune.Tuner(trial, param_space=space, tune_config=tune.TuneConfig(metric="attainment", mode="max", num_samples=32))
+>>> tuner = tune.Tuner(
+...     trial(of, {"workload": "chat:rate=5,duration=600"}, loads=[1.0, 1.3], seeds=8),
+...     param_space=space,
+...     tune_config=tune.TuneConfig(metric="score", mode="max", num_samples=32),
+... )
 >>> tuner.fit().get_best_result().config
 
-Needs ``ray[tune]``. A trial that is lost is Tune's to begin again (`tune.FailureConfig`), its result the same.
+Needs ``ray[tune]``. A trial that is lost is Tune's to begin again (`tune.FailureConfig`), and comes to the same.
 """
+
+import numpy as np
+
+from kvtide.evaluate import Arena
 
 __all__ = ["trial"]
 
 _open = {}
 
 
-def trial(policy, *, seeds, scenario=None, **words):
-    """A trainable for Tune: plays ``policy(config)`` and reports `attainment`, `longest_wait_ms` and `output_tok_s`.
+def trial(policy, scenario, *, seeds, **options):
+    """A trainable for Tune: plays ``policy(config)`` and reports `score`, `attainment`, `longest_wait_ms` and `output_tok_s`.
 
-    `policy` gives a policy in the words of the command line, a point of the scenario's space, or words that replace some of `words`:
-    a node's settings are tuned so, under ``"default"``. `scenario` and `words` are those of `kvtide.evaluate.Scenario`.
+    `policy` gives a policy in the words of the command line or a point of the arena's, or, as a mapping, words that replace some
+    of the scenario's: settings of a node are tuned so, under its engine's default. `scenario` and `options` are those of
+    `kvtide.evaluate.Arena`.
     """
-    seeds = [int(seed) for seed in seeds]
 
     def kvtide_trial(config):
         asked = policy(config)
-        world, candidates = (words | asked, ["default"]) if isinstance(asked, dict) else (words, asked)
-        if isinstance(candidates, str):
-            candidates = [candidates]
-        played = _scenario(scenario, world).play(candidates, seeds, threads=1)
-        # What Tune reports is what the trainable returns.
+        if isinstance(asked, dict):
+            arena, candidates = _arena({**scenario, **asked}, options), ["default"]
+        else:
+            arena, candidates = _arena(scenario, options), asked
+        played = arena.play(candidates, seeds, threads=1)
+        # What a trainable returns is its last report.
         return {
-            "attainment": float(played.attainment[0].mean()),
-            "longest_wait_ms": float(played.longest_wait_ms[0].max()),
-            "output_tok_s": float(played.output_tok_s[0].mean()),
+            "score": float(played.score()[0]),
+            "attainment": float(np.mean(played.attainment[0])),
+            "longest_wait_ms": float(np.nanmax(played.longest_wait_ms[0], initial=0.0)),
+            "output_tok_s": float(np.mean(played.output_tok_s[0])),
         }
 
     return kvtide_trial
 
 
-def _scenario(name, words):
-    """A worker sets each scenario up once."""
-    from kvtide import evaluate
-
-    key = repr((name, sorted(words.items())))
+def _arena(scenario, options):
+    """A worker prepares the arena it was asked for last once."""
+    key = repr((scenario, sorted(options.items())))
     if key not in _open:
         _open.clear()
-        _open[key] = evaluate.Scenario(name, **words) if name is not None else evaluate.Scenario(**words)
+        _open[key] = Arena(scenario, **options)
     return _open[key]
