@@ -7,7 +7,7 @@ EFFORT ?= quick
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help setup demo test python-test vllm-check vllm-check-quick adapter-cost learn-check dist device-binaries device-check lint bench clean
+.PHONY: help setup demo test python-test ray-test vllm-check vllm-check-quick adapter-cost learn-check dist device-binaries device-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once; for tests, and training by PPO"
@@ -15,6 +15,7 @@ help:
 	@echo "                  TRACE=file.csv to bring your own, EFFORT=normal or thorough for an answer to rely on"
 	@echo "make test         all tests; CARGO_TEST_FLAGS=--no-fail-fast to go on after a failure"
 	@echo "make python-test  the Python wheel, built and tested (Python 3.11 or newer; no libtorch)"
+	@echo "make ray-test     on a Ray cluster of two that the tests start, workers killed (fetches about 3 GB, once; not part of the tests)"
 	@echo "make vllm-check   every shipped table on vLLM's own scheduler (fetches about 3 GB, once; not part of the tests)"
 	@echo "make vllm-check-quick  the same of less, in five minutes; make adapter-cost: what kvtide costs that scheduler"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
@@ -37,11 +38,15 @@ demo:
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
 	$(CARGO) test --workspace --features kvtide/perf-db --locked $(CARGO_TEST_FLAGS)
-	PYTHON="$(PYTHON)" scripts/python-test.sh
+	PYTHON="$(PYTHON)" PYTHON_TEST_LIBRARY="$(TARGET)/debug/lib_kvtide.so" scripts/python-test.sh
 
 # Needs neither libtorch nor network, but for pip.
 python-test:
 	PYTHON="$(PYTHON)" scripts/python-test.sh
+
+# Needs no libtorch: Ray's PPO brings a torch of its own.
+ray-test:
+	PYTHON="$(PYTHON)" CARGO="$(CARGO)" scripts/ray-test.sh
 
 # Needs no libtorch.
 vllm-check vllm-check-quick:

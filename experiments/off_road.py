@@ -17,6 +17,9 @@ KVTIDE = os.environ.get("KVTIDE", "target/release/kvtide")
 TRACES = os.environ.get("TRACES", "../shared/traces")
 RUNS = pathlib.Path(os.environ.get("OFF_ROAD_RUNS", "runs/off-road"))
 SEEDS = os.environ.get("OFF_ROAD_SEEDS", "311..312")
+# The address of a Ray cluster, whose workers then serve the runs, and how many cells are under way at once.
+RAY = os.environ.get("OFF_ROAD_RAY")
+AT_ONCE = int(os.environ.get("OFF_ROAD_AT_ONCE", "8"))
 # Another simulator may come to other results.
 PROGRAM = hashlib.sha256(pathlib.Path(KVTIDE).read_bytes()).hexdigest()[:16]
 MOST_LOST, LONGEST_WAIT = 1.0, 3.0
@@ -70,8 +73,8 @@ class Table:
         self.digest = hashlib.sha256(pathlib.Path(self.path).read_bytes()).hexdigest()[:16]
 
 
-def judge(group, cell, found, tables):
-    """Every run of a cell, from the file it was kept in or run now."""
+def asked(group, cell, found, tables):
+    """What `kvtide evaluate` is told of a cell, where its runs are kept, and a mark that says of what they are."""
     constants = sorted({table.constant for table in tables})
     words = [word for flag, values in found.items() for value in values for word in (flag, value.format(traces=TRACES))]
     if "--loads" not in found:
@@ -79,7 +82,12 @@ def judge(group, cell, found, tables):
     policies = ["default", "best-fixed", *constants, *(table.policy for table in tables)]
     words += ["--seeds", SEEDS, *(word for policy in policies for word in ("--policy", policy))]
     stamp = json.dumps([words, [table.digest for table in tables], PROGRAM])
-    kept, mark = RUNS / f"{group}-{cell}.jsonl", RUNS / f"{group}-{cell}.stamp"
+    return words, RUNS / f"{group}-{cell}.jsonl", RUNS / f"{group}-{cell}.stamp", stamp
+
+
+def judge(group, cell, found, tables):
+    """Every run of a cell, from the file it was kept in or run now."""
+    words, kept, mark, stamp = asked(group, cell, found, tables)
     if not (kept.exists() and mark.exists() and mark.read_text() == stamp):
         mark.unlink(missing_ok=True)
         kept.unlink(missing_ok=True)
@@ -88,6 +96,34 @@ def judge(group, cell, found, tables):
             sys.exit(f"{group} {cell}: {shlex.join(words)}\n{run.stderr}")
         mark.write_text(stamp)
     return list(runs(kept.read_text()))
+
+
+def spread(cells):
+    """Runs what is not kept yet of `cells`, as `judge` takes them, on the Ray cluster at OFF_ROAD_RAY, several cells side by side.
+
+    What was begun goes on where it was left: what it was of stands in a mark of its own.
+    """
+    from kvtide.ray.matrix import Evaluation, EvaluationError, evaluate_all
+
+    missing = []
+    for cell in cells:
+        words, kept, mark, stamp = asked(*cell)
+        if kept.exists() and mark.exists() and mark.read_text() == stamp:
+            continue
+        mark.unlink(missing_ok=True)
+        begun = mark.with_suffix(".begun")
+        if not (begun.exists() and begun.read_text() == stamp):
+            kept.unlink(missing_ok=True)
+            begun.write_text(stamp)
+        missing.append((f"{cell[0]} {cell[1]}", Evaluation(words, kept), mark, begun, stamp))
+    try:
+        done = evaluate_all((of for _, of, *_ in missing), address=RAY, at_once=AT_ONCE, tool=KVTIDE)
+        for (name, _, mark, begun, stamp), _ in zip(missing, done, strict=True):
+            print(name, file=sys.stderr)
+            mark.write_text(stamp)
+            begun.unlink()
+    except EvaluationError as error:
+        sys.exit(str(error))
 
 
 def runs(text):
@@ -152,7 +188,7 @@ def main():
         return 2
     RUNS.mkdir(parents=True, exist_ok=True)
     loaded = {}
-    judged = []
+    asked_for = []
     for group, name, found in cells:
         names = [table for table in tables[group] if not wanted or table in wanted]
         for table in names:
@@ -160,9 +196,14 @@ def main():
                 loaded[table] = Table(table)
         mine = [loaded[table] for table in names]
         if mine:
-            print(f"{group} {name}", file=sys.stderr)
-            rows = judge(group, name, found, mine)
-            judged += [Cell(group, name, table, rows) for table in mine]
+            asked_for.append((group, name, found, mine))
+    if RAY:
+        spread(asked_for)
+    judged = []
+    for group, name, found, mine in asked_for:
+        print(f"{group} {name}", file=sys.stderr)
+        rows = judge(group, name, found, mine)
+        judged += [Cell(group, name, table, rows) for table in mine]
     for group in tables:
         for table in dict.fromkeys(cell.table for cell in judged if cell.group == group):
             print(f"\n{table.name} on the roads of {group}, beside {table.constant}, seeds {SEEDS}\n{HEAD}")

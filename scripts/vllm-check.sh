@@ -48,9 +48,8 @@ if [ ! -e "$venv/done" ]; then
     touch "$venv/done"
 fi
 [ "$mode" != --needs ] || exit 0
-# With the simulator's prices, which the wheel that ships is without.
 rm -rf "$folder/wheels" "$folder/site"
-"$venv/bin/maturin" build --quiet --release --features simulator --manifest-path python/Cargo.toml --out "$folder/wheels"
+"$venv/bin/maturin" build --quiet --release --manifest-path python/Cargo.toml --out "$folder/wheels"
 "$venv/bin/pip" install --quiet --no-deps --target "$folder/site" "$folder"/wheels/*.whl
 run() {
     PYTHONPATH=$folder/site "$venv/bin/python" -B "$@"

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! [`world`] resolves what the command line and experiment files say into a simulated node and its traffic; [`agent`]
-//! learns on it, led by [`train`]; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
-//! [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
-//! simulator to real servers and devices; [`eviction`] judges policies of eviction on what requests ask for; [`token_pd`] judges a price for blocks within conversations; [`plot`] draws; [`record`] writes logs; [`scrape`] asks servers what they serve;
+//! learns on it, led by [`train`]; [`play`] plays candidates of other searchers; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
+//! [`import`] makes policies that were trained elsewhere checkpoints like ours; [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
+//! simulator to real servers and devices; [`eviction`] judges policies of eviction on what requests ask for; [`token_pd`] judges a price for blocks within conversations; [`plot`] draws; [`crew`] has work done by other processes, each of which is a [`workshop`]; [`record`] writes logs; [`scrape`] asks servers what they serve;
 //! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
 #[macro_use]
@@ -25,12 +25,15 @@ pub mod calibrate;
 pub mod checkpoint;
 pub mod cli;
 mod constant;
+pub mod crew;
 mod device;
 pub mod distil;
 pub mod evaluate;
 pub mod eviction;
 pub mod experiment;
 pub mod export;
+pub mod import;
+pub mod play;
 pub mod plot;
 pub mod policy;
 pub mod record;
@@ -41,4 +44,5 @@ pub mod text;
 pub mod token_pd;
 pub mod train;
 pub mod tune;
+pub mod workshop;
 pub mod world;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The rooms from the ground up. Those of one floor know nothing of each other.
 const FLOORS: [&[&str]; 12] = [
-    &["bootstrap", "device", "plot", "say", "scrape", "text"],
+    &["bootstrap", "crew", "device", "plot", "say", "scrape", "text"],
     &["world"],
     &["constant"],
     &["agent"],
@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 12] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
-    &["eviction", "token_pd"],
+    &["eviction", "import", "play", "token_pd", "workshop"],
     &["bench", "calibrate", "tune"],
     &["cli"],
 ];

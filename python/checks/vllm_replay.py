@@ -2,7 +2,7 @@
 
 vLLM's scheduler, KV-cache manager, block pool and queues are those of the published wheel. Only what surrounds them is
 played: requests arrive as the trace says, or as so many clients send them; a step takes as long as the simulator prices it
-(by the simulator's own code, `kvtide._kvtide.StepCost`); every finished prefill or decode returns one token. So the numbers
+(by the simulator's own code, `kvtide._sim.StepCost`); every finished prefill or decode returns one token. So the numbers
 compare with `kvtide simulate` on the same trace.
 
 Prints one JSON object a policy: `default`, `fixed:W`, `table:PATH`, `shadow:PATH`, `record:PATH` (default, recorded). A table
@@ -24,7 +24,8 @@ from pathlib import Path
 
 from engine import BLOCK, Engine, answer, sampled
 
-from kvtide._kvtide import Slo, StepCost
+from kvtide import Slo
+from kvtide._sim import StepCost
 from kvtide.recording import Recording
 from kvtide.retention import CLASSES
 from kvtide.tide import Tide

@@ -2,13 +2,12 @@
 //!
 //! Nothing is decided here. Observations, tables and the guard are those of `kvtide-runtime`, and what a node does by the
 //! same rules as the simulator is `kvtide-rules`; this crate turns Python's numbers into a
-//! [`Snapshot`](kvtide_runtime::Snapshot) and errors into exceptions with a named reason.
+//! [`Snapshot`](kvtide_runtime::Snapshot) and errors into exceptions with a named reason. Beside it is `kvtide._sim`, the
+//! simulator: [`sim`].
 
 mod action;
 mod bytes;
 mod cached;
-#[cfg(feature = "simulator")]
-mod cost;
 mod error;
 mod guard;
 mod intent;
@@ -19,6 +18,7 @@ mod queue;
 mod recorder;
 mod requests;
 mod retention;
+mod sim;
 mod slo;
 mod table;
 mod vllm;
@@ -40,8 +40,6 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("RELEASE_FEATURE_NAMES", retention::names(m.py())?)?;
     m.add("RELEASE_SCHEMA_HASH", kvtide_runtime::RELEASE_SCHEMA_HASH)?;
     m.add("TableError", m.py().get_type::<error::TableError>())?;
-    #[cfg(feature = "simulator")]
-    m.add_class::<cost::PyStepCost>()?;
     m.add_class::<action::PyControls>()?;
     m.add_class::<guard::PyGuard>()?;
     m.add_class::<intent::PyIntentOrder>()?;
@@ -55,5 +53,6 @@ fn kvtide_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<retention::PyVisit>()?;
     m.add_class::<slo::PySlo>()?;
     m.add_class::<vllm::PyVllmView>()?;
-    m.add_class::<table::PyTable>()
+    m.add_class::<table::PyTable>()?;
+    sim::register(m.py())
 }

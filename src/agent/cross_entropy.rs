@@ -15,6 +15,8 @@
 mod config;
 mod gaussian;
 mod linear;
+mod players;
+mod space;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,6 +36,8 @@ use linear::Linear;
 
 pub use config::{CrossEntropyConfig, Objective};
 pub use gaussian::Gaussian;
+pub use players::{Player, Players};
+pub use space::{LinearPolicies, LinearSpace};
 
 /// Episodes under the prior from which the moments of the features are taken, and as many under the first candidates.
 const MOMENT_EPISODES: u64 = 64;
@@ -97,6 +101,8 @@ pub struct CrossEntropy {
     profile: ActionProfile,
     linear: Linear,
     arena: Box<dyn Arena>,
+    /// `None` if this process plays.
+    players: Option<Box<dyn Players>>,
 }
 
 impl CrossEntropy {
@@ -133,7 +139,7 @@ impl CrossEntropy {
         let decisions = seen + explored;
         let progress = SearchProgress { generation: 0, decisions, choices, distribution };
         let state = SearchState { config, prior, moments, progress };
-        Ok(CrossEntropy { state, profile, linear, arena })
+        Ok(CrossEntropy { state, profile, linear, arena, players: None })
     }
 
     /// Goes on from a saved state, with episodes as those it was saved from.
@@ -155,7 +161,15 @@ impl CrossEntropy {
         if distribution.mean.len() != linear.start().len() || state.moments.mean.len() != NUM_FEATURES {
             return Err(AgentError::Resume("saved distribution or moments do not fit the choices".to_owned()));
         }
-        Ok(CrossEntropy { state, profile, linear, arena })
+        Ok(CrossEntropy { state, profile, linear, arena, players: None })
+    }
+
+    /// From now on `players` play its generations. An episode of each is played here as well: what is not the same on another
+    /// machine is no result.
+    #[must_use]
+    pub fn played_by(mut self, players: Box<dyn Players>) -> CrossEntropy {
+        self.players = Some(players);
+        self
     }
 
     /// Searches until done or until `stop` is set; a generation under way is then given up, and made again when the search
@@ -222,9 +236,14 @@ impl CrossEntropy {
         root: u64,
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Vec<Episode>>>, AgentError> {
+        let episodes = self.state.config.episodes;
+        let seeds: Vec<u64> = (0..episodes as u64).map(|episode| seed::derive(root, "episode", episode)).collect();
+        if let Some(players) = &self.players {
+            let played = players.play(points, &seeds, stop)?;
+            return played.map_or(Ok(None), |played| self.compared(points, &seeds, played).map(Some));
+        }
         let policies: Vec<NetworkPolicy> =
             points.iter().map(|point| policy(&self.linear.weights(point), &self.state.moments, self.profile)).collect();
-        let episodes = self.state.config.episodes;
         let played: Result<Vec<Option<Episode>>, AgentError> = (0..policies.len() * episodes)
             .into_par_iter()
             .map(|task| {
@@ -232,17 +251,46 @@ impl CrossEntropy {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);
                 }
-                let seed = seed::derive(root, "episode", episode as u64);
-                play(&*self.arena, seed, policy, |_| {}).map(Some)
+                play(&*self.arena, seeds[episode], policy, |_| {}).map(Some)
             })
             .collect();
         let Some(played) = played?.into_iter().collect::<Option<Vec<Episode>>>() else { return Ok(None) };
         Ok(Some(played.chunks_exact(episodes).map(<[Episode]>::to_vec).collect()))
     }
 
+    /// What others `played`, if the first episode of the last point but one, which is the mean, is what it is here.
+    fn compared(
+        &self,
+        points: &[Vec<f64>],
+        seeds: &[u64],
+        played: Vec<Vec<Episode>>,
+    ) -> Result<Vec<Vec<Episode>>, AgentError> {
+        let mean = points.len() - 2;
+        let policy = policy(&self.linear.weights(&points[mean]), &self.state.moments, self.profile);
+        let here = play(&*self.arena, seeds[0], &policy, |_| {})?;
+        match played.get(mean).and_then(|episodes| episodes.first()) {
+            Some(there) if *there == here => Ok(played),
+            there => Err(AgentError::Elsewhere(format!(
+                "seed {}: a worker comes to {there:?}, this machine to {here:?}",
+                seeds[0]
+            ))),
+        }
+    }
+
     /// Everything needed to go on from here. To be taken between generations.
     pub fn state(&self) -> &SearchState {
         &self.state
+    }
+
+    /// What its points stand for.
+    pub fn space(&self) -> LinearSpace {
+        let SearchState { prior, moments, progress, .. } = &self.state;
+        LinearSpace {
+            profile: self.profile.name().to_owned(),
+            prior: prior.clone(),
+            choices: progress.choices,
+            moments: moments.clone(),
+        }
     }
 
     /// Whether all generations are done.

@@ -52,6 +52,9 @@ pub enum AgentError {
         /// Number of the head.
         head: usize,
     },
+    /// Whoever plays in this process's place does not, or not the same.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The optimisation diverged.
     #[error(
         "iteration {iteration}, epoch {epoch}, minibatch {minibatch}: {what} is {value}; \

@@ -4,14 +4,45 @@
 //! no lock, and does the same operations in the same order on every machine (no fused multiply-add, no library `tanh`),
 //! so a decision does not depend on where it is taken.
 
+use serde::{Deserialize, Serialize};
+
 /// Outputs summed at a time: eight SSE registers, so that a layer's sums stay out of memory.
 const LANES: usize = 32;
 
-/// A multilayer perceptron with tanh between layers, laid out for the forward pass.
+/// What is between two layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// The hyperbolic tangent: of every network that is trained here.
+    #[default]
+    Tanh,
+    /// The larger of the value and zero; networks of others may have it.
+    Relu,
+}
+
+impl Activation {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activation::Tanh => "tanh",
+            Activation::Relu => "relu",
+        }
+    }
+
+    fn apply(self, values: &mut [f32]) {
+        match self {
+            Activation::Tanh => values.iter_mut().for_each(|value| *value = tanh(*value)),
+            Activation::Relu => values.iter_mut().for_each(|value| *value = value.max(0.0)),
+        }
+    }
+}
+
+/// A multilayer perceptron with an activation between layers, laid out for the forward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inference {
     layers: Vec<Layer>,
     widest: usize,
+    activation: Activation,
 }
 
 /// One layer; its outputs are padded with zeros to whole blocks of [`LANES`].
@@ -24,11 +55,17 @@ struct Layer {
 }
 
 impl Inference {
-    /// From weights `[outputs, inputs]`, row-major, and biases of each layer.
+    /// From weights `[outputs, inputs]`, row-major, and biases of each layer, with tanh between them.
     pub fn new<'a>(layers: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> Inference {
         let layers: Vec<Layer> = layers.map(|(weight, bias)| Layer::new(weight, bias)).collect();
         let widest = layers.iter().map(|layer| layer.inputs.max(layer.outputs)).max().unwrap_or(0);
-        Inference { layers, widest }
+        Inference { layers, widest, activation: Activation::Tanh }
+    }
+
+    /// The same with another activation.
+    #[must_use]
+    pub fn activated_by(self, activation: Activation) -> Inference {
+        Inference { activation, ..self }
     }
 
     /// Number of outputs.
@@ -54,7 +91,7 @@ impl Inference {
             for (index, layer) in self.layers.iter().enumerate() {
                 layer.forward(&current[..layer.inputs], &mut next[..layer.outputs]);
                 if index + 1 < self.layers.len() {
-                    next[..layer.outputs].iter_mut().for_each(|value| *value = tanh(*value));
+                    self.activation.apply(&mut next[..layer.outputs]);
                 }
                 std::mem::swap(&mut current, &mut next);
             }
@@ -139,6 +176,15 @@ mod tests {
             let error = (f64::from(tanh(x)) - f64::from(x).tanh()).abs();
             assert!(error < 4e-7, "tanh({x}) off by {error}");
         }
+    }
+
+    #[test]
+    fn what_is_negative_is_nothing_to_a_rectifier() {
+        let layers: [(&[f32], &[f32]); 2] = [(&[1.0, -1.0], &[0.5, 0.5]), (&[2.0, 3.0], &[-1.0])];
+        let inference = Inference::new(layers.into_iter()).activated_by(Activation::Relu);
+        let mut outputs = [0.0; 2];
+        inference.forward(&[2.0, -2.0], &mut outputs);
+        assert_eq!(outputs, [2.0 * 2.5 - 1.0, 3.0 * 2.5 - 1.0]);
     }
 
     #[test]

@@ -30,9 +30,13 @@ pub mod weights;
 
 pub use config::{HyperparameterError, PpoConfig, Prior, Schedule};
 pub use constant::{ConstantRace, ConstantSearch, best_constant};
-pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, GenerationReport, Objective, SearchProgress, SearchState};
+pub use cross_entropy::{
+    CrossEntropy, CrossEntropyConfig, GenerationReport, LinearPolicies, LinearSpace, Objective, Player, Players,
+    SearchProgress, SearchState,
+};
 pub use error::AgentError;
 pub use gain::Gain;
+pub use inference::Activation;
 pub use policy::NetworkPolicy;
 pub use ppo::Trainer;
 pub use report::{EpisodeSummary, IterationReport, Losses};

@@ -25,6 +25,49 @@ pub struct Moments {
     /// Smallest and largest value of each column that was seen. `None` where it is not known: nothing is clipped then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Ranges>,
+    /// How rows are standardised by them. `None`: as is done here, `(x − mean) / √(variance + 1e-8)`, clipped to ±10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+}
+
+/// How others standardise, whose policies were trained on what comes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Form {
+    /// Added before the division; above 0.
+    pub epsilon: f64,
+    /// To what it is added.
+    pub added_to: Spread,
+    /// What comes of it is clipped to ± so much, above 0. `None`: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+}
+
+/// By what a column is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// `√(variance + epsilon)`, as Gymnasium's and stable-baselines3's wrappers have it.
+    Variance,
+    /// `√variance + epsilon`, as `RLlib`'s filter has it.
+    Deviation,
+}
+
+impl Form {
+    /// As observations are standardised here.
+    pub const OURS: Form = Form { epsilon: EPSILON, added_to: Spread::Variance, clip: Some(CLIP) };
+
+    fn is_sound(&self) -> bool {
+        let positive = |value: f64| value > 0.0 && value.is_finite();
+        positive(self.epsilon) && self.clip.is_none_or(positive)
+    }
+
+    fn scale(&self, variance: f64) -> f64 {
+        1.0 / match self.added_to {
+            Spread::Variance => (variance + self.epsilon).sqrt(),
+            Spread::Deviation => variance.sqrt() + self.epsilon,
+        }
+    }
 }
 
 /// Smallest and largest value of each column.
@@ -72,7 +115,7 @@ impl Ranges {
 impl Moments {
     /// Of nothing yet: mean 0, variance 1.
     pub fn new(columns: usize) -> Moments {
-        Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns], range: None }
+        Moments { count: 0.0, mean: vec![0.0; columns], variance: vec![1.0; columns], range: None, form: None }
     }
 
     /// The same, but for `columns` of a variance so large that they are standardised to zero: what was left out of the
@@ -128,26 +171,30 @@ impl Moments {
             && self.mean.iter().all(|mean| mean.is_finite())
             && self.variance.iter().all(|variance| variance.is_finite() && *variance >= 0.0)
             && self.range.as_ref().is_none_or(|range| range.is_sound(self.mean.len()))
+            && self.form.as_ref().is_none_or(Form::is_sound)
     }
 
     /// The moments frozen for use.
     pub fn standardiser(&self) -> Standardiser {
+        let form = self.form.unwrap_or(Form::OURS);
         Standardiser {
             mean: self.mean.clone(),
-            scale: self.variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt()).collect(),
+            scale: self.variance.iter().map(|&variance| form.scale(variance)).collect(),
             range: self.range.clone(),
+            clip: form.clip.unwrap_or(f64::INFINITY),
         }
     }
 }
 
 /// Moments frozen: values are first clipped to the range that was seen, so that what was never seen looks like the nearest
 /// that was: a policy that is linear in them, or a network, would extrapolate without bound. Then
-/// `(x − mean) / √(variance + 1e-8)`, clipped to ±10.
+/// `(x − mean) / √(variance + 1e-8)`, clipped to ±10, or what another [`Form`] says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standardiser {
     mean: Vec<f64>,
     scale: Vec<f64>,
     range: Option<Ranges>,
+    clip: f64,
 }
 
 impl Standardiser {
@@ -159,7 +206,7 @@ impl Standardiser {
                 row.iter_mut().zip(least.iter().zip(most)).for_each(clip);
             }
             for ((value, mean), scale) in row.iter_mut().zip(&self.mean).zip(&self.scale) {
-                *value = ((f64::from(*value) - mean) * scale).clamp(-CLIP, CLIP) as f32;
+                *value = ((f64::from(*value) - mean) * scale).clamp(-self.clip, self.clip) as f32;
             }
         }
     }
@@ -285,6 +332,28 @@ mod tests {
         assert_eq!(moments.range, None);
         moments.range = Some(Ranges { least: vec![2.0], most: vec![1.0] });
         assert!(!moments.is_sound());
+    }
+
+    #[test]
+    fn other_forms_are_those_of_others() {
+        let moments =
+            |form| Moments { mean: vec![1.0], variance: vec![4.0], form: Some(form), ..Moments::new(1) }.standardiser();
+        let shown = |form, value: f32| {
+            let mut row = [value];
+            moments(form).apply(&mut row);
+            row[0]
+        };
+        let deviation = Form { epsilon: 0.5, added_to: Spread::Deviation, clip: Some(1.5) };
+        assert_eq!(shown(deviation, 3.0), 2.0 / 2.5);
+        assert_eq!(shown(deviation, 99.0), 1.5);
+        assert_eq!(shown(Form { clip: None, ..deviation }, 101.0), 40.0);
+        let variance = Form { epsilon: 5.0, added_to: Spread::Variance, clip: None };
+        assert_eq!(shown(variance, 4.0), 1.0);
+        let sound = |form| Moments { form: Some(form), ..Moments::new(1) }.is_sound();
+        assert!(sound(variance) && !sound(Form { epsilon: 0.0, ..variance }));
+        assert!(!sound(Form { clip: Some(f64::NAN), ..variance }));
+        // What was written before there were forms is as it was.
+        assert!(!serde_json::to_string(&Moments::new(1)).unwrap().contains("form"));
     }
 
     #[test]

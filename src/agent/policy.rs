@@ -5,7 +5,7 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Obse
 
 use super::AgentError;
 use super::heads::{Heads, MASKED_LOGIT};
-use super::inference::Inference;
+use super::inference::{Activation, Inference};
 use super::normalise::{Moments, Standardiser};
 use super::weights::Weights;
 
@@ -48,6 +48,14 @@ impl NetworkPolicy {
             heads: Heads::new(&sizes),
             profile,
         })
+    }
+
+    /// The same network with another activation between its layers.
+    #[must_use]
+    pub fn activated_by(mut self, activation: Activation) -> NetworkPolicy {
+        self.actor = self.actor.activated_by(activation);
+        self.critic = self.critic.activated_by(activation);
+        self
     }
 
     /// The heads it decides.

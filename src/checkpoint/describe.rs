@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Manifest;
+use super::{Manifest, Origin};
 use crate::text::{labelled, printable};
 
 /// Where what labels stand beside begins.
@@ -45,9 +45,10 @@ impl Manifest {
     /// How much it has learned from, and how.
     pub fn trained(&self) -> String {
         let (iteration, decisions) = (self.iteration, self.decisions);
-        match self.cross_entropy {
-            Some(_) => format!("cross-entropy search, {iteration} generations, {decisions} decisions"),
-            None => format!("PPO, {iteration} iterations, {decisions} decisions"),
+        match (&self.cross_entropy, &self.imported) {
+            (Some(_), _) => format!("cross-entropy search, {iteration} generations, {decisions} decisions"),
+            (None, Some(_)) => printable(&self.taught_by()),
+            (None, None) => format!("PPO, {iteration} iterations, {decisions} decisions"),
         }
     }
 
@@ -73,6 +74,15 @@ impl Manifest {
         }
     }
 
+    fn trained_line(&self) -> String {
+        let (seed, profile) = (self.seed, &self.profile);
+        if self.imported.is_some() {
+            return format!("trained     elsewhere ({}), seed {seed}, profile {profile}", printable(&self.taught_by()));
+        }
+        let unit = if self.cross_entropy.is_some() { "generations of a cross-entropy search" } else { "iterations" };
+        format!("trained     {} decisions in {} {unit}, seed {seed}, profile {profile}", self.decisions, self.iteration)
+    }
+
     /// What the checkpoint in `path` says of itself, line by line.
     pub fn text(&self, path: &Path) -> String {
         let mut lines = vec![
@@ -82,16 +92,15 @@ impl Manifest {
                 self.kvtide_version,
                 self.commit.as_deref().unwrap_or("unknown")
             ),
-            format!(
-                "trained     {} decisions in {} {}, seed {}, profile {}",
-                self.decisions,
-                self.iteration,
-                if self.cross_entropy.is_some() { "generations of a cross-entropy search" } else { "iterations" },
-                self.seed,
-                self.profile
-            ),
+            self.trained_line(),
             format!("network     {:?} from {} features", self.config.hidden, self.observation_size),
         ];
+        lines.extend(self.imported.as_ref().map(|Origin { file, blake3, activation, .. }| {
+            let file = file.as_ref().map_or_else(String::new, |file| format!("{}, ", printable(file)));
+            let digest = blake3.as_ref().and_then(|digest| digest.get(..16));
+            let digest = digest.map_or_else(String::new, |digest| format!(", BLAKE3 {digest}"));
+            format!("imported    {file}{} between layers{digest}", activation.name())
+        }));
         lines.extend(self.metadata.iter().map(|(key, value)| format!("{key:11} {}", printable(value))));
         lines.push("files".to_owned());
         lines.extend(self.files.iter().map(|(name, file)| {

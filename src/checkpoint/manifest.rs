@@ -6,8 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::imported::Origin;
 use super::{ACTION_SET_HASH, ActionProfile, CheckpointError, FileContents, SCHEMA_HASH, parse};
-use crate::agent::{Architecture, CrossEntropyConfig, PpoConfig, TrainerState};
+use crate::agent::{Activation, Architecture, CrossEntropyConfig, PpoConfig, TrainerState};
 
 /// Version of the folder's layout.
 pub const FORMAT_VERSION: u64 = 1;
@@ -66,6 +67,9 @@ pub struct Manifest {
     /// Settings of the cross-entropy search, if that is how it was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_entropy: Option<CrossEntropyConfig>,
+    /// Where it comes from, if it was trained elsewhere; of the settings only `hidden` and `seed` then mean anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Origin>,
     /// BLAKE3 of `config`, and `cross_entropy` if there is one, as compact JSON: equal for runs of equal settings.
     pub config_blake3: String,
     /// The experiment file, as text.
@@ -80,6 +84,7 @@ pub struct Manifest {
 pub(super) struct RunFacts<'a> {
     pub(super) config: &'a PpoConfig,
     pub(super) cross_entropy: Option<&'a CrossEntropyConfig>,
+    pub(super) imported: Option<&'a Origin>,
     pub(super) iteration: u64,
     pub(super) decisions: u64,
     pub(super) architecture: &'a Architecture,
@@ -90,6 +95,7 @@ impl RunFacts<'_> {
         RunFacts {
             config: &state.config,
             cross_entropy: None,
+            imported: None,
             iteration: state.iteration,
             decisions: state.decisions,
             architecture: state.weights.architecture(),
@@ -99,7 +105,7 @@ impl RunFacts<'_> {
 
 impl Manifest {
     pub(super) fn new(facts: &RunFacts<'_>, provenance: &RunProvenance, contents: &FileContents) -> Manifest {
-        let RunFacts { config, cross_entropy, iteration, decisions, architecture } = *facts;
+        let RunFacts { config, cross_entropy, imported, iteration, decisions, architecture } = *facts;
         let entry = |bytes: &Vec<u8>| FileEntry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
         Manifest {
             format_version: FORMAT_VERSION,
@@ -115,6 +121,7 @@ impl Manifest {
             action_set_hash: hex(ACTION_SET_HASH),
             config: config.clone(),
             cross_entropy: cross_entropy.cloned(),
+            imported: imported.cloned(),
             config_blake3: config_digest(config, cross_entropy),
             experiment: provenance.experiment.clone(),
             metadata: provenance.metadata.clone(),
@@ -149,7 +156,25 @@ impl Manifest {
 
     /// How it was found, in a word.
     pub fn method(&self) -> &'static str {
-        if self.cross_entropy.is_some() { "cross-entropy" } else { "ppo" }
+        match (&self.cross_entropy, &self.imported) {
+            (Some(_), _) => "cross-entropy",
+            (None, Some(_)) => "imported",
+            (None, None) => "ppo",
+        }
+    }
+
+    /// What is between the layers of its network.
+    pub fn activation(&self) -> Activation {
+        self.imported.as_ref().map_or_else(Activation::default, |origin| origin.activation)
+    }
+
+    /// How it was found and on how much, in a few words: what a table made of it says of its teacher.
+    pub fn taught_by(&self) -> String {
+        match &self.imported {
+            Some(Origin { framework, .. }) if self.decisions == 0 => format!("imported, {framework}"),
+            Some(Origin { framework, .. }) => format!("imported, {framework}, {} decisions", self.decisions),
+            None => format!("{}, {} decisions", self.method(), self.decisions),
+        }
     }
 
     /// The heads that were trained.

@@ -17,6 +17,7 @@
 mod describe;
 mod error;
 mod folder;
+mod imported;
 mod manifest;
 mod search;
 mod tensors;
@@ -34,6 +35,7 @@ use crate::agent::{Architecture, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
+pub use imported::{ImportedPolicy, Origin, save_imported};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, RunProvenance};
 pub use search::{load_search, save_search, save_search_policy};
 pub use trainer::load_trainer;
@@ -136,6 +138,7 @@ pub fn load_policy(path: &Path) -> Result<NetworkPolicy, CheckpointError> {
     let (path, manifest, contents) = open(path)?;
     let (weights, normalisers) = decision_parts(&path, &manifest, &contents)?;
     NetworkPolicy::new(&weights, normalisers.observation.as_ref(), manifest.profile()?)
+        .map(|policy| policy.activated_by(manifest.activation()))
         .map_err(|source| CheckpointError::Agent { path, source })
 }
 

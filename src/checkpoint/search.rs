@@ -54,6 +54,7 @@ fn write_search(
     let facts = RunFacts {
         config: &config,
         cross_entropy: Some(&state.config),
+        imported: None,
         iteration: state.progress.generation,
         decisions: state.progress.decisions,
         architecture: weights.architecture(),

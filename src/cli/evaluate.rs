@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
 use kvtide_envs::files::Lock;
 use kvtide_envs::workload::Window;
@@ -16,6 +17,7 @@ use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
 use super::{Exit, simulate, stop};
+use crate::crew::Ray;
 use crate::evaluate::{
     ClockError, Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, clock_gains,
     compare, doubts, go_on_with_clocks, go_on_with_matrix, identity, render, render_clocks,
@@ -23,7 +25,8 @@ use crate::evaluate::{
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::report::{self, ReportInput};
 use crate::text::{self, printable, wrapped};
-use crate::world::{MAX_CLOCK_DRAWS, World, WorldSpec};
+use crate::workshop::MatrixWork;
+use crate::world::{Elsewhere, MAX_CLOCK_DRAWS, World, WorldSpec};
 
 #[derive(Debug, Args)]
 pub(super) struct EvaluateArgs {
@@ -64,6 +67,10 @@ pub(super) struct EvaluateArgs {
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = GuardSwitch::On)]
     guard: GuardSwitch,
+    /// Have runs served by the workers of the Ray cluster at this address, such as 10.0.0.1:6379, auto, or local for one of this
+    /// machine's own: the same bytes, sooner. Needs python3 with kvtide[ray]; KVTIDE_PYTHON names another.
+    #[arg(long, value_name = "ADDRESS")]
+    ray: Option<String>,
     /// JSON Lines on stdout: a `load` line for each load found, a `run` line for each run as it finishes, then a
     /// `comparison` line for each policy and, with --clock-spread, a `clock_gain` line for each and whom it is compared with.
     #[arg(long)]
@@ -78,12 +85,16 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let kept_file = args.out.as_deref().filter(|path| path.is_file() || !path.exists());
     let _lock = kept_file.map(Lock::of_file).transpose()?;
     let stop = stop::on_interrupt();
-    let world = args.world.world()?;
+    let mut world = args.world.world()?;
     check_policies(&policies, &world)?;
     clocks_can_be_drawn(args.clock_spread, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let made_on = report::today()?;
     let (mut file, kept) = runs_file(args, &world, &policies, (&windows, &seeds))?;
+    if let Some(address) = &args.ray {
+        let Some(elsewhere) = elsewhere(args, &world, address, stop)? else { return Ok(Exit::Interrupted) };
+        world.elsewhere = Some(elsewhere);
+    }
     let bar = Runs::new();
     bar.phase("looking for loads");
     let asked = (&windows[..], &seeds[..]);
@@ -141,6 +152,24 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Interrupted);
     }
     super::judged(told, check_served(world, matrix, rows)?)
+}
+
+/// The workers at `address`, who know what is evaluated; `None` if interrupted.
+fn elsewhere(
+    args: &EvaluateArgs,
+    world: &World,
+    address: &str,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Elsewhere>> {
+    ensure!(
+        !world.memory.is_exclusive(),
+        "--ray {address}: a device's steps take what they take, on each machine another time; leave out --memory"
+    );
+    let of_ray = || format!("--ray {address}");
+    let is_guarded = args.guard == GuardSwitch::On;
+    let setting = MatrixWork::setting(&args.world, world, &args.policies, is_guarded).with_context(of_ray)?;
+    let ray = Ray::start(address, stop).with_context(of_ray)?;
+    Ok(ray.map(|ray| Elsewhere::new(Arc::new(ray), setting)))
 }
 
 /// What is read, and what is written.
@@ -321,10 +350,20 @@ fn show(output: &mut Output, json: bool, material: &ReportInput<'_>) -> anyhow::
 
 /// This process's command line, as a shell would take it, without what makes no difference to what comes out.
 pub(super) fn command_line() -> String {
-    let mut words = vec!["kvtide".to_owned()];
-    let given = std::env::args_os().skip(1).filter(|word| word != "--resume");
-    words.extend(given.map(|word| quoted(&word.to_string_lossy())));
-    words.join(" ")
+    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = std::iter::once("kvtide".to_owned()).chain(without_place(given).into_iter().map(|word| quoted(&word)));
+    words.collect::<Vec<String>>().join(" ")
+}
+
+/// Words without those that only say where the work is done, and how much of it is done already.
+fn without_place(given: impl Iterator<Item = String>) -> Vec<String> {
+    let mut is_address = false;
+    let counts = |word: &String| {
+        let skipped = is_address || word == "--resume" || word == "--ray" || word.starts_with("--ray=");
+        is_address = !is_address && word == "--ray";
+        !skipped
+    };
+    given.filter(counts).collect()
 }
 
 /// A word in single quotes, unless it needs none.
@@ -340,6 +379,13 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_it_was_done_makes_no_difference() {
+        let words = "evaluate --ray auto --resume --policy default --ray=10.0.0.1:6379 --json";
+        let left = without_place(words.split(' ').map(str::to_owned));
+        assert_eq!(left.join(" "), "evaluate --policy default --json");
+    }
 
     #[test]
     fn words_are_quoted_where_a_shell_would_split_them() {

@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Of each command, what it is mostly called for.
-const EXAMPLES: [(&str, &[&str]); 15] = [
+const EXAMPLES: [(&str, &[&str]); 16] = [
     ("tune", &["kvtide tune trace.csv", "kvtide tune trace.csv --env llama-3-8b@h100 --slo chat --out runs/mine"]),
     (
         "trace",
@@ -35,6 +35,13 @@ const EXAMPLES: [(&str, &[&str]); 15] = [
         &[
             "kvtide evaluate --trace trace.csv --window 1600s..2300s --loads auto --seeds 1..5 \\\n      --policy default --policy best-fixed --policy best-static --policy table:policy.kvt",
             "kvtide evaluate --workload chat:rate=5,duration=600 --loads 0.4,0.5 --seeds 1..3 \\\n      --policy default --policy table:policy.kvt --out runs.jsonl --report page.html",
+        ],
+    ),
+    (
+        "import-policy",
+        &[
+            "kvtide import-policy sb3.toml --out runs/sb3",
+            "kvtide evaluate --workload chat:rate=2,duration=600 --policy default --policy checkpoint:runs/sb3",
         ],
     ),
     (

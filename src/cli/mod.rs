@@ -10,6 +10,7 @@ mod evict;
 mod examples;
 mod explain;
 mod export;
+mod import_policy;
 mod inspect;
 mod man;
 mod perf_db;
@@ -90,6 +91,8 @@ enum Command {
     Train(train::TrainArgs),
     /// Judge policies against each other: the same windows, loads and seeds for each.
     Evaluate(evaluate::EvaluateArgs),
+    /// Make a policy that was trained elsewhere (RLlib, stable-baselines3, cleanrl; safetensors or ONNX) a checkpoint like our own.
+    ImportPolicy(import_policy::ImportPolicyArgs),
     /// Distil a checkpoint into a decision table.
     Export(export::ExportArgs),
     /// Teach a table which cached blocks survive: a second tree, learned from reuse and by what serving attains. Exit code 1 if
@@ -194,6 +197,7 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
         Command::Simulate(args) => simulate::run(&args),
         Command::Train(args) => train::run(&args, tensors),
         Command::Evaluate(args) => evaluate::run(&args),
+        Command::ImportPolicy(args) => import_policy::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Retain(args) => retain::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,16 +1,20 @@
 //! `kvtide train`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
+use kvtide_envs::memory::MemoryKind;
 
 use super::outputs::Outputs;
 use super::talk::Talk;
 use super::{Exit, handover, stop};
 use crate::agent::{RunOutcome, Tensors};
+use crate::crew::{Crew, Ray};
 use crate::experiment::{Experiment, Method};
-use crate::train::{self, Run, TrainError};
+use crate::train::{self, Run, Spread, TrainError};
 
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
@@ -38,6 +42,10 @@ pub(super) struct TrainArgs {
     /// Another seed than the experiment's.
     #[arg(long, value_name = "SEED", conflicts_with = "resume")]
     seed: Option<u64>,
+    /// Have a search's candidates played by the workers of the Ray cluster at this address, such as 10.0.0.1:6379, auto, or local
+    /// for one of this machine's own: the same bytes, sooner. Needs python3 with kvtide[ray]; KVTIDE_PYTHON names another.
+    #[arg(long, value_name = "ADDRESS")]
+    ray: Option<String>,
 }
 
 pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> anyhow::Result<Exit> {
@@ -56,13 +64,22 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
     {
         if extension.is_exact() { say!("{extension}") } else { warn!("{extension}") }
     }
+    let stop = stop::on_interrupt();
+    let crew = match &args.ray {
+        Some(address) => match crew(address, &experiment, stop)? {
+            Some(crew) => Some(crew),
+            None => return Ok(Exit::Interrupted),
+        },
+        None => None,
+    };
     let run = Run {
         world: &world,
         out: &args.out,
         checkpoint_every: args.checkpoint_every,
         tensors,
         listener: &Talk,
-        stop: stop::on_interrupt(),
+        spread: crew.as_ref().map(|crew| Spread { crew, trace: args.trace.as_deref() }),
+        stop,
     };
     let outcome = if args.resume { run.resume(&experiment).map(Some) } else { run.start(experiment) };
     let outcome = outcome.map_err(|error| match error {
@@ -85,6 +102,20 @@ pub(super) fn run(args: &TrainArgs, tensors: Option<&'static dyn Tensors>) -> an
         None => {}
     }
     Ok(Exit::Interrupted)
+}
+
+/// The workers at `address`; `None` if interrupted.
+fn crew(address: &str, experiment: &Experiment, stop: &AtomicBool) -> anyhow::Result<Option<Arc<dyn Crew>>> {
+    ensure!(
+        experiment.method == Method::CrossEntropy,
+        "--ray {address}: PPO learns in one process; a search's candidates can be played by others (method = \"cross-entropy\")"
+    );
+    ensure!(
+        !matches!(experiment.world.memory.as_deref(), Some(MemoryKind::Cuda { .. })),
+        "--ray {address}: a device's steps take what they take, on each machine another time; leave out memory"
+    );
+    let ray = Ray::start(address, stop).with_context(|| format!("--ray {address}"))?;
+    Ok(ray.map(|ray| Arc::new(ray) as Arc<dyn Crew>))
 }
 
 /// What the run reads, and where it writes.

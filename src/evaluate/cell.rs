@@ -14,8 +14,9 @@ use super::kept::Kept;
 use super::matrix::{Cell, Finished, MatrixError, OnFinished, Watch, constant_space, window_name};
 use super::row::{RunRow, Tried, TriedRow};
 use crate::constant::{ConstantEvaluator, Effort, SearchRound};
+use crate::crew::CrewError;
 use crate::policy::{PolicyName, PolicySpec, Subject};
-use crate::world::World;
+use crate::world::{Draw, Elsewhere, Errand, World};
 
 /// A cell being run.
 pub(super) struct Job<'a> {
@@ -34,8 +35,8 @@ pub(super) struct Job<'a> {
     runs: AtomicUsize,
 }
 
-/// The place of a draw, and who serves it.
-type Task = (usize, Box<dyn Controller + Send>);
+/// The place of a draw, who serves it, and what other processes call them.
+type Task = (usize, Box<dyn Controller + Send>, String);
 
 /// Told of each task that is done, in their order.
 type Each<'a> = &'a mut dyn FnMut(usize, Summary) -> ControlFlow<()>;
@@ -78,6 +79,7 @@ impl<'a> Job<'a> {
             },
             _ => (None, None),
         };
+        let said = controls.map_or_else(|| name.spec().to_string(), |controls| PolicySpec::Fixed(controls).to_string());
         let fresh = || match controls {
             Some(controls) => Some(Box::new(controls) as Box<dyn Controller + Send>),
             None => subject.controller(),
@@ -89,8 +91,8 @@ impl<'a> Job<'a> {
         let kept: Vec<Option<&RunRow>> = self.draws.iter().map(|(seed, _)| self.kept_row(name, *seed)).collect();
         let is_missing = |draw: &usize| kept[*draw].is_none() && summaries[*draw].is_none();
         let tasks: Vec<Task> =
-            (0..self.draws.len()).filter(is_missing).filter_map(|draw| Some((draw, fresh()?))).collect();
-        let places: Vec<usize> = tasks.iter().map(|(draw, _)| *draw).collect();
+            (0..self.draws.len()).filter(is_missing).filter_map(|draw| Some((draw, fresh()?, said.clone()))).collect();
+        let places: Vec<usize> = tasks.iter().map(|(draw, ..)| *draw).collect();
 
         let mut next = 0;
         // Hands over all there are from the next one on.
@@ -192,7 +194,10 @@ impl<'a> Job<'a> {
         };
         let mut tried: Vec<Option<Tried>> = (0..missing.len() * seeds).map(kept).collect();
         let places: Vec<usize> = (0..tried.len()).filter(|&index| tried[index].is_none()).collect();
-        let boxed = |&index: &usize| (index % seeds, Box::new(missing[index / seeds]) as Box<dyn Controller + Send>);
+        let boxed = |&index: &usize| {
+            let controls = missing[index / seeds];
+            (index % seeds, Box::new(controls) as Box<dyn Controller + Send>, PolicySpec::Fixed(controls).to_string())
+        };
         let tasks: Vec<Task> = places.iter().map(boxed).collect();
         let mut summaries: Vec<Option<Summary>> = vec![None; tried.len()];
         let served = self.serve(name, tasks, &mut |task, summary| {
@@ -231,6 +236,9 @@ impl<'a> Job<'a> {
     fn serve(&self, name: &PolicyName, tasks: Vec<Task>, each: Each<'_>) -> Result<Option<()>, MatrixError> {
         let count = tasks.len();
         self.runs.fetch_add(count, Ordering::Relaxed);
+        if let Some(elsewhere) = &self.world.elsewhere {
+            return self.serve_elsewhere(elsewhere, name, tasks, each);
+        }
         let queue = Mutex::new(tasks.into_iter().enumerate());
         let ended = AtomicBool::new(false);
         rayon::in_place_scope(|scope| {
@@ -240,7 +248,7 @@ impl<'a> Job<'a> {
                 scope.spawn(move |_| {
                     while !self.stop.load(Ordering::Relaxed) && !ended.load(Ordering::Relaxed) {
                         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some((task, (draw, mut controller))) = next else { return };
+                        let Some((task, (draw, mut controller, _))) = next else { return };
                         let (_, workload) = &self.draws[draw];
                         let summary = self.world.serve(self.cell.load, workload, controller.as_mut());
                         self.watch.done();
@@ -256,6 +264,64 @@ impl<'a> Job<'a> {
             ended.store(true, Ordering::Relaxed);
             Ok((result? == count).then_some(()))
         })
+    }
+
+    /// Has the runs begun that are sure to be asked for: of policies that are not chosen in hindsight, as far as they are not kept.
+    pub(super) fn foresee(&self, policies: &[(PolicyName, Subject)]) {
+        let Some(elsewhere) = &self.world.elsewhere else { return };
+        for (name, subject) in policies {
+            let said = match subject {
+                Subject::Default => PolicySpec::Fixed(self.default_controls()).to_string(),
+                Subject::Hindsight(_) => continue,
+                _ => name.spec().to_string(),
+            };
+            let missing = (0..self.draws.len()).filter(|&draw| self.kept_row(name, self.draws[draw].0).is_none());
+            missing.for_each(|draw| elsewhere.begin(&self.errand(draw, said.clone())));
+        }
+    }
+
+    /// As [`serve`](Self::serve), by other processes: all tasks are begun, and waited for in their order. The first of all that
+    /// comes back is served here as well, because what is not the same on another machine is no result.
+    fn serve_elsewhere(
+        &self,
+        elsewhere: &Elsewhere,
+        name: &PolicyName,
+        tasks: Vec<Task>,
+        each: Each<'_>,
+    ) -> Result<Option<()>, MatrixError> {
+        tasks.iter().for_each(|(draw, _, said)| elsewhere.begin(&self.errand(*draw, said.clone())));
+        for (task, (draw, mut controller, said)) in tasks.into_iter().enumerate() {
+            let failed = |error| MatrixError::Elsewhere {
+                policy: name.clone(),
+                window: self.window.clone(),
+                load: self.cell.load,
+                seed: self.draws[draw].0,
+                error,
+            };
+            let Some(summary) = elsewhere.finish(&self.errand(draw, said), self.stop).map_err(failed)? else {
+                return Ok(None);
+            };
+            if elsewhere.is_to_be_compared() {
+                let here = self.world.serve(self.cell.load, &self.draws[draw].1, controller.as_mut());
+                let here = here.map_err(|error| self.failed(name, draw, error))?;
+                let differs =
+                    || format!("a worker comes to {}, this machine to {}: other numbers", summary.hash, here.hash);
+                if summary != here {
+                    return Err(failed(CrewError(differs())));
+                }
+            }
+            self.watch.done();
+            if each(task, summary).is_break() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// What another process is told of the run of a draw.
+    fn errand(&self, draw: usize, said: String) -> Errand {
+        let Cell { window, load } = self.cell;
+        self.world.errand(said, &Draw { window, load, seed: self.draws[draw].0 })
     }
 
     fn failed(&self, name: &PolicyName, draw: usize, error: kvtide_envs::env::RunError) -> MatrixError {

@@ -152,7 +152,7 @@ impl<'a> AttainmentCurve<'a> {
 /// # Errors
 /// Nothing can be drawn at load 1, or a faithful engine dies.
 pub fn knee(world: &World, window: Option<Window>, target: f64) -> Result<f64, MatrixError> {
-    let mut look = |load| attained_by_default(world, &Draw { window, load, seed: SEED }).map(Some);
+    let mut look = |load| attained_by_default(world, &Draw { window, load, seed: SEED }, &AtomicBool::new(false));
     let crossing = AttainmentCurve::new(&mut look).crossing(target)?;
     Ok(crossing.map_or(1.0, Crossing::load))
 }
@@ -193,13 +193,17 @@ pub fn find_loads(
         }
         let seeds = if world.depends_on_seed(load) { seeds } else { &seeds[..seeds.len().min(1)] };
         budget.planned(seeds.len());
+        if let Some(elsewhere) = &world.elsewhere {
+            let errand = |&seed: &u64| world.errand(PolicySpec::Default.to_string(), &Draw { window, load, seed });
+            seeds.iter().for_each(|seed| elsewhere.begin(&errand(seed)));
+        }
         let looked = seeds.par_iter().map(|&seed| {
-            let probe = attained_by_default(world, &Draw { window, load, seed });
+            let probe = attained_by_default(world, &Draw { window, load, seed }, stop);
             budget.done();
             probe
         });
-        let probes = looked.collect::<Result<Vec<Probe>, MatrixError>>()?;
-        Ok(Some(mean(&probes)))
+        let probes = looked.collect::<Result<Option<Vec<Probe>>, MatrixError>>()?;
+        Ok(probes.map(|probes| mean(&probes)))
     };
     let mut curve = AttainmentCurve::new(&mut look);
     let mut found = Vec::new();
@@ -234,23 +238,29 @@ fn offered_rps(world: &World, window: Option<Window>, seeds: &[u64], load: f64) 
 }
 
 /// What the engine's default attains on one draw.
-fn attained_by_default(world: &World, draw: &Draw) -> Result<Probe, MatrixError> {
+fn attained_by_default(world: &World, draw: &Draw, stop: &AtomicBool) -> Result<Option<Probe>, MatrixError> {
     let (load, seed) = (draw.load, draw.seed);
     let drawn =
         world.draw(draw).map_err(|error| MatrixError::Draw { window: window_name(draw.window), load, seed, error });
     let workload = match drawn {
         Ok(workload) => workload,
-        Err(error) => return Probe::of_draw(&error, load).ok_or(error),
+        Err(error) => return Probe::of_draw(&error, load).map(Some).ok_or(error),
     };
+    let (policy, window) = (|| PolicySpec::Default.into(), window_name(draw.window));
+    if let Some(elsewhere) = &world.elsewhere {
+        let served = elsewhere.finish(&world.errand(PolicySpec::Default.to_string(), draw), stop);
+        let served = served.map_err(|error| MatrixError::Elsewhere { policy: policy(), window, load, seed, error })?;
+        return Ok(served.map(|summary| Probe::Attained(summary.slo_attainment)));
+    }
     let mut controls = world.node.engine.default_controls();
     let summary = world.serve(load, &workload, &mut controls).map_err(|error| MatrixError::Run {
-        policy: PolicySpec::Default.into(),
-        window: window_name(draw.window),
+        policy: policy(),
+        window,
         load,
         seed,
         error: Box::new(error),
     })?;
-    Ok(Probe::Attained(summary.slo_attainment))
+    Ok(Some(Probe::Attained(summary.slo_attainment)))
 }
 
 /// The mean over draws; what cannot be drawn once is not drawn.

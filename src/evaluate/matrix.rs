@@ -11,7 +11,9 @@ use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Preempti
 use super::cell::Job;
 use super::kept::Kept;
 use super::row::{RunRow, TriedRow};
+use super::together::together;
 use crate::constant::{ConstantSpace, MOST_OPEN};
+use crate::crew::CrewError;
 use crate::policy::{PolicyName, Subject};
 use crate::world::{Draw, World};
 
@@ -90,6 +92,20 @@ pub enum MatrixError {
         /// What ended the run.
         error: Box<RunError>,
     },
+    /// Whoever serves runs in this process's place does not.
+    #[error("policy {policy}, window {window}, load {load}, seed {seed}: {error}")]
+    Elsewhere {
+        /// Which policy.
+        policy: PolicyName,
+        /// Which window.
+        window: String,
+        /// Which load.
+        load: f64,
+        /// Which seed.
+        seed: u64,
+        /// What is heard of it.
+        error: CrewError,
+    },
 }
 
 /// Told of what goes on while a matrix runs.
@@ -158,26 +174,46 @@ pub fn go_on_with_matrix(
     let draws_at = |load: f64| matrix.seeds_at(world, load).len();
     let draws: usize = matrix.loads.iter().map(|&load| draws_at(load)).sum();
     watch.planned(matrix.windows.len() * draws * most.iter().sum::<usize>());
-    let mut finished = 0;
-    for cell in matrix.each_cell() {
-        let Cell { window, load } = cell;
-        let seeds = matrix.seeds_at(world, load);
-        let draw = |&seed: &u64| match world.draw(&Draw { window, load, seed }) {
-            Ok(workload) => Ok((seed, workload)),
-            Err(error) => Err(MatrixError::Draw { window: window_name(window), load, seed, error }),
-        };
-        let draws = seeds.iter().map(draw).collect::<Result<Vec<_>, _>>()?;
-        let mut job = Job::new(world, cell, draws, kept, watch, stop);
+    let run = |cell: Cell, stop: &AtomicBool, on_finished: OnFinished<'_>| {
+        let mut job = job(world, matrix, cell, (kept, watch, stop))?;
         for ((name, subject), most) in matrix.policies.iter().zip(&most) {
             let done = job.run(name, subject, on_finished)?;
-            job.settle(most * seeds.len());
+            job.settle(most * draws_at(cell.load));
             if done.is_none() {
-                return Ok(finished);
+                return Ok(false);
             }
+        }
+        Ok(true)
+    };
+    if world.elsewhere.is_some() {
+        return together(&matrix.each_cell().collect::<Vec<Cell>>(), stop, &run, on_finished);
+    }
+    let mut finished = 0;
+    for cell in matrix.each_cell() {
+        if !run(cell, stop, on_finished)? {
+            break;
         }
         finished += 1;
     }
     Ok(finished)
+}
+
+/// What a cell needs, with its draws.
+fn job<'a>(
+    world: &'a World,
+    matrix: &Matrix,
+    cell: Cell,
+    (kept, watch, stop): (&'a Kept, &'a dyn Watch, &'a AtomicBool),
+) -> Result<Job<'a>, MatrixError> {
+    let Cell { window, load } = cell;
+    let draw = |&seed: &u64| match world.draw(&Draw { window, load, seed }) {
+        Ok(workload) => Ok((seed, workload)),
+        Err(error) => Err(MatrixError::Draw { window: window_name(window), load, seed, error }),
+    };
+    let draws = matrix.seeds_at(world, load).iter().map(draw).collect::<Result<Vec<_>, _>>()?;
+    let job = Job::new(world, cell, draws, kept, watch, stop);
+    job.foresee(&matrix.policies);
+    Ok(job)
 }
 
 /// The most runs that each policy takes of a draw: a search may look at constants of which it will know that they make no

@@ -15,6 +15,7 @@ mod releases;
 mod resample;
 mod row;
 mod table;
+mod together;
 mod training;
 mod unserved;
 mod watch;

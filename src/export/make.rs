@@ -108,7 +108,7 @@ impl ExportJob<'_> {
         let distilled = distil::distil(&teacher, &env_config, self.config, tell, self.stop);
         let Some(student) = unless_stopped(distilled)? else { return Ok(None) };
         let weights = manifest.files.get("weights.safetensors").map(|file| file.blake3.clone());
-        let teacher = format!("{}, {} decisions", manifest.method(), manifest.decisions);
+        let teacher = manifest.taught_by();
         let provenance = TableProvenance {
             experiment: self.experiment.name.clone(),
             commit: manifest.commit.unwrap_or_else(|| "unknown".to_owned()),

@@ -82,8 +82,8 @@ pub(super) fn drive<L: Learner>(
         Ok(())
     });
     recorder.finish();
-    // A device was lost: what was learned until then is not.
-    if let Err(TrainError::Agent(AgentError::Failed { .. })) = &outcome {
+    // A device was lost, or who played elsewhere: what was learned until then is not.
+    if let Err(TrainError::Agent(AgentError::Failed { .. } | AgentError::Elsewhere(_))) = &outcome {
         learner.save(&checkpoint, &provenance)?;
     }
     let ended = |error| TrainError::Run { doing: L::DOING, folder: folder(), source: Box::new(error) };

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::extend::Extension;
 use crate::agent::AgentError;
 use crate::checkpoint::CheckpointError;
+use crate::crew::CrewError;
 use crate::distil::DistilError;
 use crate::experiment::ExperimentError;
 use crate::export::ChooseError;
@@ -22,6 +23,9 @@ pub enum TrainError {
     /// Whoever learns cannot go on.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// A search cannot be spread over others.
+    #[error(transparent)]
+    Spread(#[from] CrewError),
     /// Training by PPO, without a library to multiply with.
     #[error("training by PPO needs a tensor library, which this program was built without")]
     NoTensors,

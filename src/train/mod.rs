@@ -3,7 +3,7 @@
 //! [`Run`] is the door. It looks for where learning starts (`prior.rs`), and lets one of two learn, proximal policy
 //! optimisation (`ppo.rs`) or a cross-entropy search (`search.rs`), under one driver (`driver.rs`): what is learned is
 //! recorded, judged now and then by the table it becomes, the best of it kept (`checkpointer.rs`) with where it comes from
-//! (`provenance.rs`), and saved so that an interrupted run goes on as if it never had been.
+//! (`provenance.rs`), spread over other processes if there are any (`spread.rs`), and saved so that an interrupted run goes on as if it never had been.
 
 mod checkpointer;
 mod driver;
@@ -13,6 +13,7 @@ mod ppo;
 mod prior;
 mod provenance;
 mod search;
+mod spread;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,10 @@ use kvtide_runtime::Controls;
 
 pub use error::TrainError;
 pub use extend::Extension;
+pub(crate) use prior::{with_fallback, with_prior};
+pub(crate) use provenance::provenance;
 pub use provenance::{experiment_of, resumed, resumed_to, same_traffic};
+pub use spread::{SearchWork, Slice, Spread};
 
 use crate::agent::{RunOutcome, Tensors};
 use crate::checkpoint;
@@ -71,6 +75,8 @@ pub struct Run<'a> {
     pub tensors: Option<&'static dyn Tensors>,
     /// Who is told.
     pub listener: &'a dyn Listener,
+    /// Who plays a search's candidates in this process's place, if anybody does.
+    pub spread: Option<Spread<'a>>,
     /// Ends it once set; what is finished is kept.
     pub stop: &'a AtomicBool,
 }
@@ -121,7 +127,7 @@ impl Run<'_> {
                 driver::drive(ppo::learner(experiment, self.world, checkpoint, tensors)?, experiment, self, resumed)
             }
             Method::CrossEntropy => {
-                driver::drive(search::learner(experiment, self.world, checkpoint)?, experiment, self, resumed)
+                driver::drive(search::learner(experiment, self, checkpoint)?, experiment, self, resumed)
             }
         }
     }

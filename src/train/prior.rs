@@ -26,7 +26,7 @@ pub(super) fn resolve(
     with_fallback(experiment, world, listener, stop)
 }
 
-fn with_prior(
+pub(crate) fn with_prior(
     mut experiment: Experiment,
     world: &World,
     listener: &dyn Listener,
@@ -53,7 +53,7 @@ fn with_prior(
 
 /// What could be deployed without a table, as well as anybody knows before the traffic comes: the best constant watermark, of
 /// all there are.
-fn with_fallback(
+pub(crate) fn with_fallback(
     mut experiment: Experiment,
     world: &World,
     listener: &dyn Listener,

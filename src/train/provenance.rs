@@ -9,7 +9,7 @@ use crate::experiment::{Experiment, Method};
 use crate::world::World;
 
 /// What checkpoints of `experiment` in `world` say of it.
-pub(super) fn provenance(experiment: &Experiment, world: &World) -> Result<RunProvenance, TrainError> {
+pub(crate) fn provenance(experiment: &Experiment, world: &World) -> Result<RunProvenance, TrainError> {
     let mut metadata: BTreeMap<String, String> = experiment.conditions(world)?;
     metadata.insert("name".to_owned(), experiment.name.clone());
     metadata.insert("trace".to_owned(), world.trace.clone());

@@ -7,30 +7,37 @@ use std::sync::atomic::AtomicBool;
 use kvtide_envs::env::ServingArena;
 use kvtide_runtime::ActionProfile;
 
-use super::TrainError;
 use super::driver::{Each, Learner};
+use super::{Run, TrainError};
 use crate::agent::{AgentError, CrossEntropy, GenerationReport, NetworkPolicy, RunOutcome};
 use crate::checkpoint::{self, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
-use crate::world::World;
 
 /// A new search of `experiment`, or the one saved in `checkpoint`.
 pub(super) fn learner(
     experiment: &Experiment,
-    world: &World,
+    run: &Run<'_>,
     checkpoint: Option<&Path>,
 ) -> Result<CrossEntropy, TrainError> {
-    let arena = Box::new(ServingArena::new(&experiment.env_config(world)?)?);
+    let arena = Box::new(ServingArena::new(&experiment.env_config(run.world)?)?);
     let profile = experiment.profile();
-    let Some(folder) = checkpoint else {
-        let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
-        return Ok(CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?);
+    let search = match checkpoint {
+        None => {
+            let (config, ppo) = (experiment.cross_entropy.clone(), &experiment.ppo);
+            CrossEntropy::new(config, ppo.prior.clone(), &ppo.blind, profile, arena)?
+        }
+        Some(folder) => {
+            let mut state = checkpoint::load_search(folder)?.0;
+            state.config.generations = experiment.cross_entropy.generations;
+            CrossEntropy::resume(state, profile, arena)
+                .map_err(|source| TrainError::Resume { folder: folder.to_owned(), source })?
+        }
     };
-    let mut state = checkpoint::load_search(folder)?.0;
-    state.config.generations = experiment.cross_entropy.generations;
-    CrossEntropy::resume(state, profile, arena)
-        .map_err(|source| TrainError::Resume { folder: folder.to_owned(), source })
+    match &run.spread {
+        Some(spread) => Ok(spread.over(experiment, search)?),
+        None => Ok(search),
+    }
 }
 
 impl Learner for CrossEntropy {

@@ -240,7 +240,7 @@ impl Tuning<'_> {
         }
         let Tuning { world, out, tensors, listener, stop, .. } = *self;
         let checkpoint_every = if experiment.method == Method::Ppo { CHECKPOINT_EVERY } else { 1 };
-        let run = Run { world, out, checkpoint_every, tensors, listener, stop };
+        let run = Run { world, out, checkpoint_every, tensors, listener, spread: None, stop };
         let folder = train::checkpoint_of(out);
         let outcome = if folder.exists() {
             Some(run.resume(&train::resumed(&folder, Some(experiment.clone()))?)?)

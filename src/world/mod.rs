@@ -1,6 +1,7 @@
 //! What is simulated: a deployment, its engine settings, its targets and its traffic.
 
 mod clock;
+mod elsewhere;
 mod recorded;
 mod spec;
 mod written;
@@ -20,6 +21,7 @@ use kvtide_envs::workload::{LengthScale, Replay, SyntheticSpec, Workload, Worklo
 use recorded::Recorded;
 
 pub use clock::MAX_CLOCK_DRAWS;
+pub use elsewhere::{Elsewhere, Errand};
 pub use kvtide_envs::workload::Draw;
 pub use spec::{PrefixCache, WorldSpec};
 pub use written::Written;
@@ -106,6 +108,8 @@ pub struct World {
     pub asked: AskedFor,
     /// Which draw of the clock prices its steps, from 1; `None` for the profile's own.
     pub clock_draw: Option<u32>,
+    /// Who serves it in this process's place, as far as others can: what is evaluated, and the loads that are looked for.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// What was asked for that is not so by default, as it was written. What results name anyway (traffic, deployment, engine, host,
@@ -154,6 +158,7 @@ impl World {
             memory: MemorySource::Modelled,
             asked: AskedFor::default(),
             clock_draw: None,
+            elsewhere: None,
         })
     }
 

@@ -290,9 +290,15 @@ impl WorldSpec {
 
     /// The same world with paths that were relative to `folder`.
     #[must_use]
-    pub fn relative_to(mut self, folder: &Path) -> WorldSpec {
-        self.trace = self.trace.map(|path| if path == Path::new(STDIN) { path } else { folder.join(path) });
-        if let Some(env) = self.env.relative_to(folder) {
+    pub fn relative_to(self, folder: &Path) -> WorldSpec {
+        self.with_files(&mut |path| folder.join(path))
+    }
+
+    /// The same world with each of its files where `place` says it lies; standard input is no file.
+    #[must_use]
+    pub fn with_files(mut self, place: &mut dyn FnMut(&Path) -> PathBuf) -> WorldSpec {
+        self.trace = self.trace.map(|path| if path == Path::new(STDIN) { path } else { place(&path) });
+        if let Some(env) = self.env.with_files(place) {
             self.env = env.into();
         }
         self

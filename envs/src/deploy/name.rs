@@ -63,12 +63,18 @@ impl DeploymentName {
     /// The same with files that were relative to `folder`; `None` if it names none.
     #[must_use]
     pub fn relative_to(&self, folder: &Path) -> Option<DeploymentName> {
+        self.with_files(&mut |path| folder.join(path))
+    }
+
+    /// The same with each of its files where `place` says it lies; `None` if it names none.
+    #[must_use]
+    pub fn with_files(&self, place: &mut dyn FnMut(&Path) -> PathBuf) -> Option<DeploymentName> {
         let mut moved = self.clone();
         if let ModelName::File(path) = &mut moved.model {
-            *path = folder.join(&*path);
+            *path = place(path);
         }
         if let HardwareName::File(path) = &mut moved.hardware {
-            *path = folder.join(&*path);
+            *path = place(path);
         }
         let names_one = matches!(self.model, ModelName::File(_)) || matches!(self.hardware, HardwareName::File(_));
         names_one.then_some(moved)

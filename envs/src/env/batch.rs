@@ -1,5 +1,6 @@
 //! Several environments stepped together: what an agent trains on.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Buffers one step of a [`VectorEnv`] writes into. Rows are environments.
@@ -41,7 +42,7 @@ impl Batch {
 }
 
 /// What a finished episode amounted to.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// Which environment.
     pub env: usize,
@@ -54,7 +55,7 @@ pub struct Episode {
 }
 
 /// What an episode served. Of one cut short: so far.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Served {
     /// Requests that arrived.
     pub requests: u64,

@@ -2,8 +2,8 @@
 //! simulated serving node.
 //!
 //! [`Node`] is the world: scheduler, cost model, clock, accounts. A [`Controller`] steers it; evaluation knows nothing
-//! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`check_env`] tests that they
-//! keep their promises.
+//! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`EnvGroup`] as Gymnasium's vector
+//! environments are stepped, [`check_env`] tests that they keep their promises.
 
 mod arena;
 pub mod batch;
@@ -11,9 +11,11 @@ mod check;
 mod controller;
 mod draw;
 mod episode;
+mod group;
 mod guarded;
 mod node;
 mod observe;
+mod play;
 mod reward;
 mod serving;
 mod vector;
@@ -24,9 +26,11 @@ pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, Retaining, RunError, mask, run};
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
+pub use group::{Autoreset, Ended, EnvGroup, GroupError, Shown};
 pub use guarded::Guarded;
 pub use node::{Node, NodeConfig, NodeError, NodeStatus};
 pub use observe::{observe, snapshot};
+pub use play::{Trajectory, random_play};
 pub use reward::{Reward, RewardWeights};
 pub use serving::{EnvConfig, EnvError, Info, ServingEnv, Step};
 pub use vector::VecEnv;

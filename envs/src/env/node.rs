@@ -261,10 +261,24 @@ impl Node {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn advance(&mut self, controls: &Controls, interval: u32) -> Result<NodeStatus, NodeError> {
+        self.advance_showing(controls, interval, |_| {})
+    }
+
+    /// As [`advance`](Self::advance), showing the node after each step.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn advance_showing(
+        &mut self,
+        controls: &Controls,
+        interval: u32,
+        mut each: impl FnMut(&Node),
+    ) -> Result<NodeStatus, NodeError> {
         self.cadence.decided();
         self.observe_for_classes();
         loop {
             let progress = self.step(controls)?;
+            each(self);
             let refused = !self.plan.admissions_refused.is_empty()
                 || !self.plan.swap_ins_refused.is_empty()
                 || !self.plan.preempted.is_empty();

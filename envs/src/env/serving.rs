@@ -33,6 +33,25 @@ pub struct EnvConfig {
     pub memory: MemorySource,
 }
 
+impl EnvConfig {
+    /// What may be chosen in each of its worlds, whatever the episode.
+    ///
+    /// # Errors
+    /// A scheduler setting.
+    pub fn masks(&self) -> Result<Vec<ActionMask>, EnvError> {
+        let masks = self.worlds.iter().map(|world| {
+            let node = Node::new(&world.node, Arc::new([]), Collector::default())?;
+            Ok(self.mask(&node))
+        });
+        masks.collect()
+    }
+
+    /// What may be chosen on `node`.
+    fn mask(&self, node: &Node) -> ActionMask {
+        mask(node, self.profile).and(self.allowed)
+    }
+}
+
 /// Why an environment cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
@@ -184,7 +203,7 @@ impl ServingEnv {
         let mean_output = self.mean_outputs[index];
         let reward = Reward::new(config.reward, &node_config.engine, &node_config.cost, interval, mean_output);
         let mut running = RunningEpisode {
-            mask: mask(&node, config.profile).and(config.allowed),
+            mask: config.mask(&node),
             node,
             observer: Observer::new(),
             reward,
@@ -214,7 +233,7 @@ impl ServingEnv {
         let progress = progress.inspect_err(|_| running.done = true)?;
         let observation = observe(&running.node, &mut running.observer);
         let reward = running.reward.take(running.node.collector());
-        running.mask = mask(&running.node, self.config.profile).and(self.config.allowed);
+        running.mask = self.config.mask(&running.node);
         running.decisions += 1;
         running.episode_return += f64::from(reward);
         let terminated = progress == NodeStatus::Drained;

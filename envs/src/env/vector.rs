@@ -72,12 +72,7 @@ impl VecEnv {
     /// # Errors
     /// Those of [`ServingEnv::new`]; a faithful engine is refused, because it can die in the middle of an episode.
     pub fn new(config: &Arc<EnvConfig>, num_envs: usize) -> Result<VecEnv, EnvError> {
-        if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
-            return Err(EnvError::Faithful);
-        }
-        if config.memory.is_exclusive() && num_envs > 1 {
-            return Err(EnvError::Exclusive(num_envs));
-        }
+        can_be_many(config, num_envs)?;
         let mut slots = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
@@ -261,6 +256,17 @@ impl BatchRow<'_> {
             final_observation: self.final_observation,
         }
     }
+}
+
+/// Refuses what cannot be stepped together.
+pub(super) fn can_be_many(config: &EnvConfig, num_envs: usize) -> Result<(), EnvError> {
+    if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
+        return Err(EnvError::Faithful);
+    }
+    if config.memory.is_exclusive() && num_envs > 1 {
+        return Err(EnvError::Exclusive(num_envs));
+    }
+    Ok(())
 }
 
 /// The batch, environment by environment.

@@ -62,3 +62,12 @@ __all__ = [
     "WaitingQueue",
     "__version__",
 ]
+
+
+def __getattr__(name):
+    # The simulator needs NumPy, and a node does not.
+    if name == "simulate":
+        from kvtide.evaluate import simulate
+
+        return simulate
+    raise AttributeError(f"module 'kvtide' has no attribute {name!r}")

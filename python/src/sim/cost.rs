@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A deployment's prices, and vLLM's settings for it.
-#[pyclass(name = "StepCost", module = "kvtide", frozen)]
+#[pyclass(name = "StepCost", module = "kvtide._sim", frozen)]
 #[derive(Debug)]
 pub struct PyStepCost {
     cost: CostModel,
