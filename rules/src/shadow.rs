@@ -375,7 +375,8 @@ mod tests {
 
     /// The keys of an engine that calls content by `name`: texts share the beginnings of others.
     fn named(name: u64, text: u64, blocks: u64) -> Vec<u64> {
-        let content = |block: u64| if block < text % 17 { (text % 5) << 40 | block } else { 1 << 60 | text << 20 | block };
+        let content =
+            |block: u64| if block < text % 17 { (text % 5) << 40 | block } else { 1 << 60 | text << 20 | block };
         (0..blocks).map(|block| (content(block) + 1).wrapping_mul(name)).collect()
     }
 

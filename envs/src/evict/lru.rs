@@ -37,8 +37,8 @@ impl Evict for Lru {
     }
 
     #[inline]
-    fn victims(&mut self, count: u32, each: impl FnMut(u32)) {
-        self.0.pop_many(count, each);
+    fn victims(&mut self, count: u32, some: impl FnMut(&[u32])) {
+        self.0.pop_many(count, some);
     }
 
     fn order(&self) -> impl Iterator<Item = u32> {

@@ -153,10 +153,11 @@ pub trait Evict: Debug + Clone {
     /// Takes the block that is evicted next out of the order; `None` if none is idle.
     fn victim(&mut self) -> Option<u32>;
 
-    /// Takes the `count` blocks that are evicted next out of the order, or as many as there are, one after the other.
+    /// Takes the `count` blocks that are evicted next out of the order, or as many as there are, and gives them to `some`, one
+    /// or more at a time.
     #[inline]
-    fn victims(&mut self, count: u32, mut each: impl FnMut(u32)) {
-        (0..count).map_while(|_| self.victim()).for_each(&mut each);
+    fn victims(&mut self, count: u32, mut some: impl FnMut(&[u32])) {
+        (0..count).map_while(|_| self.victim()).for_each(|block| some(&[block]));
     }
 
     /// Idle blocks, the next victim first: what [`victim`](Self::victim) would answer if it were called again and again.

@@ -73,20 +73,21 @@ impl Order {
         None
     }
 
-    /// Takes out `count` blocks from the head on, or as many as there are.
+    /// Takes out `count` blocks from the head on, or as many as there are, and gives them to `some` in stretches without a gap.
     #[inline]
-    pub(super) fn pop_many(&mut self, count: u32, mut each: impl FnMut(u32)) {
-        let mask = self.ring.len() - 1;
-        let (mut head, mut left) = (self.head, count);
-        while left > 0 && head != self.tail {
-            let block = self.ring[head as usize & mask];
-            head = head.wrapping_add(1);
-            if block != NULL {
-                each(block);
-                left -= 1;
-            }
+    pub(super) fn pop_many(&mut self, count: u32, mut some: impl FnMut(&[u32])) {
+        let mut left = count;
+        while left > 0 && self.head != self.tail {
+            let at = self.head as usize & (self.ring.len() - 1);
+            let most = self.tail.wrapping_sub(self.head).min(left) as usize;
+            let ahead = &self.ring[at..(at + most).min(self.ring.len())];
+            let stretch = ahead.iter().position(|&block| block == NULL).unwrap_or(ahead.len());
+            some(&ahead[..stretch]);
+            left -= stretch as u32;
+            // The gap behind the stretch, if that is why it ends.
+            let passed = (stretch + 1).min(ahead.len());
+            self.head = self.head.wrapping_add(passed as u32);
         }
-        self.head = head;
     }
 
     /// Head first.
@@ -162,7 +163,7 @@ mod tests {
                     }
                     (4, _) => {
                         let mut taken = Vec::new();
-                        order.pop_many(block, |block| taken.push(block));
+                        order.pop_many(block, |blocks| taken.extend_from_slice(blocks));
                         prop_assert!(taken.into_iter().eq(list.drain(..list.len().min(block as usize))));
                     }
                     _ => {}

@@ -61,8 +61,8 @@ impl Evict for Radix {
     }
 
     #[inline]
-    fn victims(&mut self, count: u32, each: impl FnMut(u32)) {
-        self.0.pop_many(count, each);
+    fn victims(&mut self, count: u32, some: impl FnMut(&[u32])) {
+        self.0.pop_many(count, some);
     }
 
     fn order(&self) -> impl Iterator<Item = u32> {

@@ -114,7 +114,7 @@ struct Links {
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     all: Vec<Block>,
-    /// Content keys; each means something only while its block is registered.
+    /// Content keys; each means something only while its block is registered under one.
     pub(super) keys: Vec<u64>,
     links: Vec<Links>,
 }
@@ -149,15 +149,18 @@ impl Blocks {
         self.keys[block as usize]
     }
 
-    /// Registers `block` as the only one of `key`, in the bucket `home` before `behind`, or before nobody.
+    /// The same for whoever may not look at it: it has no way to fail that would have to be taken.
     #[inline]
-    pub(super) fn enter(&mut self, block: u32, key: u64, home: u32, behind: Option<u32>) {
+    pub(super) fn key_if_any(&self, block: u32) -> u64 {
+        self.keys.get(block as usize).copied().unwrap_or(0)
+    }
+
+    /// Registers `block` as the only one of `key`, at the end of the bucket `home`.
+    #[inline]
+    pub(super) fn enter(&mut self, block: u32, key: u64, home: u32) {
         self.keys[block as usize] = key;
         let record = self.get_mut(block);
         *record = Block { state: record.state | REGISTERED, home };
-        if behind.is_some() {
-            self.set_behind(block, behind);
-        }
     }
 
     /// The next block in the bucket of a first copy.

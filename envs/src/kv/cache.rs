@@ -60,18 +60,24 @@ impl Cache {
     pub(super) fn take_idle<E: Evict>(&mut self, policy: &mut E, count: u32, table: &mut Vec<BlockId>) {
         let taken = table.len();
         table.reserve(count as usize);
-        policy.victims(count, |block| table.push(BlockId(block)));
+        policy.victims(count, |victims| table.extend(victims.iter().map(|&block| BlockId(block))));
         assert_eq!(table.len() - taken, count as usize, "as many are idle as are counted");
         self.num_idle -= count;
-        let blocks = &self.blocks;
-        if let Some(evicted) = &mut self.evicted {
+        let Cache { blocks, registry, num_keyless, watch_is_valid, evicted, .. } = self;
+        if let Some(evicted) = evicted {
             let keyed = table[taken..].iter().filter(|block| !blocks.get(block.0).is_keyless());
             evicted.extend(keyed.map(|&block| (block, blocks.key(block.0))));
         }
         for &BlockId(block) in &table[taken..] {
-            self.disturb(block);
-            self.unregister(block);
-            self.blocks.get_mut(block).take();
+            let record = blocks.get_mut(block);
+            *watch_is_valid &= !record.is_watched();
+            if record.is_keyless() {
+                record.unregister();
+                *num_keyless -= 1;
+            } else {
+                registry.remove(blocks, block);
+            }
+            blocks.get_mut(block).take();
         }
     }
 
@@ -103,7 +109,7 @@ impl Cache {
                 return None;
             }
             num_idle += 1;
-            let key = if record.is_keyless() { 0 } else { blocks.key(block) };
+            let key = if record.is_keyless() { 0 } else { blocks.key_if_any(block) };
             Some(BlockView { key, position: position as u32, length, ..BlockView::of(block) })
         }));
         self.num_idle += num_idle;

@@ -137,26 +137,60 @@ impl Content {
 
     /// Key of full block number `block`; `parent` is the key of the block before it, or [`root`](Content::root).
     pub fn key(&self, parent: u64, block: u32, block_size: u32) -> u64 {
-        self.keys_behind(parent, block, block + 1, block_size).last().unwrap_or(parent)
+        let mut key = parent;
+        self.walk(block * block_size, (block + 1) * block_size, block_size, &mut key, |_| {});
+        key
     }
 
     /// Appends the keys of the full blocks from number `keys.len()` up to, not including, number `blocks`.
     pub fn extend_keys(&self, keys: &mut Vec<u64>, blocks: u32, block_size: u32) {
-        if (keys.len() as u32) < blocks {
-            keys.extend(self.keys_after(keys, blocks, block_size));
+        let known = keys.len() as u32;
+        if known >= blocks {
+            return;
         }
+        let mut key = keys.last().copied().unwrap_or_else(|| self.root());
+        keys.reserve((blocks - known) as usize);
+        self.walk(known * block_size, blocks * block_size, block_size, &mut key, |key| keys.push(key));
     }
 
-    /// The keys of the full blocks from number `keys.len()` up to, not including, number `blocks`, of which `keys` are those before.
-    pub fn keys_after(&self, keys: &[u64], blocks: u32, block_size: u32) -> Keys<'_> {
-        let parent = keys.last().copied().unwrap_or_else(|| self.root());
-        self.keys_behind(parent, keys.len() as u32, blocks, block_size)
-    }
-
-    fn keys_behind(&self, parent: u64, block: u32, end: u32, block_size: u32) -> Keys<'_> {
-        let start = block * block_size;
-        let segment = self.segments.partition_point(|segment| segment.end <= start);
-        Keys { content: self, block_size, segment, next: block, end: end.max(block), key: parent, whole: 0, whole_blocks: 0 }
+    /// Absorbs the tokens `start..end` into `key`, both whole numbers of blocks, and reports it after each block.
+    ///
+    /// Absorbed are runs, (stream, number of tokens), cut at blocks and nowhere else. The numbers add up to positions,
+    /// so that a list of runs means one text, and a text has one list of runs.
+    fn walk(&self, start: u32, end: u32, block_size: u32, key: &mut u64, mut full: impl FnMut(u64)) {
+        let mut segment = self.segments.partition_point(|segment| segment.end <= start);
+        let mut at = start;
+        while at < end {
+            let stream = self.stream(segment);
+            let mut run_end = self.end(segment).min(end);
+            segment += 1;
+            while run_end < end && self.stream(segment) == stream {
+                run_end = self.end(segment).min(end);
+                segment += 1;
+            }
+            let mixed = mix(stream);
+            let word = |tokens: u32| mixed.wrapping_add(u64::from(tokens).wrapping_mul(0xd6e8_feb8_6659_fd93));
+            // The rest of a block that an earlier run began.
+            let within = at % block_size;
+            if within > 0 {
+                let tokens = (block_size - within).min(run_end - at);
+                *key = absorb(*key, word(tokens));
+                at += tokens;
+                if at.is_multiple_of(block_size) {
+                    full(*key);
+                }
+            }
+            let whole = word(block_size);
+            for _ in 0..(run_end - at) / block_size {
+                *key = absorb(*key, whole);
+                full(*key);
+            }
+            let tokens = (run_end - at) % block_size;
+            if tokens > 0 {
+                *key = absorb(*key, word(tokens));
+            }
+            at = run_end;
+        }
     }
 
     /// The stream that the token at `position` is from, and the first position behind it that may be from another.
@@ -174,83 +208,6 @@ impl Content {
     }
 }
 
-/// Keys of full blocks, one after the other.
-///
-/// Absorbed are runs, (stream, number of tokens), cut at blocks and nowhere else. The numbers add up to positions, so that a
-/// list of runs means one text, and a text has one list of runs.
-#[derive(Debug, Clone)]
-pub struct Keys<'a> {
-    content: &'a Content,
-    block_size: u32,
-    /// The segment of the block that is next to be cut.
-    segment: usize,
-    /// That block's number, and the one behind the last.
-    next: u32,
-    end: u32,
-    /// Of the block before.
-    key: u64,
-    /// What every block of the run that goes on absorbs, and how many there are before `next`.
-    whole: u64,
-    whole_blocks: u32,
-}
-
-impl Iterator for Keys<'_> {
-    type Item = u64;
-
-    #[inline]
-    fn next(&mut self) -> Option<u64> {
-        if self.whole_blocks == 0 {
-            return self.cut();
-        }
-        self.whole_blocks -= 1;
-        self.key = absorb(self.key, self.whole);
-        Some(self.key)
-    }
-
-    #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.whole_blocks + self.end - self.next) as usize;
-        (left, Some(left))
-    }
-}
-
-impl Keys<'_> {
-    /// The key of a block that a run may begin or end in.
-    #[inline(never)]
-    fn cut(&mut self) -> Option<u64> {
-        if self.next == self.end {
-            return None;
-        }
-        let mut at = self.next * self.block_size;
-        let block_end = at + self.block_size;
-        self.next += 1;
-        loop {
-            let (stream, run_end) = self.run_at(at);
-            let mixed = mix(stream);
-            let word = |tokens: u32| mixed.wrapping_add(u64::from(tokens).wrapping_mul(0xd6e8_feb8_6659_fd93));
-            self.key = absorb(self.key, word(run_end.min(block_end) - at));
-            at = run_end.min(block_end);
-            if at == block_end {
-                self.whole = word(self.block_size);
-                self.whole_blocks = ((run_end - block_end) / self.block_size).min(self.end - self.next);
-                self.next += self.whole_blocks;
-                return Some(self.key);
-            }
-        }
-    }
-
-    /// The stream of the token at `at`, and where it ends: segments that go on with the same stream are one run.
-    fn run_at(&mut self, at: u32) -> (u64, u32) {
-        while self.content.end(self.segment) <= at {
-            self.segment += 1;
-        }
-        let stream = self.content.stream(self.segment);
-        let same = |segment: &usize| *segment < self.content.segments.len() && self.content.stream(*segment + 1) == stream;
-        let last = (self.segment..).take_while(same).last().map_or(self.segment, |before| before + 1);
-        (stream, self.content.end(last))
-    }
-}
-
 /// For each request, up to which of its hash ids another request of the list has the same; 0 where it shares none. Ids
 /// behind that can never be hit by anybody else.
 pub fn shared_prefixes(requests: &[Request]) -> Vec<u32> {
@@ -263,7 +220,8 @@ pub fn shared_prefixes(requests: &[Request]) -> Vec<u32> {
             *owner = if *owner == NOBODY || *owner == index { index } else { SHARED };
         }
     }
-    let mut last_shared = |request: &Request| request.hash_ids.iter().rposition(|&hash_id| *owners.of(hash_id) == SHARED);
+    let mut last_shared =
+        |request: &Request| request.hash_ids.iter().rposition(|&hash_id| *owners.of(hash_id) == SHARED);
     requests.iter().map(&mut last_shared).map(|last| last.map_or(0, |last| last as u32 + 1)).collect()
 }
 

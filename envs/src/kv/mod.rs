@@ -12,7 +12,7 @@ mod registry;
 #[cfg(test)]
 mod tests;
 
-pub use content::{Content, Keys, Segment, Sharing, shared_prefixes};
+pub use content::{Content, Segment, Sharing, shared_prefixes};
 pub use host::HostPool;
 pub use pool::{BlockId, BlockPool};
 pub use prefix_pool::PrefixPool;

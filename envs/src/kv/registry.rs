@@ -24,9 +24,10 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// An empty map that never grows: there are at most `num_blocks` keys, half as many as buckets.
+    /// An empty map that never grows: there are at most `num_blocks` keys, a quarter as many as buckets, so that a path
+    /// seldom lies over another.
     pub(super) fn new(num_blocks: u32) -> Registry {
-        Registry { buckets: vec![EMPTY; (2 * num_blocks as usize).next_power_of_two()], num_keys: 0 }
+        Registry { buckets: vec![EMPTY; (4 * num_blocks as usize).next_power_of_two()], num_keys: 0 }
     }
 
     pub(super) fn num_keys(&self) -> usize {
@@ -70,15 +71,26 @@ impl Registry {
     /// Registers `block` under `key` in the bucket `home`, behind its other copies.
     #[inline]
     pub(super) fn enter(&mut self, blocks: &mut Blocks, block: u32, key: u64, home: u32) {
-        let head = self.buckets[home as usize];
-        if head != EMPTY
-            && let Some(first) = self.first(blocks, key, home)
-        {
+        let head = &mut self.buckets[home as usize];
+        if *head == EMPTY {
+            *head = block;
+            blocks.enter(block, key, home);
+            self.num_keys += 1;
+        } else {
+            self.enter_before(blocks, block, key, home);
+        }
+    }
+
+    /// The same in a bucket that is not empty.
+    #[inline(never)]
+    fn enter_before(&mut self, blocks: &mut Blocks, block: u32, key: u64, home: u32) {
+        if let Some(first) = self.first(blocks, key, home) {
             blocks.append_copy(first, block);
             return;
         }
-        self.buckets[home as usize] = block;
-        blocks.enter(block, key, home, Some(head).filter(|&head| head != EMPTY));
+        let head = std::mem::replace(&mut self.buckets[home as usize], block);
+        blocks.enter(block, key, home);
+        blocks.set_behind(block, Some(head));
         self.num_keys += 1;
     }
 

@@ -39,7 +39,7 @@ fn whatever_is_damaged_the_recount_notices() {
         ("4 blocks are free, 5 are counted", |pool, _| pool.cache.num_idle += 1),
         ("block 6 is in a broken ring", |pool, _| pool.cache.blocks.keys[7] = 51),
         ("block 3 is not found under its key", |pool, _| pool.cache.blocks.get_mut(3).home ^= 1),
-        ("7 blocks are registered, 6 are in the map", |pool, _| pool.cache.blocks.enter(2, 60, 0, None)),
+        ("7 blocks are registered, 6 are in the map", |pool, _| pool.cache.blocks.enter(2, 60, 0)),
         ("block 3 is idle and not registered", |pool, _| pool.cache.registry.remove(&mut pool.cache.blocks, 3)),
         ("block 3 is free and registered, but not idle", |pool, _| {
             policy!(&mut pool.policy, policy => {

@@ -5,10 +5,6 @@ use super::{StepContext, StepPlace, V1};
 use crate::kv::{BlockId, blocks_for};
 use crate::tier::Route;
 
-/// Keys that are made before a lookup goes on: most texts are not cached to their end, and the keys behind that are made
-/// when their blocks are entered.
-const LOOKED_AHEAD: u32 = 32;
-
 /// The prefix-cache lookup of the request admission looked at last, which is looked at again in every step in which it
 /// has to wait.
 #[derive(Debug, Clone, Default)]
@@ -73,24 +69,14 @@ impl V1 {
         let Some(content) = &sequence.content else { return };
         // What has no key was never computed.
         let most = ((head.tokens - 1) / self.config.block_size).min(sequence.keyless_from);
+        content.extend_keys(&mut sequence.keys, most, self.config.block_size);
         if *of != Some((head.id, head.tokens)) || !self.pool.watch_is_valid() {
             *of = Some((head.id, head.tokens));
             hits.clear();
         }
         let found = hits.len();
-        // Who looks at more than what is cached wants to see all keys.
-        let looks_on = self.desk.is_some() || !self.config.host_cache.is_off() || self.pool.lookup_is_use();
-        let ahead = if looks_on { u32::MAX } else { LOOKED_AHEAD };
-        loop {
-            let known = hits.len();
-            let next = most.min((known as u32).saturating_add(ahead));
-            content.extend_keys(&mut sequence.keys, next, self.config.block_size);
-            if known < next as usize {
-                self.pool.lookup(sequence.keys[known..next as usize].iter().copied(), hits);
-            }
-            if hits.len() < next as usize || next == most {
-                break;
-            }
+        if found < most as usize {
+            self.pool.lookup(sequence.keys[found..most as usize].iter().copied(), hits);
         }
         if hits.len() > found || found == 0 {
             self.pool.watch(hits);

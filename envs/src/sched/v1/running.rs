@@ -141,14 +141,9 @@ impl V1 {
         let Some(content) = sequence.content.as_ref().filter(|_| before < full) else { return };
         let keyed = full.min(sequence.keyless_from);
         if before < keyed {
-            let (blocks, keys) = (&sequence.blocks, &mut sequence.keys);
+            content.extend_keys(&mut sequence.keys, keyed, block_size);
             let (before, keyed) = (before as usize, keyed as usize);
-            let known = keys.len().clamp(before, keyed);
-            self.pool.register_path(blocks, before..known, keys[before..known].iter().copied());
-            // The others are made while they are entered: one waits for arithmetic, the other for memory.
-            let made = content.keys_after(keys, keyed as u32, block_size);
-            keys.reserve(keyed - known);
-            self.pool.register_path(blocks, known..keyed, made.inspect(|key| keys.push(*key)));
+            self.pool.register_path(&sequence.blocks, before..keyed, sequence.keys[before..keyed].iter().copied());
         }
         let keyless = before.max(keyed)..full;
         if !keyless.is_empty() {
