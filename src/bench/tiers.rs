@@ -80,13 +80,8 @@ fn files(
         let times = timed(repeats, || read_through(&path))?;
         each(Throughput::rate("tier_reading", format!("JSON Lines, {form}"), "events/s", events, &times));
         for policy in [PolicyName::Lru, PolicyName::DeadlineAware] {
-            let setup = TierSetup {
-                policy,
-                mode: Mode::Faithful,
-                capacity,
-                latencies: Latencies::default(),
-                explains: false,
-            };
+            let setup =
+                TierSetup { policy, mode: Mode::Faithful, capacity, latencies: Latencies::default(), explains: false };
             let times = timed(repeats, || from_file(&path, setup))?;
             each(Throughput::rate("tier_file", format!("{policy}, {form}"), "events/s", events, &times));
         }

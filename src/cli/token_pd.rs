@@ -176,7 +176,8 @@ impl<'a> Show<'a> {
         if self.args.json {
             together.iter().try_for_each(|line| json(&mut self.output, line))?;
         } else {
-            let text = if together.is_empty() { closing(&lines, self.width) } else { over_seeds(&together, self.width) };
+            let text =
+                if together.is_empty() { closing(&lines, self.width) } else { over_seeds(&together, self.width) };
             self.output.text(&text)?;
         }
         Ok(Exit::Done)

@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 
 use super::seeds::{percent as percent_of, points};
-use super::{Line, TokenPdFinding, TokenPdMean, TokenPdPrice, TokenPdRegret, TokenPdRow, TokenPdTraining, TokenPdVerdict};
+use super::{
+    Line, TokenPdFinding, TokenPdMean, TokenPdPrice, TokenPdRegret, TokenPdRow, TokenPdTraining, TokenPdVerdict,
+};
 use crate::plot::chart::{Chart, ChartAxis, Line as ChartLine, Pen, Unit};
 use crate::plot::svg::Words;
 use crate::report::{Cell, Sheet, table};

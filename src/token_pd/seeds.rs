@@ -85,7 +85,8 @@ fn over<T>(alike: &[T], value: impl Fn(&T) -> Option<f64>) -> Option<Interval> {
 
 fn mean(seeds: &[Vec<&TokenPdRow>], alike: &[&TokenPdRow]) -> Option<TokenPdMean> {
     let first = alike.first()?;
-    let ahead: Option<Vec<f64>> = seeds.iter().zip(alike).map(|(rows, row)| Some(row.retained - reference(rows, row)?)).collect();
+    let ahead: Option<Vec<f64>> =
+        seeds.iter().zip(alike).map(|(rows, row)| Some(row.retained - reference(rows, row)?)).collect();
     Some(TokenPdMean {
         part: first.part,
         streams: first.streams,

@@ -21,8 +21,8 @@ impl Lines {
     pub(super) fn open(path: &Path) -> Result<Lines, IntentError> {
         let failed = |error: io::Error| IntentError::new(path, None, IntentFault::Open(error.to_string()));
         // - is standard input, as everywhere.
-        let unpacked = if path == Path::new("-") { Unpacked::of(io::stdin()) } else { Unpacked::open(path) }
-            .map_err(failed)?;
+        let unpacked =
+            if path == Path::new("-") { Unpacked::of(io::stdin()) } else { Unpacked::open(path) }.map_err(failed)?;
         let Unpacked { compression, reader } = unpacked;
         let path = if path == Path::new("-") { PathBuf::from("standard input") } else { path.to_owned() };
         Ok(Lines { path, compression, reader, line: Vec::new(), number: 0 })

@@ -135,10 +135,12 @@ impl EventReader {
         let (names, texts) = (&mut self.names, &mut self.batch.names);
         while self.batch.events.len() < most {
             let next = match &mut self.source {
-                Source::File(lines, scanner) => match lines.next()?.map(|text| event(text, scanner, names, texts)).transpose() {
-                    Ok(next) => next,
-                    Err(fault) => return Err(lines.error(fault)),
-                },
+                Source::File(lines, scanner) => {
+                    match lines.next()?.map(|text| event(text, scanner, names, texts)).transpose() {
+                        Ok(next) => next,
+                        Err(fault) => return Err(lines.error(fault)),
+                    }
+                }
                 Source::Made(events) => events.next().map(|made| numbered(&made, names, texts)).transpose()?,
             };
             match next {

@@ -211,21 +211,21 @@ impl<'a> Scan<'a> {
             Field::AllowedTiers => intent.allowed_tiers = self.tiers()?,
             Field::CurrentTier => intent.current_tier = Tier::named(self.string()?)?,
             Field::SizeBytes => intent.size_bytes = self.count()?,
-            Field::RequestPriority => intent.request_priority = self.perhaps(Scan::small_count)?,
-            Field::RecencyScore => intent.recency_score = self.perhaps(Scan::number)?,
-            Field::SlackUs => intent.slack_us = self.perhaps(Scan::whole)?,
-            Field::DeadlineUs => intent.deadline_us = self.perhaps(Scan::count)?,
-            Field::TargetDecodeStep => intent.target_decode_step = self.perhaps(Scan::count)?,
-            Field::ExpectedReuseWindowTokens => intent.expected_reuse_window_tokens = self.perhaps(Scan::count)?,
-            Field::RecomputeCostUs => intent.recompute_cost_us = self.perhaps(Scan::count)?,
-            Field::SpillCostUs => intent.spill_cost_us = self.perhaps(Scan::count)?,
-            Field::LastAccessStep => intent.last_access_step = self.perhaps(Scan::count)?,
-            Field::CompressionOk => intent.compression_ok = self.perhaps(Scan::flag)?,
-            Field::RecomputeOk => intent.recompute_ok = self.perhaps(Scan::flag)?,
-            Field::PrefetchOk => intent.prefetch_ok = self.perhaps(Scan::flag)?,
-            Field::PinRequested => intent.pin_requested = self.perhaps(Scan::flag)?,
-            Field::IsDraft => intent.is_draft = self.perhaps(Scan::flag)?,
-            Field::IsCommitted => intent.is_committed = self.perhaps(Scan::flag)?,
+            Field::RequestPriority => self.perhaps(&mut intent.request_priority, Scan::small_count)?,
+            Field::RecencyScore => self.perhaps(&mut intent.recency_score, Scan::number)?,
+            Field::SlackUs => self.perhaps(&mut intent.slack_us, Scan::whole)?,
+            Field::DeadlineUs => self.perhaps(&mut intent.deadline_us, Scan::count)?,
+            Field::TargetDecodeStep => self.perhaps(&mut intent.target_decode_step, Scan::count)?,
+            Field::ExpectedReuseWindowTokens => self.perhaps(&mut intent.expected_reuse_window_tokens, Scan::count)?,
+            Field::RecomputeCostUs => self.perhaps(&mut intent.recompute_cost_us, Scan::count)?,
+            Field::SpillCostUs => self.perhaps(&mut intent.spill_cost_us, Scan::count)?,
+            Field::LastAccessStep => self.perhaps(&mut intent.last_access_step, Scan::count)?,
+            Field::CompressionOk => self.perhaps(&mut intent.compression_ok, Scan::flag)?,
+            Field::RecomputeOk => self.perhaps(&mut intent.recompute_ok, Scan::flag)?,
+            Field::PrefetchOk => self.perhaps(&mut intent.prefetch_ok, Scan::flag)?,
+            Field::PinRequested => self.perhaps(&mut intent.pin_requested, Scan::flag)?,
+            Field::IsDraft => self.perhaps(&mut intent.is_draft, Scan::flag)?,
+            Field::IsCommitted => self.perhaps(&mut intent.is_committed, Scan::flag)?,
         }
         Some(())
     }
@@ -294,10 +294,14 @@ impl<'a> Scan<'a> {
         is_there.then(|| self.at += expected.len())
     }
 
-    /// A value, or `null`.
+    /// A value put in its place, or `null`.
     #[inline]
-    fn perhaps<T>(&mut self, value: impl FnOnce(&mut Scan<'a>) -> Option<T>) -> Option<Option<T>> {
-        if self.peek()? == b'n' { self.bytes(b"null").map(|()| None) } else { value(self).map(Some) }
+    fn perhaps<T>(&mut self, place: &mut Option<T>, value: impl FnOnce(&mut Scan<'a>) -> Option<T>) -> Option<()> {
+        if self.peek()? == b'n' {
+            return self.bytes(b"null");
+        }
+        *place = Some(value(self)?);
+        Some(())
     }
 
     #[inline]
@@ -397,7 +401,8 @@ fn before_quote(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     for word in words {
         let word = u64::from_le_bytes(*word);
-        let ends = less(word ^ (ONES * u64::from(b'"')), 1) | less(word ^ (ONES * u64::from(b'\\')), 1) | less(word, 0x20);
+        let ends =
+            less(word ^ (ONES * u64::from(b'"')), 1) | less(word ^ (ONES * u64::from(b'\\')), 1) | less(word, 0x20);
         if ends != 0 {
             at += (ends.trailing_zeros() / 8) as usize;
             return (bytes[at] == b'"').then_some(at);
@@ -482,7 +487,9 @@ mod tests {
 
     #[test]
     fn numbers_are_those_that_are_nearest() {
-        for text in ["0", "1", "0.1", "0.3", "0.97", "0.12345678901234", "123456789.012345", "99999999999.9999", "-0.70"] {
+        for text in
+            ["0", "1", "0.1", "0.3", "0.97", "0.12345678901234", "123456789.012345", "99999999999.9999", "-0.70"]
+        {
             let number = Scan { text, at: 0 }.number();
             assert_eq!(number, text.parse().ok(), "{text}");
         }
