@@ -149,6 +149,9 @@ impl PyEnvs {
         start_s: Option<f64>,
         world: Option<usize>,
     ) -> PyResult<()> {
+        if let Some(load) = load.filter(|load| !(1e-6..=1e3).contains(load)) {
+            return Err(wrong(format!("load = {load}: expected a number from 0.000001 to 1000")));
+        }
         let options = ResetOptions { load, start: start_s.map(start).transpose()?, world };
         self.inner()?.reset(py, &seeds, &chosen, &options)
     }
@@ -247,7 +250,7 @@ impl Envs {
             // The steps of one decision: another thread would only be waited for.
             py.detach(|| group.step(taken, &AtomicBool::new(false)))
         } else {
-            interruptible(py, &*pool(self.threads)?, |stop| group.step(taken, stop))?
+            interruptible(py, &pool(self.threads)?, |stop| group.step(taken, stop))?
         };
         stepped.map_err(|error| failed(&error))?;
         self.write(py)
