@@ -7,9 +7,19 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-create_exception!(kvtide._sim, ScenarioError, PyValueError, "A world, a policy or a range that cannot be; it says which.");
+create_exception!(
+    kvtide._sim,
+    ScenarioError,
+    PyValueError,
+    "A world, a policy or a range that cannot be; it says which."
+);
 
-create_exception!(kvtide._sim, ResetNeeded, PyRuntimeError, "An environment that cannot be stepped before it is reset.");
+create_exception!(
+    kvtide._sim,
+    ResetNeeded,
+    PyRuntimeError,
+    "An environment that cannot be stepped before it is reset."
+);
 
 /// The exception for `error`: an `OSError` where the system refused a file, otherwise a [`ScenarioError`]. Both say what the
 /// command line would.

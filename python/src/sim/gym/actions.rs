@@ -99,7 +99,8 @@ impl Actions {
         let write = |(into, allowed): (&mut i8, bool)| *into = i8::from(allowed);
         match &self.joint {
             Some(joint) => {
-                let allowed = |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
+                let allowed =
+                    |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
                 into.iter_mut().zip(joint.iter().map(allowed)).for_each(write);
             }
             None => {

@@ -1,12 +1,12 @@
 //! Arrays that somebody else allocated, and what is written into them.
 
-use kvtide_envs::env::{EnvGroup, Shown};
 use kvtide_runtime::{ActionMask, NUM_FEATURES};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::actions::Actions;
+use super::group::{Group, Shown};
 
 /// Where what is shown is written. Nothing is held but the arrays' buffers, so that they can neither move nor shrink.
 #[derive(Debug)]
@@ -33,7 +33,10 @@ impl<T: Element + Default> Array<T> {
     pub fn new(py: Python<'_>, name: &str, object: &Bound<'_, PyAny>, items: usize) -> PyResult<Array<T>> {
         let buffer = PyBuffer::<T>::get(object)?;
         if buffer.item_count() != items {
-            return Err(PyValueError::new_err(format!("{name}: expected {items} values, found {}", buffer.item_count())));
+            return Err(PyValueError::new_err(format!(
+                "{name}: expected {items} values, found {}",
+                buffer.item_count()
+            )));
         }
         if buffer.readonly() || !buffer.is_c_contiguous() {
             return Err(PyValueError::new_err(format!("{name}: expected an array to write to, contiguous")));
@@ -50,7 +53,7 @@ impl<T: Element + Default> Array<T> {
 
 impl Arrays {
     /// Writes what every environment of `group` shows.
-    pub fn write(&mut self, py: Python<'_>, group: &EnvGroup, actions: &Actions) -> PyResult<()> {
+    pub fn write(&mut self, py: Python<'_>, group: &Group, actions: &Actions) -> PyResult<()> {
         let num_choices: usize = actions.sizes().iter().sum();
         let observations = self.observations.values.chunks_exact_mut(NUM_FEATURES);
         let mut written: Option<(ActionMask, usize)> = None;

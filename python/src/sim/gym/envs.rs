@@ -1,9 +1,8 @@
 //! Environments that write into arrays somebody else allocated.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
 
-use kvtide_envs::env::{Autoreset, Ended, EnvGroup, GroupError, ResetOptions, snapshot};
+use kvtide_envs::env::{ResetOptions, snapshot};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Action, FEATURES, Head, NUM_FEATURES};
 use pyo3::buffer::PyBuffer;
@@ -13,8 +12,9 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::actions::{Actions, Wrong};
 use super::arrays::{Array, Arrays};
+use super::group::{Autoreset, Ended, Group, GroupError};
 use crate::sim::error::{ResetNeeded, refused, wrong};
-use crate::sim::pool::{interruptible, pool};
+use crate::sim::pool::pool;
 use crate::sim::scenario::PyScenario;
 
 /// Most environments of one object.
@@ -31,7 +31,7 @@ pub struct PyEnvs {
 
 #[derive(Debug)]
 struct Envs {
-    group: EnvGroup,
+    group: Group,
     actions: Actions,
     arrays: Option<Arrays>,
     /// Choices that are forbidden are refused, not replaced.
@@ -70,12 +70,13 @@ impl PyEnvs {
             "disabled" => Autoreset::Disabled,
             other => return Err(wrong(format!("autoreset {other:?}: expected next-step, same-step or disabled"))),
         };
-        let heads = heads.map(|names| names.iter().map(|name| head(name)).collect::<PyResult<Vec<Head>>>()).transpose()?;
+        let heads =
+            heads.map(|names| names.iter().map(|name| head(name)).collect::<PyResult<Vec<Head>>>()).transpose()?;
         let scenario = scenario.get();
         let made = py.detach(|| {
             let config = scenario.env_config(part)?;
             let actions = Actions::new(&config, heads, joint).map_err(|error| refused(&error))?;
-            let group = EnvGroup::new(&config, num_envs, autoreset).map_err(|error| refused(&error))?;
+            let group = Group::new(&config, num_envs, autoreset).map_err(|error| refused(&error))?;
             Ok::<_, PyErr>((group, actions))
         });
         let (group, actions) = made?;
@@ -123,7 +124,7 @@ impl PyEnvs {
         elapsed_s: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let mut inner = self.inner()?;
-        let envs = inner.group.len();
+        let envs = inner.group.num_envs();
         inner.arrays = Some(Arrays {
             observations: Array::new(py, "observations", observations, envs * NUM_FEATURES)?,
             masks: Array::new(py, "masks", masks, envs * inner.num_choices())?,
@@ -215,8 +216,8 @@ impl Envs {
 
     /// Refuses an environment that cannot be looked at.
     fn check(&self, env: usize) -> PyResult<()> {
-        if env >= self.group.len() {
-            return Err(PyValueError::new_err(format!("environment {env}: there are {}", self.group.len())));
+        if env >= self.group.num_envs() {
+            return Err(PyValueError::new_err(format!("environment {env}: there are {}", self.group.num_envs())));
         }
         if self.group.is_whole() { Ok(()) } else { Err(needs_reset()) }
     }
@@ -234,24 +235,19 @@ impl Envs {
         chosen: &[bool],
         options: &ResetOptions,
     ) -> PyResult<()> {
-        if (seeds.len(), chosen.len()) != (self.group.len(), self.group.len()) {
-            return Err(wrong(format!("expected {} seeds, found {}", self.group.len(), seeds.len())));
+        if (seeds.len(), chosen.len()) != (self.group.num_envs(), self.group.num_envs()) {
+            return Err(wrong(format!("expected {} seeds, found {}", self.group.num_envs(), seeds.len())));
         }
-        let (pool, group) = (pool(self.threads)?, &mut self.group);
-        let reset = interruptible(py, &pool, |stop| group.reset(seeds, chosen, options, stop))?;
+        let pool = pool(self.threads)?;
+        let reset = self.group.reset(py, &pool, (seeds, chosen), options)?;
         reset.map_err(|error| failed(&error))?;
         self.write(py)
     }
 
     /// Takes what was read.
     fn step(&mut self, py: Python<'_>) -> PyResult<()> {
-        let (group, taken) = (&mut self.group, &self.taken);
-        let stepped = if group.len() == 1 {
-            // The steps of one decision: another thread would only be waited for.
-            py.detach(|| group.step(taken, &AtomicBool::new(false)))
-        } else {
-            interruptible(py, &pool(self.threads)?, |stop| group.step(taken, stop))?
-        };
+        let pool = pool(self.threads)?;
+        let stepped = self.group.step(py, &pool, &self.taken)?;
         stepped.map_err(|error| failed(&error))?;
         self.write(py)
     }
@@ -268,9 +264,12 @@ impl Envs {
         }
         let width = self.actions.sizes().len();
         let buffer = PyBuffer::<i64>::get(actions)?;
-        if buffer.item_count() != self.group.len() * width {
-            let expected = format!("{} environments by {width}", self.group.len());
-            return Err(PyValueError::new_err(format!("expected actions of {expected}, found {}", buffer.item_count())));
+        if buffer.item_count() != self.group.num_envs() * width {
+            let expected = format!("{} environments by {width}", self.group.num_envs());
+            return Err(PyValueError::new_err(format!(
+                "expected actions of {expected}, found {}",
+                buffer.item_count()
+            )));
         }
         self.given.resize(buffer.item_count(), 0);
         buffer.copy_to_slice(py, &mut self.given)?;
