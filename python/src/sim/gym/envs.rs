@@ -140,7 +140,7 @@ impl PyEnvs {
     /// Begins an episode in each environment that `chosen` says: by its seed, or the next under the seed it has. Raises
     /// `ScenarioError` if none can be drawn as asked.
     #[pyo3(signature = (seeds, chosen, *, load = None, start_s = None, world = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords")]
+    #[allow(clippy::needless_pass_by_value, reason = "Python's lists are made into these")]
     fn reset(
         &self,
         py: Python<'_>,
