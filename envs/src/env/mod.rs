@@ -2,8 +2,8 @@
 //! simulated serving node.
 //!
 //! [`Node`] is the world: scheduler, cost model, clock, accounts. A [`Controller`] steers it; evaluation knows nothing
-//! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`EnvGroup`] as Gymnasium's vector
-//! environments are stepped, [`check_env`] tests that they keep their promises.
+//! else. [`ServingEnv`] makes episodes of it, [`VecEnv`] steps many of them in parallel, [`check_env`] tests that they
+//! keep their promises.
 
 mod arena;
 pub mod batch;
@@ -11,7 +11,6 @@ mod check;
 mod controller;
 mod draw;
 mod episode;
-mod group;
 mod guarded;
 mod node;
 mod observe;
@@ -26,7 +25,6 @@ pub use check::{CheckError, check_env};
 pub use controller::{Controller, EngineDefault, PolicyController, Retaining, RunError, mask, run};
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
-pub use group::{Autoreset, Ended, EnvGroup, GroupError, Shown};
 pub use guarded::Guarded;
 pub use node::{Node, NodeConfig, NodeError, NodeStatus};
 pub use observe::{observe, snapshot};

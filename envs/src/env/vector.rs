@@ -72,7 +72,12 @@ impl VecEnv {
     /// # Errors
     /// Those of [`ServingEnv::new`]; a faithful engine is refused, because it can die in the middle of an episode.
     pub fn new(config: &Arc<EnvConfig>, num_envs: usize) -> Result<VecEnv, EnvError> {
-        can_be_many(config, num_envs)?;
+        if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
+            return Err(EnvError::Faithful);
+        }
+        if config.memory.is_exclusive() && num_envs > 1 {
+            return Err(EnvError::Exclusive(num_envs));
+        }
         let mut slots = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
@@ -256,17 +261,6 @@ impl BatchRow<'_> {
             final_observation: self.final_observation,
         }
     }
-}
-
-/// Refuses what cannot be stepped together.
-pub(super) fn can_be_many(config: &EnvConfig, num_envs: usize) -> Result<(), EnvError> {
-    if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
-        return Err(EnvError::Faithful);
-    }
-    if config.memory.is_exclusive() && num_envs > 1 {
-        return Err(EnvError::Exclusive(num_envs));
-    }
-    Ok(())
 }
 
 /// The batch, environment by environment.

@@ -1,20 +1,19 @@
 //! Environments stepped together by the rules of Gymnasium's vector environments.
 //!
-//! [`VecEnv`](super::VecEnv) is what agents here train on: one seed, one way to go on, buffers that can be saved. This is for who
-//! brings an agent along: each environment has a seed of its own, what happens at the end of an episode is chosen, and any of them
-//! can be reset alone. An episode of the same seed and actions is the same in both, byte for byte.
+//! [`VecEnv`](kvtide_envs::env::VecEnv) is what agents in Rust train on: one seed, one way to go on, buffers that can be saved. This is
+//! for who brings an agent along: each environment has a seed of its own, what happens at the end of an episode is chosen, and any of
+//! them can be reset alone. An episode of the same seed and actions is the same in both, byte for byte.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use kvtide_envs::deploy::DeadEnds;
+use kvtide_envs::env::{EnvConfig, EnvError, Episode, Info, Node, ResetOptions, ServingEnv};
+use kvtide_envs::seed;
 use kvtide_runtime::{Action, Observation};
-use rayon::prelude::*;
+use pyo3::prelude::*;
+use rayon::ThreadPool;
 
-use super::episode::ResetOptions;
-use super::serving::{EnvConfig, EnvError, Info, ServingEnv};
-use super::vector::can_be_many;
-use super::{Episode, Node};
-use crate::seed;
+use crate::sim::pool::together;
 
 /// What happens when an episode has ended (Gymnasium 1.1, `AutoresetMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +73,7 @@ pub enum GroupError {
 
 /// Environments of one configuration, stepped in parallel; results do not depend on the number of threads.
 #[derive(Debug)]
-pub struct EnvGroup {
+pub struct Group {
     members: Vec<Member>,
     autoreset: Autoreset,
     /// A step or a reset was not finished.
@@ -95,96 +94,89 @@ struct Member {
     over: bool,
 }
 
-impl EnvGroup {
+impl Group {
     /// `num_envs` environments that wait for their first reset.
     ///
     /// # Errors
-    /// As [`VecEnv::new`](super::VecEnv::new).
-    pub fn new(config: &Arc<EnvConfig>, num_envs: usize, autoreset: Autoreset) -> Result<EnvGroup, EnvError> {
-        can_be_many(config, num_envs)?;
+    /// As [`VecEnv::new`](kvtide_envs::env::VecEnv::new).
+    pub fn new(config: &Arc<EnvConfig>, num_envs: usize, autoreset: Autoreset) -> Result<Group, EnvError> {
+        if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
+            return Err(EnvError::Faithful);
+        }
+        if config.memory.is_exclusive() && num_envs > 1 {
+            return Err(EnvError::Exclusive(num_envs));
+        }
         let mut members = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
             members.push(Member { env, index, seed: 0, episodes: 0, shown: None, ended: None, over: true });
         }
-        Ok(EnvGroup { members, autoreset, torn: false })
+        Ok(Group { members, autoreset, torn: false })
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn num_envs(&self) -> usize {
         self.members.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
     }
 
     /// Begins an episode in each environment that `chosen` says, by its seed in `seeds`, or, without one, the next under the
     /// seed it has. The others stay as they are.
     ///
     /// # Errors
-    /// No episode can be drawn as `options` ask; or `stop` was set meanwhile.
+    /// No episode can be drawn as `options` ask. Outside, that somebody pressed Ctrl-C meanwhile.
     ///
     /// # Panics
     /// If `seeds` or `chosen` are not as many as there are environments.
     pub fn reset(
         &mut self,
-        seeds: &[Option<u64>],
-        chosen: &[bool],
+        py: Python<'_>,
+        pool: &ThreadPool,
+        (seeds, chosen): (&[Option<u64>], &[bool]),
         options: &ResetOptions,
-        stop: &AtomicBool,
-    ) -> Result<(), GroupError> {
+    ) -> PyResult<Result<(), GroupError>> {
         assert_eq!((seeds.len(), chosen.len()), (self.members.len(), self.members.len()), "one for each environment");
-        let whole = chosen.iter().all(|&chosen| chosen);
-        if self.torn && !whole {
-            return Err(GroupError::Stopped);
+        if self.torn && chosen.contains(&false) {
+            return Ok(Err(GroupError::Stopped));
         }
-        let asked = self.members.par_iter_mut().zip(seeds).zip(chosen).filter(|(_, chosen)| **chosen);
-        let reset = asked.map(|((member, seed), _)| {
+        let asked = self.members.iter_mut().zip(seeds).zip(chosen).filter(|(_, chosen)| **chosen);
+        let asked: Vec<(&mut Member, Option<u64>)> = asked.map(|((member, seed), _)| (member, *seed)).collect();
+        let was_torn = std::mem::replace(&mut self.torn, true);
+        let reset = each(py, pool, asked, |member, seed| {
             member.ended = None;
-            if let Some(seed) = *seed {
+            if let Some(seed) = seed {
                 (member.seed, member.episodes) = (seed, 0);
             }
-            if stop.load(Ordering::Relaxed) { Err(GroupError::Stopped) } else { member.begin(options) }
-        });
-        let reset: Vec<_> = reset.collect();
-        self.finish(reset)
+            member.begin(options)
+        })?;
+        // Who is refused an episode stays in the one it has.
+        self.torn = was_torn && reset.is_err();
+        Ok(reset)
     }
 
     /// Takes one action in each environment.
     ///
     /// # Errors
-    /// An environment needs a reset, and then none was stepped; an action is forbidden; or `stop` was set meanwhile.
+    /// An environment needs a reset, and then none was stepped; or an action is forbidden. Outside, that somebody pressed Ctrl-C
+    /// meanwhile.
     ///
     /// # Panics
     /// If there are not as many actions as environments.
-    pub fn step(&mut self, actions: &[Action], stop: &AtomicBool) -> Result<(), GroupError> {
+    pub fn step(&mut self, py: Python<'_>, pool: &ThreadPool, actions: &[Action]) -> PyResult<Result<(), GroupError>> {
         assert_eq!(actions.len(), self.members.len(), "one action for each environment");
         if self.torn {
-            return Err(GroupError::Stopped);
+            return Ok(Err(GroupError::Stopped));
         }
         let autoreset = self.autoreset;
         let waits = |member: &&Member| member.shown.is_none() || (member.over && autoreset != Autoreset::NextStep);
         if let Some(member) = self.members.iter().find(waits) {
-            return Err(GroupError::NeedsReset(member.index));
+            return Ok(Err(GroupError::NeedsReset(member.index)));
         }
-        let step = |(member, action): (&mut Member, &Action)| {
-            if stop.load(Ordering::Relaxed) { Err(GroupError::Stopped) } else { member.step(*action, autoreset) }
-        };
-        let stepped = match self.members.as_mut_slice() {
-            // No other thread need wake up for one.
-            [member] => vec![step((member, &actions[0]))],
-            members => members.par_iter_mut().zip(actions).map(step).collect(),
-        };
-        self.finish(stepped)
-    }
-
-    /// Some of the members may be where the others are not.
-    fn finish(&mut self, results: Vec<Result<(), GroupError>>) -> Result<(), GroupError> {
-        let result = results.into_iter().collect::<Result<(), GroupError>>();
-        self.torn = result.is_err();
-        result
+        let asked: Vec<(&mut Member, Action)> = self.members.iter_mut().zip(actions.iter().copied()).collect();
+        // Who leaves by an exception leaves some of them where the others are not.
+        self.torn = true;
+        let stepped = each(py, pool, asked, |member, action| member.step(action, autoreset))?;
+        self.torn = stepped.is_err();
+        Ok(stepped)
     }
 
     /// What each shows.
@@ -258,4 +250,40 @@ impl Member {
         }
         Ok(())
     }
+}
+
+/// Does `work` with each of `asked`, in as many threads as `pool` has. Of several errors, that of the first environment.
+fn each<T: Send>(
+    py: Python<'_>,
+    pool: &ThreadPool,
+    asked: Vec<(&mut Member, T)>,
+    work: impl Fn(&mut Member, T) -> Result<(), GroupError> + Sync,
+) -> PyResult<Result<(), GroupError>> {
+    // Several at a time, so that threads seldom wait for each other here; few enough that none is left with much.
+    let portion = (asked.len() / (4 * pool.current_num_threads())).max(1);
+    let helpers = (asked.len() - 1) / portion;
+    let (asked, failed) = (Mutex::new(asked.into_iter()), Mutex::new(None::<(usize, GroupError)>));
+    together(py, pool, helpers, |stopped| {
+        loop {
+            let taken: Vec<(&mut Member, T)> =
+                asked.lock().unwrap_or_else(PoisonError::into_inner).by_ref().take(portion).collect();
+            if taken.is_empty() {
+                return;
+            }
+            for (member, with) in taken {
+                if stopped() {
+                    return;
+                }
+                let index = member.index;
+                if let Err(error) = work(member, with) {
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.as_ref().is_none_or(|(known, _)| index < *known) {
+                        *failed = Some((index, error));
+                    }
+                }
+            }
+        }
+    })?;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(failed.map_or(Ok(()), |(_, error)| Err(error)))
 }
