@@ -1,6 +1,5 @@
 //! Environments that write into arrays somebody else allocated.
 
-use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
 
@@ -13,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::actions::{Actions, Wrong};
-use super::arrays::{Arrays, array};
+use super::arrays::{Array, Arrays};
 use crate::sim::error::{ResetNeeded, refused, wrong};
 use crate::sim::pool::{interruptible, pool};
 use crate::sim::scenario::PyScenario;
@@ -126,13 +125,13 @@ impl PyEnvs {
         let mut inner = self.inner()?;
         let envs = inner.group.len();
         inner.arrays = Some(Arrays {
-            observations: array(py, "observations", observations, envs * NUM_FEATURES)?,
-            masks: array(py, "masks", masks, envs * inner.num_choices())?,
-            rewards: array(py, "rewards", rewards, envs)?,
-            terminated: array(py, "terminated", terminated, envs)?,
-            truncated: array(py, "truncated", truncated, envs)?,
-            loads: array(py, "loads", loads, envs)?,
-            elapsed_s: array(py, "elapsed_s", elapsed_s, envs)?,
+            observations: Array::new(py, "observations", observations, envs * NUM_FEATURES)?,
+            masks: Array::new(py, "masks", masks, envs * inner.num_choices())?,
+            rewards: Array::new(py, "rewards", rewards, envs)?,
+            terminated: Array::new(py, "terminated", terminated, envs)?,
+            truncated: Array::new(py, "truncated", truncated, envs)?,
+            loads: Array::new(py, "loads", loads, envs)?,
+            elapsed_s: Array::new(py, "elapsed_s", elapsed_s, envs)?,
         });
         Ok(())
     }
@@ -150,6 +149,9 @@ impl PyEnvs {
         start_s: Option<f64>,
         world: Option<usize>,
     ) -> PyResult<()> {
+        if let Some(load) = load.filter(|load| !(1e-6..=1e3).contains(load)) {
+            return Err(wrong(format!("load = {load}: expected a number from 0.000001 to 1000")));
+        }
         let options = ResetOptions { load, start: start_s.map(start).transpose()?, world };
         self.inner()?.reset(py, &seeds, &chosen, &options)
     }
@@ -248,14 +250,14 @@ impl Envs {
             // The steps of one decision: another thread would only be waited for.
             py.detach(|| group.step(taken, &AtomicBool::new(false)))
         } else {
-            interruptible(py, &*pool(self.threads)?, |stop| group.step(taken, stop))?
+            interruptible(py, &pool(self.threads)?, |stop| group.step(taken, stop))?
         };
         stepped.map_err(|error| failed(&error))?;
         self.write(py)
     }
 
-    fn write(&self, py: Python<'_>) -> PyResult<()> {
-        let arrays = self.arrays.as_ref().filter(|_| self.group.is_whole());
+    fn write(&mut self, py: Python<'_>) -> PyResult<()> {
+        let arrays = self.arrays.as_mut().filter(|_| self.group.is_whole());
         arrays.map_or(Ok(()), |arrays| arrays.write(py, &self.group, &self.actions))
     }
 
@@ -300,8 +302,8 @@ impl Envs {
     /// An episode that ended, for Python.
     fn told<'py>(&self, py: Python<'py>, ended: &Ended) -> PyResult<Bound<'py, PyDict>> {
         let Ended { observation, info, episode } = ended;
-        let mask = vec![Cell::new(0); self.num_choices()];
-        self.actions.write_mask(info.mask, &mask);
+        let mut mask = vec![0; self.num_choices()];
+        self.actions.write_mask(info.mask, &mut mask);
         let outcome = PyDict::new(py);
         let served = &episode.served;
         outcome.set_item("return", episode.episode_return)?;
@@ -318,7 +320,7 @@ impl Envs {
         dict.set_item("env", episode.env)?;
         let values: Vec<u8> = observation.values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         dict.set_item("observation", PyBytes::new(py, &values))?;
-        let mask: Vec<u8> = mask.iter().map(|allowed| allowed.get() as u8).collect();
+        let mask: Vec<u8> = mask.iter().map(|&allowed| allowed as u8).collect();
         dict.set_item("action_mask", PyBytes::new(py, &mask))?;
         dict.set_item("load", info.load)?;
         dict.set_item("elapsed_s", info.elapsed_s)?;
