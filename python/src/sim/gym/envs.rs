@@ -250,7 +250,8 @@ impl Envs {
             // The steps of one decision: another thread would only be waited for.
             py.detach(|| group.step(taken, &AtomicBool::new(false)))
         } else {
-            interruptible(py, &pool(self.threads)?, |stop| group.step(taken, stop))?
+            let pool = pool(self.threads)?;
+            interruptible(py, &pool, |stop| group.step(taken, stop))?
         };
         stepped.map_err(|error| failed(&error))?;
         self.write(py)
