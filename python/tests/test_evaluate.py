@@ -72,6 +72,21 @@ def test_a_point_is_saved_as_what_was_played(arena, points, tmp_path):
     assert same(arena.play([f"checkpoint:{tmp_path / 'found'}"], 3), arena.play(points[1], 3))
 
 
+def derived(seed, name, index):
+    """As `kvtide_envs::seed::derive`: what an environment makes of its seed for each of its episodes."""
+
+    def mix(state):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        return state ^ state >> 31
+
+    named = mix(seed)
+    for byte in name.encode():
+        named = mix(named ^ byte)
+    return mix(named ^ mix(index))
+
+
 def test_an_episode_is_that_of_the_environment(arena):
     gymnasium = pytest.importorskip("gymnasium")
     import kvtide.gym
@@ -82,7 +97,7 @@ def test_an_episode_is_that_of_the_environment(arena):
     while not done:
         _, _, terminated, truncated, info = env.step(env.unwrapped.engine_action())
         done = terminated or truncated
-    played, outcome = arena.play("default", [5]), info["outcome"]
+    played, outcome = arena.play("default", [derived(5, "episode", 0)]), info["outcome"]
     assert played.requests.item() == outcome["requests"] and played.on_time.item() == outcome["on_time"]
     assert played.returns.item() == pytest.approx(outcome["return"], rel=1e-12)
     assert played.decisions.item() == outcome["decisions"]
@@ -112,7 +127,9 @@ def test_whole_traffic_is_what_the_command_line_runs(arena, points, tmp_path):
 def test_a_run_in_full_adds_up():
     run = kvtide.simulate("fixed:0.05", workload="chat:rate=3,duration=40", set={"num_gpu_blocks": 600}, load=1.5, seed=2)
     requests, steps = run.requests, run.steps
-    assert len(requests) == run.summary["requests"] and len(steps) == run.summary["steps"]
+    assert len(requests) == run.summary["requests"]
+    # Asked for a plan ahead of the first step, and once more behind the last.
+    assert len(steps) == run.summary["steps"] + 2
     assert requests["attained"].sum() == run.summary["on_time"]
     assert (np.diff(requests["arrival_s"]) >= 0).all() and (np.diff(steps["time_s"]) >= 0).all()
     assert np.allclose(requests["wait_s"], requests["first_token_s"] - requests["arrival_s"], equal_nan=True)

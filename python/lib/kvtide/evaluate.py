@@ -75,7 +75,8 @@ class Simulated:
     requests: np.ndarray
     """In the order of arrival. Times are simulated seconds; NaN for what did not happen."""
     steps: np.ndarray
-    """The node after each scheduler step."""
+    """The node each time its scheduler was asked for a step; with asynchronous scheduling that is once before the first step ends, and
+    once after the last."""
     summary: dict[str, float | int]
     """The numbers of the run, as `Played` has them."""
 
