@@ -24,9 +24,9 @@ from ray_cluster import cluster, workers  # noqa: E402
 
 TOOL = os.environ.get("KVTIDE", "kvtide")
 TICKS = os.sysconf("SC_CLK_TCK")
-# Runs of about a second, as those of the off-road matrix are, and of next to nothing, which are what a task costs by itself.
+# Runs as those of the off-road matrix, and of next to nothing, which are what a task costs by itself.
 WORK = {
-    "long": ["--workload", "chat:rate=5,duration=3600", "--load", "0.8,1,1.2,1.4", "--seeds", "1..4", "--policy", "fixed:0.03"],
+    "long": ["--workload", "chat:rate=5,duration=900", "--load", "0.8,1,1.2,1.4", "--seeds", "1..3", "--policy", "fixed:0.03"],
     "short": ["--workload", "chat:rate=1,n=1", "--load", "1,1.01,1.02,1.03,1.04", "--seeds", "1..100", "--policy", "fixed:0.03"],
 }
 
