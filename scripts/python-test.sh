@@ -27,7 +27,7 @@ if [ -z "$library" ]; then
 fi
 rm -rf "$folder/wheels" "$folder/info" "$folder/site"
 mkdir "$folder/info"
-(cd python && "$folder/tools/bin/maturin" --quiet pep517 write-dist-info --interpreter "$python" --metadata-directory "$folder/info" > "$folder/log" 2>&1) \
+(cd python && "$folder/tools/bin/maturin" pep517 write-dist-info --interpreter "$python" --metadata-directory "$folder/info" > "$folder/log" 2>&1) \
     || { cat "$folder/log" >&2; exit 1; }
 "$python" -B python/pack.py "$library" "$folder/info" "$folder/wheels"
 pip --target "$folder/site" --no-index --no-deps "$folder"/wheels/*.whl

@@ -56,7 +56,7 @@ def scenario(
     ``pool`` or ``lengths`` is drawn from anew for each episode. ``traces`` is the folder of recorded traffic for scenarios that ship,
     which is otherwise that of the variable KVTIDE_TRACES; without either they serve generated traffic alone.
 
-    Raises ScenarioError (a ValueError), or OSError for a file that cannot be read.
+    Raises ScenarioError (a ValueError), or OSError for an experiment file that cannot be read.
     """
     if spec is None:
         if traces is not None:
@@ -93,7 +93,8 @@ def _of_words(words: dict[str, Any]) -> Scenario:
             world[word] = str(value) if word == "lengths" else value
     if isinstance(world.get("set"), Mapping):
         world["set"] = [f"{key}={value}" for key, value in world["set"].items()]
-    experiment = {"name": words.get("name", "words"), "profile": "full"}
+    # How many environments there are is said elsewhere.
+    experiment = {"name": words.get("name", "words"), "profile": "full", "num_envs": 1}
     experiment |= {word: words[word] for word in _LEARNING if word in words}
     # As an experiment file: there is one reader, and one set of messages.
     lines = [f"{key} = {_toml(key, value)}" for key, value in experiment.items() if not isinstance(value, Mapping)]

@@ -1,10 +1,11 @@
 //! Threads for long work, which Ctrl-C stops.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -65,4 +66,47 @@ pub fn interruptible<T: Send>(
         (None, Some(Err(panic))) => panic::resume_unwind(panic),
         (None, None) => Err(PyRuntimeError::new_err("the work was not done")),
     }
+}
+
+/// Does `work` in the calling thread, and at the same time in up to `helpers` threads of `pool`, but together in no more than it
+/// has, while other Python threads go on. Each shall take of what there is to do until nothing is left, or what it is given says
+/// true: Ctrl-C was pressed, which is then the error. The calling thread waits for nobody to wake up: short work is done by then.
+pub fn together(
+    py: Python<'_>,
+    pool: &ThreadPool,
+    helpers: usize,
+    work: impl Fn(&dyn Fn() -> bool) + Sync,
+) -> PyResult<()> {
+    let stop = AtomicBool::new(false);
+    let helpers = helpers.min(pool.current_num_threads() - 1);
+    let raised = py.detach(|| {
+        let (raised, looked) = (Cell::new(None), Cell::new(now()));
+        let look = || {
+            if looked.get().elapsed() >= LOOK {
+                if let Err(error) = Python::attach(|py| py.check_signals()) {
+                    raised.set(Some(error));
+                    stop.store(true, Ordering::Relaxed);
+                }
+                looked.set(now());
+            }
+            stop.load(Ordering::Relaxed)
+        };
+        if helpers == 0 {
+            work(&look);
+        } else {
+            pool.in_place_scope(|scope| {
+                for _ in 0..helpers {
+                    scope.spawn(|_| work(&|| stop.load(Ordering::Relaxed)));
+                }
+                work(&look);
+            });
+        }
+        raised.into_inner()
+    });
+    raised.map_or(Ok(()), Err)
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long nobody has looked for Ctrl-C; no decision depends on it")]
+fn now() -> Instant {
+    Instant::now()
 }

@@ -44,7 +44,10 @@ impl PyScenario {
         config.ok_or_else(|| wrong(format!("{} has no [validation], so no traffic is kept for it", experiment.name)))
     }
 
-    fn set_up(py: Python<'_>, load: impl Send + FnOnce() -> Result<Experiment, ExperimentError>) -> PyResult<PyScenario> {
+    fn set_up(
+        py: Python<'_>,
+        load: impl Send + FnOnce() -> Result<Experiment, ExperimentError>,
+    ) -> PyResult<PyScenario> {
         let set_up = move || {
             let experiment = load()?;
             let world = experiment.world.world()?;

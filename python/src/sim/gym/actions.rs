@@ -1,6 +1,5 @@
 //! What an agent chooses from, and what it means.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use kvtide_envs::env::{EnvConfig, EnvError};
@@ -38,11 +37,14 @@ impl Actions {
         if heads.is_empty() {
             heads.push(Head::Watermark);
         }
-        let joint = joint.then(|| {
+        let joint: Option<Vec<Vec<u8>>> = joint.then(|| {
             let all: BTreeSet<Vec<u8>> = masks.iter().flat_map(|mask| products(&heads, *mask)).collect();
             all.into_iter().collect()
         });
-        let sizes = joint.as_ref().map_or_else(|| heads.iter().map(|head| head.size()).collect(), |joint| vec![joint.len()]);
+        let sizes = match &joint {
+            Some(joint) => vec![joint.len()],
+            None => heads.iter().map(|head| head.size()).collect(),
+        };
         Ok(Actions { heads, joint, sizes })
     }
 
@@ -93,16 +95,17 @@ impl Actions {
     }
 
     /// Whether each choice can be taken under `mask`.
-    pub fn write_mask(&self, mask: ActionMask, into: &[Cell<i8>]) {
-        let write = |(cell, allowed): (&Cell<i8>, bool)| cell.set(i8::from(allowed));
+    pub fn write_mask(&self, mask: ActionMask, into: &mut [i8]) {
+        let write = |(into, allowed): (&mut i8, bool)| *into = i8::from(allowed);
         match &self.joint {
             Some(joint) => {
-                let allowed = |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
-                into.iter().zip(joint.iter().map(allowed)).for_each(write);
+                let allowed =
+                    |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
+                into.iter_mut().zip(joint.iter().map(allowed)).for_each(write);
             }
             None => {
                 let choices = self.heads.iter().flat_map(|head| (0..head.size()).map(|choice| (*head, choice as u8)));
-                into.iter().zip(choices.map(|(head, choice)| mask.allows(head, choice))).for_each(write);
+                into.iter_mut().zip(choices.map(|(head, choice)| mask.allows(head, choice))).for_each(write);
             }
         }
     }

@@ -1,10 +1,8 @@
 //! Environments that write into arrays somebody else allocated.
 
-use std::cell::Cell;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
 
-use kvtide_envs::env::{Autoreset, Ended, EnvGroup, GroupError, ResetOptions, snapshot};
+use kvtide_envs::env::{ResetOptions, snapshot};
 use kvtide_envs::time::Micros;
 use kvtide_runtime::{Action, FEATURES, Head, NUM_FEATURES};
 use pyo3::buffer::PyBuffer;
@@ -13,9 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::actions::{Actions, Wrong};
-use super::arrays::{Arrays, array};
+use super::arrays::{Array, Arrays};
+use super::group::{Autoreset, Ended, Group, GroupError};
 use crate::sim::error::{ResetNeeded, refused, wrong};
-use crate::sim::pool::{interruptible, pool};
+use crate::sim::pool::pool;
 use crate::sim::scenario::PyScenario;
 
 /// Most environments of one object.
@@ -32,7 +31,7 @@ pub struct PyEnvs {
 
 #[derive(Debug)]
 struct Envs {
-    group: EnvGroup,
+    group: Group,
     actions: Actions,
     arrays: Option<Arrays>,
     /// Choices that are forbidden are refused, not replaced.
@@ -71,12 +70,13 @@ impl PyEnvs {
             "disabled" => Autoreset::Disabled,
             other => return Err(wrong(format!("autoreset {other:?}: expected next-step, same-step or disabled"))),
         };
-        let heads = heads.map(|names| names.iter().map(|name| head(name)).collect::<PyResult<Vec<Head>>>()).transpose()?;
+        let heads =
+            heads.map(|names| names.iter().map(|name| head(name)).collect::<PyResult<Vec<Head>>>()).transpose()?;
         let scenario = scenario.get();
         let made = py.detach(|| {
             let config = scenario.env_config(part)?;
             let actions = Actions::new(&config, heads, joint).map_err(|error| refused(&error))?;
-            let group = EnvGroup::new(&config, num_envs, autoreset).map_err(|error| refused(&error))?;
+            let group = Group::new(&config, num_envs, autoreset).map_err(|error| refused(&error))?;
             Ok::<_, PyErr>((group, actions))
         });
         let (group, actions) = made?;
@@ -124,15 +124,15 @@ impl PyEnvs {
         elapsed_s: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let mut inner = self.inner()?;
-        let envs = inner.group.len();
+        let envs = inner.group.num_envs();
         inner.arrays = Some(Arrays {
-            observations: array(py, "observations", observations, envs * NUM_FEATURES)?,
-            masks: array(py, "masks", masks, envs * inner.num_choices())?,
-            rewards: array(py, "rewards", rewards, envs)?,
-            terminated: array(py, "terminated", terminated, envs)?,
-            truncated: array(py, "truncated", truncated, envs)?,
-            loads: array(py, "loads", loads, envs)?,
-            elapsed_s: array(py, "elapsed_s", elapsed_s, envs)?,
+            observations: Array::new(py, "observations", observations, envs * NUM_FEATURES)?,
+            masks: Array::new(py, "masks", masks, envs * inner.num_choices())?,
+            rewards: Array::new(py, "rewards", rewards, envs)?,
+            terminated: Array::new(py, "terminated", terminated, envs)?,
+            truncated: Array::new(py, "truncated", truncated, envs)?,
+            loads: Array::new(py, "loads", loads, envs)?,
+            elapsed_s: Array::new(py, "elapsed_s", elapsed_s, envs)?,
         });
         Ok(())
     }
@@ -150,6 +150,9 @@ impl PyEnvs {
         start_s: Option<f64>,
         world: Option<usize>,
     ) -> PyResult<()> {
+        if let Some(load) = load.filter(|load| !(1e-6..=1e3).contains(load)) {
+            return Err(wrong(format!("load = {load}: expected a number from 0.000001 to 1000")));
+        }
         let options = ResetOptions { load, start: start_s.map(start).transpose()?, world };
         self.inner()?.reset(py, &seeds, &chosen, &options)
     }
@@ -213,8 +216,8 @@ impl Envs {
 
     /// Refuses an environment that cannot be looked at.
     fn check(&self, env: usize) -> PyResult<()> {
-        if env >= self.group.len() {
-            return Err(PyValueError::new_err(format!("environment {env}: there are {}", self.group.len())));
+        if env >= self.group.num_envs() {
+            return Err(PyValueError::new_err(format!("environment {env}: there are {}", self.group.num_envs())));
         }
         if self.group.is_whole() { Ok(()) } else { Err(needs_reset()) }
     }
@@ -232,30 +235,25 @@ impl Envs {
         chosen: &[bool],
         options: &ResetOptions,
     ) -> PyResult<()> {
-        if (seeds.len(), chosen.len()) != (self.group.len(), self.group.len()) {
-            return Err(wrong(format!("expected {} seeds, found {}", self.group.len(), seeds.len())));
+        if (seeds.len(), chosen.len()) != (self.group.num_envs(), self.group.num_envs()) {
+            return Err(wrong(format!("expected {} seeds, found {}", self.group.num_envs(), seeds.len())));
         }
-        let (pool, group) = (pool(self.threads)?, &mut self.group);
-        let reset = interruptible(py, &pool, |stop| group.reset(seeds, chosen, options, stop))?;
+        let pool = pool(self.threads)?;
+        let reset = self.group.reset(py, &pool, (seeds, chosen), options)?;
         reset.map_err(|error| failed(&error))?;
         self.write(py)
     }
 
     /// Takes what was read.
     fn step(&mut self, py: Python<'_>) -> PyResult<()> {
-        let (group, taken) = (&mut self.group, &self.taken);
-        let stepped = if group.len() == 1 {
-            // The steps of one decision: another thread would only be waited for.
-            py.detach(|| group.step(taken, &AtomicBool::new(false)))
-        } else {
-            interruptible(py, &*pool(self.threads)?, |stop| group.step(taken, stop))?
-        };
+        let pool = pool(self.threads)?;
+        let stepped = self.group.step(py, &pool, &self.taken)?;
         stepped.map_err(|error| failed(&error))?;
         self.write(py)
     }
 
-    fn write(&self, py: Python<'_>) -> PyResult<()> {
-        let arrays = self.arrays.as_ref().filter(|_| self.group.is_whole());
+    fn write(&mut self, py: Python<'_>) -> PyResult<()> {
+        let arrays = self.arrays.as_mut().filter(|_| self.group.is_whole());
         arrays.map_or(Ok(()), |arrays| arrays.write(py, &self.group, &self.actions))
     }
 
@@ -266,9 +264,12 @@ impl Envs {
         }
         let width = self.actions.sizes().len();
         let buffer = PyBuffer::<i64>::get(actions)?;
-        if buffer.item_count() != self.group.len() * width {
-            let expected = format!("{} environments by {width}", self.group.len());
-            return Err(PyValueError::new_err(format!("expected actions of {expected}, found {}", buffer.item_count())));
+        if buffer.item_count() != self.group.num_envs() * width {
+            let expected = format!("{} environments by {width}", self.group.num_envs());
+            return Err(PyValueError::new_err(format!(
+                "expected actions of {expected}, found {}",
+                buffer.item_count()
+            )));
         }
         self.given.resize(buffer.item_count(), 0);
         buffer.copy_to_slice(py, &mut self.given)?;
@@ -300,8 +301,8 @@ impl Envs {
     /// An episode that ended, for Python.
     fn told<'py>(&self, py: Python<'py>, ended: &Ended) -> PyResult<Bound<'py, PyDict>> {
         let Ended { observation, info, episode } = ended;
-        let mask = vec![Cell::new(0); self.num_choices()];
-        self.actions.write_mask(info.mask, &mask);
+        let mut mask = vec![0; self.num_choices()];
+        self.actions.write_mask(info.mask, &mut mask);
         let outcome = PyDict::new(py);
         let served = &episode.served;
         outcome.set_item("return", episode.episode_return)?;
@@ -318,7 +319,7 @@ impl Envs {
         dict.set_item("env", episode.env)?;
         let values: Vec<u8> = observation.values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         dict.set_item("observation", PyBytes::new(py, &values))?;
-        let mask: Vec<u8> = mask.iter().map(|allowed| allowed.get() as u8).collect();
+        let mask: Vec<u8> = mask.iter().map(|&allowed| allowed as u8).collect();
         dict.set_item("action_mask", PyBytes::new(py, &mask))?;
         dict.set_item("load", info.load)?;
         dict.set_item("elapsed_s", info.elapsed_s)?;

@@ -3,6 +3,7 @@
 mod actions;
 mod arrays;
 mod envs;
+mod group;
 mod reference;
 
 use pyo3::prelude::*;
