@@ -58,7 +58,9 @@ fn a_policy_of_elsewhere_is_judged_shown_and_distilled_as_ours() {
     let run = done(path, &["import-policy", "import.toml", "--out", "adopted"]);
     assert_eq!(run.stdout, "");
     assert!(
-        run.stderr.starts_with("stable-baselines3 (policy.safetensors): 35 features as they are; hidden layers [4], tanh; outputs"),
+        run.stderr.starts_with(
+            "stable-baselines3 (policy.safetensors): 35 features as they are; hidden layers [4], tanh; outputs"
+        ),
         "{}",
         run.stderr
     );
@@ -67,7 +69,11 @@ fn a_policy_of_elsewhere_is_judged_shown_and_distilled_as_ours() {
     assert_ne!(hashes(path, "checkpoint:adopted"), hashes(path, "default"));
 
     let shown = done(path, &["inspect", "adopted"]).stdout;
-    for part in ["far, a policy", "imported, stable-baselines3, 1000 decisions, seed 4", "policy.safetensors, tanh between layers"] {
+    for part in [
+        "far, a policy",
+        "imported, stable-baselines3, 1000 decisions, seed 4",
+        "policy.safetensors, tanh between layers",
+    ] {
         assert!(shown.contains(part), "{shown}");
     }
     let json = done(path, &["inspect", "adopted", "--json"]).stdout;
@@ -99,7 +105,10 @@ fn what_does_not_fit_leaves_nothing_behind() {
     assert!(refused(path, &["import-policy", "none.toml", "--out", "adopted"]).contains("none.toml: "));
     fs::write(path.join("import.toml"), "layout = \"sb4\"\n").unwrap();
     let error = refused(path, &["import-policy", "import.toml", "--out", "adopted"]);
-    assert!(error.contains("import.toml: line 1: unknown variant `sb4`, expected one of `sb3`, `cleanrl`, `rllib`"), "{error}");
+    assert!(
+        error.contains("import.toml: line 1: unknown variant `sb4`, expected one of `sb3`, `cleanrl`, `rllib`"),
+        "{error}"
+    );
     let run = kvtide(path, &["import-policy", "import.toml"]);
     assert_eq!(run.code, 2);
 }

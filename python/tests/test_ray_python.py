@@ -114,7 +114,7 @@ def test_what_rllib_learned_ships(ray, tmp_path):
         return done.stdout
 
     tool("import-policy", manifest, "--out", "checkpoint")
-    tool("export", "checkpoint", "--out", "policy.kvt")
+    tool("export", "--checkpoint", "checkpoint", "--out", "policy.kvt")
     world = ["--workload", "chat:rate=5,duration=120", "--policy", "checkpoint:checkpoint", "--policy", "table:policy.kvt"]
     assert tool("evaluate", *world, "--json").count('"type":"run"') == 2
 

@@ -70,7 +70,8 @@ impl HashValue {
         };
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let parsed = u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
-        parsed.ok_or_else(|| place.refuse(format!("{field} is {text:?}: expected a hash of sixteen hexadecimal digits")))
+        parsed
+            .ok_or_else(|| place.refuse(format!("{field} is {text:?}: expected a hash of sixteen hexadecimal digits")))
     }
 }
 
@@ -170,7 +171,8 @@ impl ImportManifest {
         for name in names {
             let head = Head::ALL.into_iter().find(|head| head.name() == name || head.key() == name);
             let all = Head::ALL.map(Head::name).join(", ");
-            let head = head.ok_or_else(|| place.refuse(format!("heads: there is no head {name:?}; there are {all}")))?;
+            let head =
+                head.ok_or_else(|| place.refuse(format!("heads: there is no head {name:?}; there are {all}")))?;
             if heads.contains(&head) {
                 return Err(place.refuse(format!("heads: {name:?} is named twice")));
             }
@@ -187,11 +189,13 @@ impl ImportManifest {
 fn schema(place: &Place<'_>, hash: &HashValue) -> Result<usize, ImportError> {
     let found = hash.value(place, "schema")?;
     let mut editions = edition::EDITIONS.iter();
-    editions.find(|edition| edition.schema_hash == found).map(|edition| usize::from(edition.features)).ok_or_else(|| {
-        place.refuse(format!(
-            "schema is {found:016x}, this kvtide's is {SCHEMA_HASH:016x}: train again on its observation"
-        ))
-    })
+    editions.find(|edition| edition.schema_hash == found).map(|edition| usize::from(edition.features)).ok_or_else(
+        || {
+            place.refuse(format!(
+                "schema is {found:016x}, this kvtide's is {SCHEMA_HASH:016x}: train again on its observation"
+            ))
+        },
+    )
 }
 
 /// The error with its line.

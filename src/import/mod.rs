@@ -150,11 +150,7 @@ impl Imported {
     ///
     /// # Errors
     /// The experiment cannot be played.
-    pub fn with_fallback(
-        self,
-        listener: &dyn Listener,
-        stop: &AtomicBool,
-    ) -> Result<Option<Imported>, ImportError> {
+    pub fn with_fallback(self, listener: &dyn Listener, stop: &AtomicBool) -> Result<Option<Imported>, ImportError> {
         let experiment = train::with_fallback(self.experiment.clone(), &self.world, listener, stop)?;
         Ok(experiment.map(|experiment| Imported { experiment, ..self }))
     }
@@ -180,7 +176,8 @@ fn experiment(place: &Place<'_>, manifest: &ImportManifest) -> Result<Experiment
     }
     if let Some(profile) = &manifest.profile {
         let known = ActionProfile::from_name(profile);
-        known.ok_or_else(|| place.refuse(format!("profile is {profile:?}: expected watermark, core, full or cache")))?;
+        known
+            .ok_or_else(|| place.refuse(format!("profile is {profile:?}: expected watermark, core, full or cache")))?;
         experiment.profile.clone_from(profile);
     }
     Ok(experiment)

@@ -50,7 +50,9 @@ pub(super) fn moments(
         (moments.mean[feature], moments.variance[feature]) = (mean, variance);
     }
     if !moments.is_sound() {
-        return Err(place.refuse("normalise: epsilon and clip must be numbers above 0 (clip 0: not clipped)".to_owned()));
+        return Err(
+            place.refuse("normalise: epsilon and clip must be numbers above 0 (clip 0: not clipped)".to_owned())
+        );
     }
     Ok(Some(moments))
 }

@@ -83,7 +83,13 @@ impl TensorFile {
                 _ => None,
             };
             let kind = || format!("{:?}", view.dtype());
-            (name, values.map_or_else(|| Tensor::Other { kind: kind(), shape: shape.clone() }, |values| Tensor::Values { shape: shape.clone(), values }))
+            (
+                name,
+                values.map_or_else(
+                    || Tensor::Other { kind: kind(), shape: shape.clone() },
+                    |values| Tensor::Values { shape: shape.clone(), values },
+                ),
+            )
         };
         Ok(TensorFile { path: path.to_owned(), tensors: file.tensors().into_iter().map(tensor).collect() })
     }
@@ -108,12 +114,20 @@ impl TensorFile {
 }
 
 /// The values of a tensor of exactly that shape, all of them finite.
-pub(super) fn values(path: &Path, name: &str, tensor: &Tensor, shape: &[usize], why: &str) -> Result<Vec<f64>, ImportError> {
+pub(super) fn values(
+    path: &Path,
+    name: &str,
+    tensor: &Tensor,
+    shape: &[usize],
+    why: &str,
+) -> Result<Vec<f64>, ImportError> {
     let wanted = || if why.is_empty() { format!("{shape:?}") } else { format!("{shape:?}: {why}") };
     match tensor {
         Tensor::Values { shape: found, values } if found == shape => {
             match values.iter().find(|value| !(**value as f32).is_finite()) {
-                Some(value) => Err(ImportError::NonFinite { path: path.to_owned(), name: name.to_owned(), value: *value }),
+                Some(value) => {
+                    Err(ImportError::NonFinite { path: path.to_owned(), name: name.to_owned(), value: *value })
+                }
                 None => Ok(values.clone()),
             }
         }

@@ -47,9 +47,8 @@ impl Folder {
         };
         let raw: Vec<(String, Vec<usize>, Vec<u8>)> =
             tensors.iter().map(|(name, shape, values)| (name.clone(), shape.clone(), bytes(values))).collect();
-        let views = raw.iter().map(|(name, shape, raw)| {
-            (name.clone(), TensorView::new(dtype, shape.clone(), raw).unwrap())
-        });
+        let views =
+            raw.iter().map(|(name, shape, raw)| (name.clone(), TensorView::new(dtype, shape.clone(), raw).unwrap()));
         self.write("policy.safetensors", &safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap());
     }
 
@@ -275,7 +274,11 @@ fn json_will_do_as_well() {
     let imported = Imported::read(&folder.path("import.json")).unwrap();
     assert_eq!((imported.policy().decisions, imported.policy().seed), (7, 3));
     assert_eq!(imported.experiment().name, "mine");
-    assert!(imported.summary().starts_with("cleanrl (policy.safetensors): 35 features as they are; hidden layers [4], tanh;"));
+    assert!(
+        imported
+            .summary()
+            .starts_with("cleanrl (policy.safetensors): 35 features as they are; hidden layers [4], tanh;")
+    );
 }
 
 #[test]
@@ -343,7 +346,10 @@ fn what_does_not_fit_is_refused_by_the_tensor() {
     assert_eq!(holds, "policy.safetensors: tensor mlp_extractor.policy_net.0.bias holds inf");
     folder.tensors(&named(&layers(&[35, 4, 42]), &["actor.0", "actor.2"]), Dtype::F32);
     let other = folder.refusal("layout = \"sb3\"");
-    assert!(other.contains("no tensor mlp_extractor.shared_net.0.weight or mlp_extractor.policy_net.0.weight or"), "{other}");
+    assert!(
+        other.contains("no tensor mlp_extractor.shared_net.0.weight or mlp_extractor.policy_net.0.weight or"),
+        "{other}"
+    );
 }
 
 #[test]
@@ -353,7 +359,10 @@ fn what_a_manifest_may_not_say() {
     let refusal = |lines: &str| folder.refusal(&format!("layout = \"cleanrl\"\n{lines}"));
     let own = format!("{SCHEMA_HASH:016x}");
     for (refusal, expected) in [
-        (refusal("schema = \"0123456789abcdef\""), format!("schema is 0123456789abcdef, this kvtide's is {own}: train again")),
+        (
+            refusal("schema = \"0123456789abcdef\""),
+            format!("schema is 0123456789abcdef, this kvtide's is {own}: train again"),
+        ),
         (refusal("schema = \"mine\""), "schema is \"mine\": expected a hash of sixteen hexadecimal digits".to_owned()),
         (refusal("actions = \"1\""), "actions is 0000000000000001, this kvtide's action set is".to_owned()),
         (refusal("features = [\"free\"]"), "features: there is no feature \"free\"".to_owned()),
@@ -362,15 +371,15 @@ fn what_a_manifest_may_not_say() {
         (refusal("heads = [\"mode\", \"preemption\"]"), "heads: \"preemption\" is named twice".to_owned()),
         (refusal("profile = \"all\""), "profile is \"all\": expected watermark, core, full or cache".to_owned()),
         (refusal("name = \"\""), "name has 0 bytes, must have 1 to 200".to_owned()),
-        (refusal("normalise = {mean = [0.0], variance = [1.0]}"), "normalise.mean has 1 numbers, must have 35".to_owned()),
+        (
+            refusal("normalise = {mean = [0.0], variance = [1.0]}"),
+            "normalise.mean has 1 numbers, must have 35".to_owned(),
+        ),
         (refusal("layers = 3"), "line 5: unknown field `layers`".to_owned()),
     ] {
         assert!(refusal.starts_with("import.toml: ") && refusal.contains(&expected), "{refusal}\n{expected}");
     }
-    folder.write(
-        "import.toml",
-        b"layout = \"cleanrl\"\nweights = \"policy.safetensors\"\nexperiment = \"far.toml\"\n",
-    );
+    folder.write("import.toml", b"layout = \"cleanrl\"\nweights = \"policy.safetensors\"\nexperiment = \"far.toml\"\n");
     let unsaid = Imported::read(&folder.path("import.toml")).unwrap_err().to_string();
     assert!(unsaid.contains(&format!("schema = \"{own}\"")), "{unsaid}");
     let nobody = folder.refusal("seed = 1");

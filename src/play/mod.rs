@@ -69,10 +69,9 @@ impl Candidates<'_> {
             Candidates::Points { policies, values } => {
                 let dimension = policies.start().len();
                 if dimension == 0 || !values.len().is_multiple_of(dimension) {
-                    return Err(PlayError::Candidate(format!(
-                        "{} numbers are no candidates of {dimension} coordinates",
-                        values.len()
-                    )));
+                    let found = values.len();
+                    let what = format!("{found} numbers are no candidates of {dimension} coordinates");
+                    return Err(PlayError::Candidate(what));
                 }
                 // What no network has room for is no number there either.
                 let wrong = values.iter().position(|value| !(*value as f32).is_finite());
@@ -171,10 +170,7 @@ fn there(grounds: &Grounds, worlds: &[usize]) -> Result<(), PlayError> {
     })
 }
 
-fn unless_stopped<T>(
-    stop: &AtomicBool,
-    make: impl FnOnce() -> Result<T, PlayError>,
-) -> Result<Option<T>, PlayError> {
+fn unless_stopped<T>(stop: &AtomicBool, make: impl FnOnce() -> Result<T, PlayError>) -> Result<Option<T>, PlayError> {
     if stop.load(Ordering::Relaxed) { Ok(None) } else { make().map(Some) }
 }
 
@@ -185,10 +181,11 @@ fn one(
     ((world, seed), start): ((usize, u64), &Start),
     stop: &AtomicBool,
 ) -> Result<Option<Played>, PlayError> {
-    let played = candidates.with(candidate, grounds, |controller| {
-        run::run(start, controller, grounds.interval(), None, stop)
-    });
-    let Some(played) = played else { return Err(PlayError::Candidate(format!("{}: none", candidates.name(candidate)))) };
+    let played =
+        candidates.with(candidate, grounds, |controller| run::run(start, controller, grounds.interval(), None, stop));
+    let Some(played) = played else {
+        return Err(PlayError::Candidate(format!("{}: none", candidates.name(candidate))));
+    };
     played.map(|played| played.map(|(_, played)| played)).map_err(|source| PlayError::Run {
         candidate: candidates.name(candidate),
         world: grounds.names()[world].clone(),
@@ -227,29 +224,21 @@ pub fn save(
     (made_by, decisions): (&str, u64),
     (listener, stop): (&dyn Listener, &AtomicBool),
 ) -> Result<bool, SaveError> {
-    Candidates::Points { policies, values: point }.check_one()?;
+    if let Some(at) = point.iter().position(|value| !(*value as f32).is_finite()) {
+        return Err(PlayError::Candidate(format!("coordinate {at} is {}", point[at])).into());
+    }
+    let weights = policies.weights(point).ok_or_else(|| {
+        let (found, dimension) = (point.len(), policies.start().len());
+        PlayError::Candidate(format!("a point of {found} coordinates where there are {dimension}"))
+    })?;
     let Some(experiment) = train::with_fallback(experiment.clone(), world, listener, stop)? else { return Ok(false) };
-    let weights = policies.weights(point).ok_or_else(|| PlayError::Candidate("a point of no space".to_owned()))?;
-    let origin =
-        Origin { framework: made_by.to_owned(), file: None, blake3: None, activation: Activation::default() };
+    let origin = Origin { framework: made_by.to_owned(), file: None, blake3: None, activation: Activation::default() };
     let (moments, seed) = (Some(policies.moments().clone()), experiment.seed());
     let policy = ImportedPolicy { origin, weights, moments, decisions, seed };
-    let provenance = train::provenance(&Experiment { profile: policies.profile().name().to_owned(), ..experiment }, world)?;
+    let provenance =
+        train::provenance(&Experiment { profile: policies.profile().name().to_owned(), ..experiment }, world)?;
     checkpoint::save_imported(out, &policy, &provenance).map_err(TrainError::from)?;
     Ok(true)
-}
-
-impl Candidates<'_> {
-    /// Whether it is one point, of numbers.
-    fn check_one(&self) -> Result<(), PlayError> {
-        let Candidates::Points { policies, values } = self else { return Ok(()) };
-        let (found, dimension) = (values.len(), policies.start().len());
-        if found != dimension {
-            return Err(PlayError::Candidate(format!("a point of {found} coordinates where there are {dimension}")));
-        }
-        let wrong = values.iter().position(|value| !(*value as f32).is_finite());
-        wrong.map_or(Ok(()), |at| Err(PlayError::Candidate(format!("coordinate {at} is {}", values[at]))))
-    }
 }
 
 /// Why a point was not saved.

@@ -152,4 +152,3 @@ fn sum_up(node: &Node, start: &Start, returns: f64, decisions: u64) -> Result<Pl
         hash: node.hash(),
     })
 }
-

@@ -170,9 +170,8 @@ impl PyGrounds {
         let chosen = self.chosen(py, candidates, threads)?;
         let worlds = self.worlds(worlds);
         let pool = pool(threads)?;
-        let played = interruptible(py, &pool, |stop| {
-            play::play(&self.grounds, chosen.candidates(), &worlds, &seeds, stop)
-        })?;
+        let played =
+            interruptible(py, &pool, |stop| play::play(&self.grounds, chosen.candidates(), &worlds, &seeds, stop))?;
         let played = played.map_err(|error| refused(&error))?.ok_or_else(|| wrong("it was stopped"))?;
         Ok((chosen.candidates().len(), columns(py, &played)?))
     }
@@ -189,9 +188,8 @@ impl PyGrounds {
     ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
         let chosen = self.chosen(py, candidate, 0)?;
         let pool = pool(0)?;
-        let ran = interruptible(py, &pool, |stop| {
-            play::run_table(&self.grounds, chosen.candidates(), world, seed, stop)
-        })?;
+        let ran =
+            interruptible(py, &pool, |stop| play::run_table(&self.grounds, chosen.candidates(), world, seed, stop))?;
         let ran = ran.map_err(|error| refused(&error))?.ok_or_else(|| wrong("it was stopped"))?;
         let RunTable { played, requests, steps } = ran;
         Ok((columns(py, &[played])?, of_requests(py, &requests)?, of_steps(py, &steps)?))

@@ -3,9 +3,9 @@
 //! A whole runtime for it would be a hundred times this tool's size; what exporters make of a multilayer perceptron is `Gemm`, or
 //! `MatMul` and `Add`, with `Tanh` or `Relu` between. Whatever else is on the way is refused by the node's name.
 
+mod model;
 #[cfg(test)]
 mod tests;
-mod model;
 mod wire;
 
 use model::{Graph, Node};
@@ -77,7 +77,8 @@ fn step<'a>(graph: &'a Graph, node: &'a Node, met: &mut Vec<Met>) -> Result<&'a 
         "Add" => {
             let second = input(1).ok_or_else(|| format!("{} has one input", node.label()))?;
             let (name, other) = if graph.constants.contains_key(second) { (second, first) } else { (first, second) };
-            let tensor = constant(name).ok_or_else(|| format!("{} adds two values, neither a constant", node.label()))?;
+            let tensor =
+                constant(name).ok_or_else(|| format!("{} adds two values, neither a constant", node.label()))?;
             met.push(Met::Bias { name: name.to_owned(), tensor });
             return Ok(other);
         }

@@ -125,9 +125,15 @@ fn what_is_no_chain_of_layers_is_refused_by_name() {
         (with(1, node("Gemm", &[], "first", &[])), "has no input"),
         (with(1, node("Gemm", &["flat"], "first", &[])), "has one input"),
         (with(0, node("Flatten", &["obs"], "flat", &[integer("axis", 2)])), "(Flatten) is none of"),
-        (with(0, node("Add", &["obs", "b1"], "flat", &[])), "\"b1\" is added to the observation; say so under [normalise]"),
+        (
+            with(0, node("Add", &["obs", "b1"], "flat", &[])),
+            "\"b1\" is added to the observation; say so under [normalise]",
+        ),
         (with(0, node("Flatten", &["elsewhere"], "flat", &[])), "nothing gives the value \"elsewhere\""),
-        (with(1, node("Gemm", &["flat", "w0"], "first", &[Message::default().bytes(1, b"alpha").real(2, 0.5)])), "alpha"),
+        (
+            with(1, node("Gemm", &["flat", "w0"], "first", &[Message::default().bytes(1, b"alpha").real(2, 0.5)])),
+            "alpha",
+        ),
         (with(1, node("Gemm", &["flat", "w0"], "first", &[]).bytes(7, b"com.example")), "(com.example.Gemm)"),
         (refusal(&[node("Identity", &["obs"], "logits", &[])], &[]), "no layer between"),
     ] {
