@@ -186,7 +186,7 @@ def test_no_cluster_is_an_error(tmp_path):
     process = run(tmp_path, *words)
     out, said = process.communicate()
     assert (process.returncode, out) == (2, ""), said
-    assert said.splitlines()[-1].startswith("error: --ray 127.0.0.1:1: Ray at 127.0.0.1:1: "), said
+    assert said.splitlines()[-1].startswith("error: --ray 127.0.0.1:1: Ray at 127.0.0.1:1: no cluster answers"), said
 
 
 def test_a_wheel_without_ray_is_named(tmp_path):
