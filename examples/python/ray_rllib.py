@@ -2,7 +2,7 @@
 
     python examples/python/ray_rllib.py --experiment experiments/chat-24g.toml --iterations 50 --out runs/rllib
     kvtide import-policy runs/rllib/manifest.json --out runs/rllib/checkpoint
-    kvtide export runs/rllib/checkpoint --out runs/rllib/policy.kvt
+    kvtide export --checkpoint runs/rllib/checkpoint --out runs/rllib/policy.kvt
 
 Needs kvtide[ray,gym], ray[rllib] and torch. --address joins a cluster; without it one of this machine's own is started.
 """

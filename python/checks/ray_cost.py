@@ -1,104 +1,103 @@
 #!/usr/bin/env python3
-"""What it costs to have runs served by a Ray cluster: efficiency from one worker to two, and CPU time and bytes a task.
+"""What it costs to have runs served by a Ray cluster: efficiency from one worker to two, CPU time and bytes a task.
 
-    KVTIDE=target/release/kvtide PYTHONPATH=… python3 python/checks/ray_cost.py [REPEATS]
+    PYTHONPATH=… python3 python/checks/ray_cost.py [REPEATS]
 
-Two clusters of this machine's own, of one worker and of two, are asked in turn for the same evaluation, which one process does
-before; each comes to the same bytes, or there is no table. CPU time is what each process used, which other work on the machine
-lengthens less than it does the clock.
+Two clusters of this machine's own, of one worker and of two, do the same tasks in turn, after every worker has set the world up once;
+their answers must be the same. Long tasks are runs as those of an evaluation; short ones have one request, and are what a task
+costs by itself. The CPU time is that of the process that sends tasks out, which other work on the machine lengthens less than it
+does the clock. Starting a driver and its workers, which each `--ray` does once, is timed apart.
 """
 
 import json
-import os
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from ray_cluster import cluster, workers  # noqa: E402
+from ray_cluster import cluster  # noqa: E402
 
-TOOL = os.environ.get("KVTIDE", "kvtide")
-TICKS = os.sysconf("SC_CLK_TCK")
-# Runs of about a second, as those of the off-road matrix are, and of next to nothing, which are what a task costs by itself.
-WORK = {
-    "long": ["--workload", "chat:rate=5,duration=3600", "--load", "0.8,1,1.2,1.4", "--seeds", "1..4", "--policy", "fixed:0.03"],
-    "short": ["--workload", "chat:rate=1,n=1", "--load", "1,1.01,1.02,1.03,1.04", "--seeds", "1..100", "--policy", "fixed:0.03"],
-}
+from kvtide._sim import BUILD  # noqa: E402
+
+WORK = {"long": ("chat:rate=5,duration=7200", 24), "short": ("chat:rate=1,n=1", 1000)}
 
 
-def of_workers(processes):
-    """Seconds of CPU that worker processes have used."""
-    used = 0
-    for pid, _ in processes:
-        try:
-            fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        used += int(fields[11]) + int(fields[12])
-    return used / TICKS
+def setting(workload):
+    """The text of a setting, as the tool tells it."""
+    matrix = {"world": {"workload": workload}, "policies": {}, "is_guarded": True, "traffic": None}
+    return json.dumps({"build": BUILD, "files": [], "work": {"matrix": matrix}})
 
 
-def run(words, address=None):
-    """Seconds by the clock, CPU seconds of the tool and of what serves it, what it wrote, what was said."""
-    environment = os.environ | {"KVTIDE_PYTHON": sys.executable, "RAYON_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "runs.jsonl"
-        command = [TOOL, "evaluate", *words, "--out", str(out), *(["--ray", address] if address else [])]
-        said = Path(folder) / "said"
-        with said.open("w") as stderr:
-            begun = time.perf_counter()
-            process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
-            _, status, usage = os.wait4(process.pid, 0)
-            took = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            sys.exit(f"{command}: {said.read_text()}")
-        return took, usage.ru_utime + usage.ru_stime, out.read_bytes(), said.read_text()
+def tasks(count, first=0):
+    errand = {"policy": "fixed:0.03", "window": None, "load": 1.0, "clock": None}
+    return [json.dumps({**errand, "seed": first + seed}) for seed in range(count)]
 
 
-def measure(name, words, addresses, repeats):
-    """A table: alone, one worker, two workers."""
-    clock, driver, worker, counted, expected = {}, {}, {}, {}, None
-    for repeat in range(repeats + 1):
-        for workers_of, address in addresses.items():
-            before = of_workers(workers())
-            took, used, written, said = run(words, address)
-            time.sleep(0.2)
-            expected = expected or written
-            if written != expected:
-                sys.exit(f"{name}, {workers_of}: other bytes than alone")
-            # The first time workers set the world up.
-            if repeat == 0:
-                continue
-            clock.setdefault(workers_of, []).append(took)
-            driver.setdefault(workers_of, []).append(used)
-            worker.setdefault(workers_of, []).append(of_workers(workers()) - before)
-            counted[workers_of] = re.search(r"(\d+) tasks on .*; (\d+) bytes sent, (\d+) received", said)
-    print(f"\n{name}: {' '.join(words)}; {repeats} in turn\nworkers    s by the clock: least, median, most   CPU s: tool and server   workers")
-    for workers_of in addresses:
-        least, middle, most = min(clock[workers_of]), statistics.median(clock[workers_of]), max(clock[workers_of])
-        print(f"{workers_of:8} {least:17.2f} {middle:8.2f} {most:8.2f} {statistics.median(driver[workers_of]):24.2f} {statistics.median(worker[workers_of]):9.2f}")
-    ratios = sorted(one / two / 2 for one, two in zip(clock["1"], clock["2"], strict=True))
-    found = counted["2"]
-    tasks, sent, received = (int(text) for text in found.groups())
-    runs = sum(json.loads(line)["type"] == "run" for line in expected.splitlines())
-    print(f"efficiency from 1 to 2: {ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}")
-    print(f"{tasks} tasks ({runs} runs): {sent / tasks:.0f} bytes sent a task, {received / tasks:.0f} received")
-    a_task = statistics.median(driver["2"]) - statistics.median(driver["alone"]) * ("alone" in driver and name == "short")
-    print(f"CPU of tool and server: {1000 * a_task / tasks:.2f} ms a task, start and end included")
+def answers(foreman, name, some):
+    """What came of each task, in order, and what each took in its worker; seconds by the clock, and of CPU here."""
+    begun, used = time.perf_counter(), time.process_time()
+    for number, task in enumerate(some):
+        foreman.begin(number, name, task)
+    found = {}
+    while len(found) < len(some):
+        number, is_done, text, took = foreman.done.get()
+        if not is_done:
+            sys.exit(text)
+        found[number] = (text, took)
+    clock, cpu = time.perf_counter() - begun, time.process_time() - used
+    return [found[number] for number in range(len(some))], clock, cpu
+
+
+def measure(address):
+    """Of each kind of work: answers, clock, CPU here, seconds in workers, bytes."""
+    from kvtide.ray import connect
+    from kvtide.ray.serve import Foreman
+
+    begun = time.perf_counter()
+    ray = connect(address)
+    foreman, measured = Foreman(ray), {}
+    for name, (workload, count) in WORK.items():
+        foreman.tell(name, setting(workload), [])
+        # Every worker comes to have set it up.
+        warm = {took["pid"] for _ in range(3) for _, took in answers(foreman, name, tasks(6, 10_000))[0]}
+        started = time.perf_counter() - begun
+        sent, received = foreman.sent, foreman.received
+        found, clock, cpu = answers(foreman, name, tasks(count))
+        measured[name] = {
+            "texts": [text for text, _ in found],
+            "clock": clock,
+            "cpu": cpu,
+            "inside": [took["seconds"] for _, took in found],
+            "opened": sum(took["opened_s"] > 0 for _, took in found),
+            "bytes": ((foreman.sent - sent) / count, (foreman.received - received) / count),
+            "workers": len(warm),
+            "started": started,
+        }
+    ray.shutdown()
+    return measured
 
 
 def main():
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     with cluster(1) as one, cluster(2) as two:
-        addresses = {"alone": None, "1": one.address, "2": two.address}
-        for name, words in WORK.items():
-            measure(name, words, addresses, repeats)
+        turns = [(measure(one.address), measure(two.address)) for _ in range(repeats)]
+    spread = lambda values: f"{statistics.median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"  # noqa: E731
+    print(f"median [least, most] of {repeats} turns")
+    for name, (workload, count) in WORK.items():
+        first, second = [turn[0][name] for turn in turns], [turn[1][name] for turn in turns]
+        if any(of["texts"] != first[0]["texts"] for of in first + second):
+            sys.exit(f"{name}: other answers from other workers")
+        print(f"\n{name}: {count} tasks of {workload}")
+        print(f"by the clock, s: one worker {spread([of['clock'] for of in first])}, two {spread([of['clock'] for of in second])}")
+        print(f"efficiency from one to two: {spread([a['clock'] / b['clock'] / 2 for a, b in zip(first, second, strict=True)])}")
+        inside = [1000 * statistics.mean(of["inside"]) for of in first + second]
+        print(f"in a worker, ms a task: {spread(inside)}")
+        print(f"CPU of who sends, ms a task: {spread([1000 * of['cpu'] / count for of in first + second])}")
+        print("bytes a task: sent {:.0f}, received {:.0f}".format(*second[0]["bytes"]))
+        print(f"opened anew while timed: {sum(of['opened'] for of in first + second)}; workers {first[0]['workers']}, {second[0]['workers']}")
+    print(f"\nfrom joining to the first world set up, s: {spread([turn[0]['long']['started'] for turn in turns])}")
 
 
 main()

@@ -6,7 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-# Before Ray is imported, here and in what is started from here: no address but the loopback's, nothing reported.
+# For Ray, which reads them when it is imported, and for what is started from here: no address but the loopback's, nothing reported.
+# So this module is imported first.
 SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -14,13 +15,13 @@ SETTINGS = {
     # Ray gives its workers the least of a busy machine otherwise.
     "RAY_worker_niceness": "0",
 }
+os.environ.update(SETTINGS)
 SMALL = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
 @contextlib.contextmanager
 def cluster(nodes=2):
     """A cluster of so many nodes, until it is left."""
-    os.environ.update(SETTINGS)
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})

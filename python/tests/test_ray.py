@@ -13,13 +13,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from ray_cluster import cluster, kill_one_at_work
 
 pytest.importorskip("ray", reason="Ray is not installed: make ray-test sets it up")
 TOOL = os.environ.get("KVTIDE", "")
 if not TOOL:
     pytest.skip("KVTIDE does not name the kvtide program: make ray-test does", allow_module_level=True)
 
-from ray_cluster import cluster, kill_one_at_work  # noqa: E402
 
 WORLD = ["--workload", "chat:rate=6,duration=500", "--env", "llama-3-8b@rtx-4090"]
 MATRIX = [*WORLD, "--load", "0.8,1.2", "--seeds", "1..3", "--policy", "default", "--policy", "best-fixed",
@@ -186,7 +186,7 @@ def test_no_cluster_is_an_error(tmp_path):
     process = run(tmp_path, *words)
     out, said = process.communicate()
     assert (process.returncode, out) == (2, ""), said
-    assert said.splitlines()[-1].startswith("error: --ray 127.0.0.1:1: Ray at 127.0.0.1:1: "), said
+    assert said.splitlines()[-1].startswith("error: --ray 127.0.0.1:1: Ray at 127.0.0.1:1: no cluster answers"), said
 
 
 def test_a_wheel_without_ray_is_named(tmp_path):

@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 import pytest
+from ray_cluster import cluster, kill_one_at_work
 
 pytest.importorskip("ray", reason="Ray is not installed: make ray-test sets it up")
 pytest.importorskip("torch", reason="PyTorch is not installed: make ray-test sets it up")
@@ -13,7 +14,6 @@ if not TOOL:
     pytest.skip("KVTIDE does not name the kvtide program: make ray-test does", allow_module_level=True)
 
 import numpy as np  # noqa: E402
-from ray_cluster import cluster, kill_one_at_work  # noqa: E402
 
 WORLD = {"workload": "chat:rate=5,duration=300", "length_s": 100, "load": (0.8, 1.6)}
 
@@ -114,7 +114,7 @@ def test_what_rllib_learned_ships(ray, tmp_path):
         return done.stdout
 
     tool("import-policy", manifest, "--out", "checkpoint")
-    tool("export", "checkpoint", "--out", "policy.kvt")
+    tool("export", "--checkpoint", "checkpoint", "--out", "policy.kvt")
     world = ["--workload", "chat:rate=5,duration=120", "--policy", "checkpoint:checkpoint", "--policy", "table:policy.kvt"]
     assert tool("evaluate", *world, "--json").count('"type":"run"') == 2
 

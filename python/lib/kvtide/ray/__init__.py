@@ -26,7 +26,8 @@ def needs_ray():
 def connect(address):
     """Joins the cluster at `address` (``10.0.0.1:6379``, ``auto``), or starts one of this machine's own (``local``); Ray.
 
-    A cluster that was joined already is kept. Nothing is reported to anybody, no dashboard is started.
+    A cluster that was joined already is kept. Nothing is reported to anybody, no dashboard is started. Raises ConnectionError
+    where nobody answers.
     """
     import os
 
@@ -38,8 +39,22 @@ def connect(address):
     ray = needs_ray()
     if ray.is_initialized():
         return ray
+    _answers(address)
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     # Tasks and answers are small: what Ray would take of this machine's memory is for others.
     small = {"object_store_memory": 100 << 20, "include_dashboard": False}
     ray.init(address=address, **quiet, **(small if address == "local" else {}))
     return ray
+
+
+def _answers(address):
+    """Ray looks for minutes for a cluster that is not there."""
+    import socket
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConnectionError(f"no cluster answers: {error}") from error
