@@ -22,7 +22,6 @@ world() {
     passing) echo "--trace $(passing "$2") --slo ttft:2000,tpot:50,stall:2000 --seeds 1" ;;
     # A third of the sessions each of the classes document and batch, and the default targets of agentic.
     classes) echo "--trace $(classes "$2") --slo ttft:2000,tpot:50,stall:2000 --seeds 1" ;;
-    coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000 --seeds $2" ;;
     *) echo "no world $1" >&2; exit 2 ;;
     esac
 }
@@ -92,7 +91,7 @@ pool() {
 # Half and twice the GPU pool on the host.
 host() {
     for name in "$@"; do
-        for seed in $draws; do
+        for seed in ${SEEDS:-301 302 303}; do
             for blocks in 14245 56980; do
                 for cache in write-through write-back; do
                     for order in lru arc intent-aware deadline-aware; do
@@ -112,9 +111,9 @@ what=${1:-all}
 test $# -eq 0 || shift
 mkdir -p "$raw" "$out"
 case $what in
-pool) test $# -gt 0 || set -- agentic classes passing coding mooncake; pool "$@" ;;
-host) test $# -gt 0 || set -- agentic passing; host "$@" ;;
-all) pool agentic classes passing coding mooncake; host agentic passing ;;
+pool) test $# -gt 0 || set -- agentic classes passing mooncake; pool "$@" ;;
+host) test $# -gt 0 || set -- agentic; host "$@" ;;
+all) pool agentic classes passing mooncake; host agentic ;;
 table) exec "$python" experiments/intent/table.py ;;
 *) echo "run.sh [pool|host|table], not $what" >&2; exit 2 ;;
 esac

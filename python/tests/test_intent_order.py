@@ -142,9 +142,10 @@ def test_an_eviction_is_of_all_or_of_none():
 def test_a_prefix_that_others_continue_is_not_given_up_with_one_of_them():
     tier = Tier(IntentAwareOrder, 12)
     tier.serve("1", "h a", {"kvtide_slo": "agent"})
-    tier.serve("2", "h b", {"kvtide_slo": "batch"})
-    # The second found what the first left, so its own part is that of a session; its class still goes first.
-    assert tier.evicted(3) == ["b", "a", "h"]
+    tier.serve("2", "h b", {"kvtide_slo": "agent"})
+    tier.serve("3", "h c", {"kvtide_slo": "batch"})
+    # Nobody had come back when the first was done. The last declares least of what all have; it stays with what the second left.
+    assert tier.evicted(4) == ["a", "c", "b", "h"]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -44,11 +44,7 @@ impl CachePolicy {
     /// Every policy, the oracle last. Those by what requests declare are left out: nobody declares anything here.
     pub fn all() -> impl Iterator<Item = CachePolicy> {
         let told = Eviction::ALL.iter().copied().filter(|eviction| eviction.scoring().is_none());
-        told.map(CachePolicy::Pool).chain([
-            CachePolicy::PerfectLfu,
-            CachePolicy::PerfectSlru,
-            CachePolicy::Belady,
-        ])
+        told.map(CachePolicy::Pool).chain([CachePolicy::PerfectLfu, CachePolicy::PerfectSlru, CachePolicy::Belady])
     }
 
     /// Its name, as in `--set eviction=`, or `belady`.

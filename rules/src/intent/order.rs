@@ -206,9 +206,8 @@ impl Order {
             let head = self.oldest[level as usize];
             let slot = &self.slots[head as usize];
             let found = (self.score(slot), Reverse(slot.entered), head);
-            let is_greater = |best: &(f64, Reverse<u64>, u32)| {
-                found.0.total_cmp(&best.0).then(found.1.cmp(&best.1)).is_gt()
-            };
+            let is_greater =
+                |best: &(f64, Reverse<u64>, u32)| found.0.total_cmp(&best.0).then(found.1.cmp(&best.1)).is_gt();
             if best.as_ref().is_none_or(is_greater) {
                 best = Some(found);
             }
@@ -246,7 +245,9 @@ impl Order {
         if !is_enough {
             return None;
         }
-        found.iter().for_each(|&slot| self.forget(slot));
+        for &slot in &found {
+            self.forget(slot);
+        }
         self.evicted += count as u64;
         Some(found)
     }

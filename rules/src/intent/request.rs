@@ -67,8 +67,8 @@ impl RequestIntent {
     /// Of a request that leaves blocks to a cache.
     pub fn of(leaving: Leaving) -> RequestIntent {
         let is_waiting = leaving.stop == Stop::Preempted;
-        let is_expected =
-            !is_waiting && (leaving.visit.is_some_and(|visit| visit.turn > 1) || leaving.comeback.share >= EXPECTED_SHARE);
+        let is_expected = !is_waiting
+            && (leaving.visit.is_some_and(|visit| visit.turn > 1) || leaving.comeback.share >= EXPECTED_SHARE);
         let common = MemoryIntent {
             phase: match (is_waiting, leaving.has_begun, is_expected) {
                 (true, true, _) => Phase::Decode,
