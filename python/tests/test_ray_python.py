@@ -114,7 +114,8 @@ def test_what_rllib_learned_ships(ray, tmp_path):
         return done.stdout
 
     tool("import-policy", manifest, "--out", "checkpoint")
-    tool("export", "--checkpoint", "checkpoint", "--out", "policy.kvt")
+    # Of two iterations nothing is asked but that it goes the whole way.
+    tool("export", "--checkpoint", "checkpoint", "--leaves", 16, "--episodes", 4, "--max-loss", 100, "--out", "policy.kvt")
     world = ["--workload", "chat:rate=5,duration=120", "--policy", "checkpoint:checkpoint", "--policy", "table:policy.kvt"]
     assert tool("evaluate", *world, "--json").count('"type":"run"') == 2
 
