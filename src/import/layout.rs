@@ -78,7 +78,8 @@ impl Layout {
                     Layers::Numbered("encoder.actor_encoder.net.mlp"),
                     Layers::Numbered("pi.net.mlp"),
                 ],
-                beside: &["encoder.critic_encoder.", "vf."],
+                // The bound of a spread that only continuous actions have stands in every module of its policies.
+                beside: &["encoder.critic_encoder.", "vf.", "pi.log_std_clip_param_const"],
                 form: MEAN_STD_FILTER,
             },
         }
