@@ -7,7 +7,7 @@ EFFORT ?= quick
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help setup demo test python-test ray-test vllm-check vllm-check-quick adapter-cost learn-check dist device-binaries device-check lint bench clean
+.PHONY: help setup demo test python-test ray-test vllm-check vllm-check-quick adapter-cost learn-check dist wheels device-binaries device-check lint bench clean
 
 help:
 	@echo "make setup        fetch libtorch (CPU) and NVRTC into third_party/, about 0.6 GB, once; for tests, and training by PPO"
@@ -20,6 +20,7 @@ help:
 	@echo "make vllm-check-quick  the same of less, in five minutes; make adapter-cost: what kvtide costs that scheduler"
 	@echo "make learn-check  the agent on problems with known answers, in full; LEARN_SEEDS=6..15 for other seeds"
 	@echo "make dist         a folder with the tool, libtorch and the tables that runs wherever it is copied: target/dist/kvtide"
+	@echo "make wheels       Python wheels for Linux on x86-64 and aarch64 (fetches zig, 90 MB, once): target/wheels"
 	@echo "make device-check everything about this machine's GPU: kernels, blocks, speeds, a profile; skipped without one"
 	@echo "make device-binaries  what device-check needs on a machine without Rust, into target/device-binaries"
 	@echo "make lint         formatting, clippy and documentation, warnings are errors"
@@ -66,6 +67,10 @@ learn-check: setup
 dist: setup
 	$(CARGO) build --release --locked
 	scripts/dist.sh "$(TARGET)/release" "$(TARGET)/dist/kvtide"
+
+# Needs no libtorch; of aarch64 its Rust target.
+wheels:
+	PYTHON="$(PYTHON)" scripts/wheels.sh "$(TARGET)/wheels"
 
 # Programs that run on a machine with a GPU and nothing else: see scripts/device-check.sh. Neither links libtorch.
 device-binaries:

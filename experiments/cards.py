@@ -26,7 +26,7 @@ PURPOSE = {
     "agentic": "All heads, for agents in sessions with long common prefixes on an 80 GB card.",
 }
 SCENARIOS = {
-    "chat-24g": ["chat-24g", "chat-24g-generated"],
+    "chat-24g": ["chat-24g", "chat-24g-generated", "chat-24g-code"],
     "chat-80g": ["chat-80g"],
     "reasoning": ["reasoning", "reasoning-open", "reasoning-heavy"],
     "reasoning-core": ["reasoning-core", "reasoning-core-open", "reasoning-core-heavy"],
@@ -44,7 +44,7 @@ def inspected(name):
     ).stdout
     table = json.loads(shown)["data"]
     heads = next(list(node["leaf"]) for node in table["nodes"] if "leaf" in node)
-    order = [head for head in ("watermark", "victim", "preemption", "admission") if head in heads]
+    order = [head for head in ("watermark", "victim", "preemption", "admission", "eviction", "budget") if head in heads]
     return table["metadata"] | {"profile": f"{table['profile']} ({', '.join(order)})"}
 
 

@@ -19,17 +19,14 @@ shift
 # Traffic none of the checkpoints has seen: later windows of the traces, other seeds of the generators.
 world() {
     traces=${TRACES:-../shared/traces}
-    # Clocks of kernels by shape; tables that were trained by data sheets are judged by them.
-    reasoning="--env llama-3-8b@h100-datasheet --slo ttft:20000,tpot:50,stall:2000"
+    # Clocks of kernels by shape, on which they were trained as well.
+    reasoning="--env llama-3-8b@h100 --slo ttft:20000,tpot:50,stall:2000"
     case $1 in *-sglang*) reasoning="$reasoning --host sglang-0.5" ;; esac
     case $1 in *-tier*) reasoning="$reasoning --host kvtide --set num_cpu_blocks=16384" ;; esac
     case $1 in
-    chat-code-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-code-24g-code) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-code-24g) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090-estimated --window 1640s..2340s \
-        --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090 --slo ttft:2000,tpot:100,stall:3000" ;;
-    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090 --window 1640s..2340s \
+    chat-24g-generated) echo "--workload chat:rate=5,duration=720 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-24g-code) echo "--workload code:rate=5,duration=600 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    chat-24g*) echo "--trace $traces/azure2023_conv_first40min.csv.zst --env llama-3-8b@rtx-4090-estimated --window 1640s..2340s \
         --slo ttft:2000,tpot:100,stall:3000" ;;
     chat-4x80g) echo "--trace $traces/mooncake_conversation_0-2358s.jsonl.zst --jitter 3s --scale stretch --env llama-3-8b@4xh100 \
         --window 1600s..2350s --slo ttft:5000,tpot:100,stall:3000" ;;
@@ -52,14 +49,14 @@ subject() {
     *-open) echo "${1%-open}" ;;
     *-heavy) echo "${1%-heavy}" ;;
     agentic-coding) echo agentic ;;
-    chat-code-24g-code) echo chat-code-24g ;;
+    chat-24g-code) echo chat-24g ;;
     *) echo "$1" ;;
     esac
 }
 
 # By the engine's default; of code those at which a step of the engine's own budget takes longer than a token may, whatever the load.
 loads() {
-    case $1 in chat-code-24g-code) echo 0.1,0.2,0.3,0.4 ;; *) echo auto ;; esac
+    case $1 in chat-24g-code) echo 0.1,0.2,0.3,0.4 ;; *) echo auto ;; esac
 }
 
 case $what in
@@ -84,7 +81,7 @@ judge)
     fallback=$("$kvtide" inspect "$checkpoint/policy.kvt" | sed -n 's/^ *fallback *\([0-9.]*\)$/\1/p')
     # shellcheck disable=SC2046
     "$kvtide" evaluate $(world "$name") --loads "$(loads "$name")" --seeds 201..205 --policy default --policy best-fixed \
-        --policy "fixed:$fallback" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
+        --policy past-future --policy primal-dual --policy "fixed:$fallback" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
         --policy "checkpoint:$checkpoint" "$@" --versus best-fixed --versus "fixed:$fallback" \
         --out "runs/$name.jsonl" --report "runs/$name.html" > "experiments/results/$name.txt"
     # Without the thousands of constants that hindsight looked at.

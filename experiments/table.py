@@ -8,7 +8,7 @@ import re
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
-    "chat-24g", "chat-24g-generated", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
+    "chat-24g", "chat-24g-generated", "chat-24g-code", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
     "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
     "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding",
 ]
@@ -126,14 +126,14 @@ def lines(name, rows, loads):
         row = rows[judged]
         fewer = [row["fewer"].get(key, "–").replace("-", "−") for key in ("default", "best-fixed", static)]
         yield [
-            name, policy, *(percent(rows, key) for key in ("default", "best-fixed", static)),
+            name, policy, *(percent(rows, key) for key in ("default", "past-future", "primal-dual", "best-fixed", static)),
             f"**{row['attained']} %**" if policy in tables else "no table", percent(rows, checkpoints.get(policy)), *fewer,
             f"{ttft(fixed)} → {ttft(row)}", longest_wait(row, fixed), ", ".join(loads), row["evidence"],
         ]
 
 
 HEAD = [
-    "policy", "default", "best-fixed", "best-static", "table", "its checkpoint", "fewer than default", "than best-fixed",
+    "policy", "default", "past-future", "primal-dual", "best-fixed", "best-static", "table", "its checkpoint", "fewer than default", "than best-fixed",
     "than best-static", "TTFT p99, best-fixed → policy", "longest wait at the worst load, × best-fixed", "loads, all counted",
     "intervals rest on",
 ]
