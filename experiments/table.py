@@ -141,7 +141,9 @@ HEAD = [
 
 def main():
     others = sorted(
-        path.stem for path in RESULTS.glob("*.txt") if path.stem not in SCENARIOS and path.with_suffix(".jsonl").exists()
+        path.stem
+        for path in RESULTS.glob("*.txt")
+        if path.stem.removesuffix("-references") not in SCENARIOS and path.with_suffix(".jsonl").exists()
     )
     for heading, names in [("scenario", SCENARIOS), ("ablation", others)]:
         print(f"| {heading} | {' | '.join(HEAD)} |")
@@ -155,7 +157,12 @@ def main():
             if found is None:
                 older.append(name)
                 continue
-            for cells in lines(name, *found):
+            rows, at_loads = found
+            # References that were judged later, on the same draws at the same loads.
+            beside = RESULTS / f"{name}-references.txt"
+            if beside.exists() and (later := read(beside)) is not None and later[1] == at_loads:
+                rows = later[0] | rows
+            for cells in lines(name, rows, at_loads):
                 print("| " + " | ".join(cells) + " |")
         print()
         if older:
