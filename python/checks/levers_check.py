@@ -6,8 +6,6 @@
   `kvtide simulate --set eviction=classes` says, to the microsecond.
 - **Trees that say which.** Tables with a retention tree behind its guard, by what a request is and by what is remembered of
   those before it: the same, and the tree is never set aside.
-- **Trees that do harm.** In pools of which the guard's shadow holds all blocks, or a sample: the guard sets the tree aside, and
-  takes it up again, in the same steps as simulated.
 - **Budgets that change all the time.** Tables that bound steps by who runs and waits, decided every step: the same, and no step
   has more than it may, or less than decodes need.
 """
@@ -57,9 +55,6 @@ TREES = {
     "by who came before": [asked("kind_reuse", 1, 0.3), asked("asked_age", 3, 0.5), asked("held", 5, 0.2)]
     + [kept(KEEP), kept(NORMAL), kept(EVICT_FIRST), kept(KEEP_LONG)],
 }
-# Who comes back loses everything, and whoever asks once is kept.
-HARM = [asked("turn", 1, 1.5), kept(KEEP_LONG), kept(EVICT_FIRST)]
-HARMED = (2000, 9000, 14000)
 LEVEL = {tokens: place for place, tokens in enumerate((128, 256, 512, 1024, 2048))}
 
 
@@ -180,26 +175,6 @@ def check_trees(kvtide: str, folder: Path, quick: bool) -> int:
     return wrong
 
 
-def check_harm(kvtide: str, folder: Path, quick: bool) -> int:
-    trace, table = traffic(WORLD, kvtide, ROOT, folder / "harm.jsonl", quick), folder / "harm.kvt"
-    table.write_bytes(table_bytes([leaf()], retention=section(HARM), metadata={"interval": "1"}))
-    wrong = switched = 0
-    for blocks in HARMED:
-        scenario = {**WORLD, "set": [f"num_gpu_blocks={blocks}"]}
-        world, seen = world_of(scenario, trace), {}
-        if blocks == HARMED[0]:
-            print(f"\nharm: {len(world.requests)} requests")
-        _, real = vllm_replay.drive(world, f"table:{table}", lambda scheduler, _, seen=seen: seen.update(by=scheduler))
-        counters = seen["by"].kvtide.retainer.counters
-        assert not real["kvtide"]["errors"], real["kvtide"]
-        behind = counters["behind_lru"]
-        switched += behind > 0
-        predicted = simulated(kvtide, scenario, trace, f"table:{table}", ["--set", "eviction=classes", "--interval", "1"])
-        wrong += compare(f"{blocks} blocks ({behind} behind)", real, predicted)
-    assert switched > 1, "the guard had nothing to do"
-    return wrong
-
-
 def check_budgets(kvtide: str, folder: Path, quick: bool) -> int:
     trace = traffic(CROWD, kvtide, ROOT, folder / "crowd.jsonl", quick)
     world, wrong = world_of(CROWD, trace), 0
@@ -218,12 +193,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kvtide", required=True, help="the built program")
     parser.add_argument("--quick", action="store_true", help="less of each")
-    parser.add_argument("--only", choices=("classes", "trees", "harm", "budgets"))
+    parser.add_argument("--only", choices=("classes", "trees", "budgets"))
     options = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="kvtide-levers-") as folder:
-        checks = {"classes": check_classes, "trees": check_trees, "harm": check_harm, "budgets": check_budgets}
-        for name, check in checks.items():
+        for name, check in (("classes", check_classes), ("trees", check_trees), ("budgets", check_budgets)):
             if options.only in (None, name):
                 wrong += check(options.kvtide, Path(folder), options.quick)
     print(f"\n{wrong} rows that fail")
