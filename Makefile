@@ -39,7 +39,7 @@ demo:
 test: setup
 	$(PYTHON) -B scripts/test_setup.py
 	$(CARGO) test --workspace --features kvtide/perf-db --locked $(CARGO_TEST_FLAGS)
-	PYTHON="$(PYTHON)" PYTHON_TEST_LIBRARY="$(TARGET)/debug/lib_kvtide.so" scripts/python-test.sh
+	PYTHON="$(PYTHON)" PYTHON_TEST_LIBRARY="$(TARGET)/debug/deps/lib_kvtide.so" scripts/python-test.sh
 
 # Needs neither libtorch nor network, but for pip.
 python-test:

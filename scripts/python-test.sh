@@ -22,8 +22,8 @@ if ! cmp -s python/requirements-test.txt "$folder/requirements"; then
 fi
 library=${PYTHON_TEST_LIBRARY:-}
 # The tool of the same build, which answers in the command line's words what the wheel answers in Python's.
-if [ -n "$library" ] && [ -x "$(dirname "$library")/kvtide" ]; then
-    KVTIDE_TOOL=$(cd "$(dirname "$library")" && pwd)/kvtide
+if [ -n "$library" ] && [ -x "$(dirname "$library")/../kvtide" ]; then
+    KVTIDE_TOOL=$(cd "$(dirname "$library")/.." && pwd)/kvtide
     export KVTIDE_TOOL
 fi
 if [ -z "$library" ]; then

@@ -268,7 +268,7 @@ fn a_run_says_what_it_is_and_what_to_do_next() {
     let text = done(path, &["inspect", "run"]).stdout;
     for part in [
         "the run chat-24g",
-        "cross-entropy search, 12 generations",
+        "cross-entropy search, 20 generations",
         "how good",
         "kvtide export --checkpoint run/policy",
     ] {

@@ -194,7 +194,7 @@ fn written(folder: &Path) -> String {
     evaluate.extend(["--policy", "table:policy.kvt", "--clock-spread", "1", "--json", "--out", "runs.jsonl"]);
     run(&evaluate);
     // Far from what the table was trained on.
-    let far = format!("table:{}", root().join("checkpoints/reasoning/policy.kvt").display());
+    let far = format!("table:{}", root().join("runtime/tests/edition1/reasoning.kvt").display());
     let small = ["--set", "num_gpu_blocks=300", "--json"];
     run(&[&["simulate", "--workload", "chat:rate=3,duration=60", "--policy", &far], &small[..]].concat());
     let closed = ["--engine", "v0", "--memory", "host:64", "--clients", "4", "--json"];

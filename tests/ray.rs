@@ -1,4 +1,4 @@
-//! What the tool says where Ray cannot help it. That it comes to the same bytes with it is python/tests/test_ray.py's.
+//! What the tool says where Ray cannot help it. That it comes to the same bytes with it is `python/tests/test_ray.py`'s.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -134,14 +134,11 @@ proptest! {
         let mut next = others.next();
         let turnovers = TERM_STEPS.div_ceil(STEPS_PER_TURNOVER) + 2;
         for intent in stream.iter().cycle().take((turnovers * u64::from(SLOTS)) as usize) {
-            let slot = match next.take() {
-                Some(slot) => slot,
-                None => {
-                    let slot = order.pop().expect("all are idle");
-                    gone.extend(((slot as usize) < favoured.len()).then_some(slot));
-                    slot
-                }
-            };
+            let slot = next.take().unwrap_or_else(|| {
+                let slot = order.pop().expect("all are idle");
+                gone.extend(((slot as usize) < favoured.len()).then_some(slot));
+                slot
+            });
             next = others.next();
             order.declare(slot, Standing::of(intent, scoring));
             order.push(slot);
@@ -222,7 +219,9 @@ proptest! {
 #[test]
 fn what_nobody_declares_goes_in_the_order_of_time() {
     let mut order = Order::new(4, Scoring::IntentAware);
-    [2, 0, 1].iter().for_each(|&slot| order.push(slot));
+    for slot in [2, 0, 1] {
+        order.push(slot);
+    }
     order.remove(0);
     order.push(0);
     assert_eq!([order.pop(), order.pop(), order.pop(), order.pop()], [Some(2), Some(1), Some(0), None]);

@@ -85,6 +85,9 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     let kept_file = args.out.as_deref().filter(|path| path.is_file() || !path.exists());
     let _lock = kept_file.map(Lock::of_file).transpose()?;
     let stop = stop::on_interrupt();
+    if let Some(address) = &args.ray {
+        args.world.can_be_sent().with_context(|| format!("--ray {address}"))?;
+    }
     let mut world = args.world.world()?;
     check_policies(&policies, &world)?;
     clocks_can_be_drawn(args.clock_spread, &world)?;

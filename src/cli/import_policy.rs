@@ -13,7 +13,7 @@ use crate::import::Imported;
 #[derive(Debug, Args)]
 pub(super) struct ImportPolicyArgs {
     /// What is imported, in a few lines of TOML or JSON: layout = "sb3", "cleanrl" or "rllib", weights = a safetensors or ONNX
-    /// file, experiment = the TOML of the world it was trained in, schema = kvtide.SCHEMA_HASH of the observations it was trained
+    /// file, experiment = the TOML of the world it was trained in, schema = SCHEMA_HASH of the wheel's observations it was trained
     /// on. Where the layout does not say enough: tensors, activation, features, heads, profile, [normalise].
     manifest: PathBuf,
     /// Folder of the checkpoint to write.

@@ -289,14 +289,16 @@ impl<'a> Job<'a> {
         tasks: Vec<Task>,
         each: Each<'_>,
     ) -> Result<Option<()>, MatrixError> {
-        tasks.iter().for_each(|(draw, _, said)| elsewhere.begin(&self.errand(*draw, said.clone())));
+        for (draw, _, said) in &tasks {
+            elsewhere.begin(&self.errand(*draw, said.clone()));
+        }
         for (task, (draw, mut controller, said)) in tasks.into_iter().enumerate() {
             let failed = |error| MatrixError::Elsewhere {
                 policy: name.clone(),
                 window: self.window.clone(),
                 load: self.cell.load,
                 seed: self.draws[draw].0,
-                error,
+                error: Box::new(error),
             };
             let Some(summary) = elsewhere.finish(&self.errand(draw, said), self.stop).map_err(failed)? else {
                 return Ok(None);

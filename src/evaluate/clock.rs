@@ -60,7 +60,7 @@ pub struct GainByClock {
 #[error("clock draw {draw}: {source}")]
 pub struct ClockError {
     draw: u32,
-    source: MatrixError,
+    source: Box<MatrixError>,
 }
 
 /// Runs all of `matrix` by each of `draws` drawn clocks, one after the other, and hands over what is finished as
@@ -82,7 +82,7 @@ pub fn go_on_with_clocks(
     for draw in 1..=draws {
         let drawn = world.by_clock(draw);
         let cells = go_on_with_matrix(&drawn, matrix, kept, &watch, stop, on_finished);
-        if cells.map_err(|source| ClockError { draw, source })? < matrix.cells() {
+        if cells.map_err(|source| ClockError { draw, source: Box::new(source) })? < matrix.cells() {
             return Ok(draw - 1);
         }
     }

@@ -195,7 +195,9 @@ pub fn find_loads(
         budget.planned(seeds.len());
         if let Some(elsewhere) = &world.elsewhere {
             let errand = |&seed: &u64| world.errand(PolicySpec::Default.to_string(), &Draw { window, load, seed });
-            seeds.iter().for_each(|seed| elsewhere.begin(&errand(seed)));
+            for seed in seeds {
+                elsewhere.begin(&errand(seed));
+            }
         }
         let looked = seeds.par_iter().map(|&seed| {
             let probe = attained_by_default(world, &Draw { window, load, seed }, stop);
@@ -249,7 +251,10 @@ fn attained_by_default(world: &World, draw: &Draw, stop: &AtomicBool) -> Result<
     let (policy, window) = (|| PolicySpec::Default.into(), window_name(draw.window));
     if let Some(elsewhere) = &world.elsewhere {
         let served = elsewhere.finish(&world.errand(PolicySpec::Default.to_string(), draw), stop);
-        let served = served.map_err(|error| MatrixError::Elsewhere { policy: policy(), window, load, seed, error })?;
+        let served = served.map_err(|error| {
+            let error = Box::new(error);
+            MatrixError::Elsewhere { policy: policy(), window, load, seed, error }
+        })?;
         return Ok(served.map(|summary| Probe::Attained(summary.slo_attainment)));
     }
     let mut controls = world.node.engine.default_controls();

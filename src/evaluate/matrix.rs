@@ -104,7 +104,7 @@ pub enum MatrixError {
         /// Which seed.
         seed: u64,
         /// What is heard of it.
-        error: CrewError,
+        error: Box<CrewError>,
     },
 }
 

@@ -137,17 +137,14 @@ impl Interface<'_> {
     fn spread_outputs(&self, layer: &mut Layer, heads: &[Head]) {
         let (mut rows, mut bias) = (Vec::with_capacity(NUM_CHOICES), Vec::with_capacity(NUM_CHOICES));
         for head in Head::ALL {
-            match heads.iter().position(|known| *known == head) {
-                Some(place) => {
-                    let first = outputs(&heads[..place]);
-                    rows.extend_from_slice(&layer.rows[first..first + head.size()]);
-                    bias.extend_from_slice(&layer.bias[first..first + head.size()]);
-                }
-                None => {
-                    rows.extend(std::iter::repeat_n(vec![0.0; layer.inputs], head.size()));
-                    let own = usize::from(self.default.get(head));
-                    bias.extend((0..head.size()).map(|choice| if choice == own { 0.0 } else { NEVER }));
-                }
+            if let Some(place) = heads.iter().position(|known| *known == head) {
+                let first = outputs(&heads[..place]);
+                rows.extend_from_slice(&layer.rows[first..first + head.size()]);
+                bias.extend_from_slice(&layer.bias[first..first + head.size()]);
+            } else {
+                rows.extend(std::iter::repeat_n(vec![0.0; layer.inputs], head.size()));
+                let own = usize::from(self.default.get(head));
+                bias.extend((0..head.size()).map(|choice| if choice == own { 0.0 } else { NEVER }));
             }
         }
         (layer.rows, layer.bias) = (rows, bias);

@@ -111,7 +111,9 @@ fn forward(layers: &Layers, inputs: &[f64], activation: fn(f64) -> f64) -> Vec<f
         let sum = |(row, bias): (&Vec<f64>, &f64)| row.iter().zip(&values).map(|(w, x)| w * x).sum::<f64>() + bias;
         values = rows.iter().zip(bias).map(sum).collect();
         if index + 1 < layers.len() {
-            values.iter_mut().for_each(|value| *value = activation(*value));
+            for value in &mut values {
+                *value = activation(*value);
+            }
         }
     }
     values

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use kvtide_envs::env::Node;
 use kvtide_envs::sched::Phase;
 use kvtide_envs::tier::Tier;
+use kvtide_envs::time::Micros;
 use kvtide_runtime::Controls;
 
 use super::run::{Played, run};
@@ -105,9 +106,9 @@ pub fn run_table(
     let prompts = start.requests.iter().map(|request| request.prompt_tokens);
     let requests = node.collector().records().zip(prompts).map(|(record, prompt_tokens)| RequestRow {
         arrival_s: record.arrival.as_secs_f64(),
-        first_token_s: record.first_token.map_or(f64::NAN, |time| time.as_secs_f64()),
+        first_token_s: record.first_token.map_or(f64::NAN, Micros::as_secs_f64),
         last_token_s: record.first_token.map_or(f64::NAN, |_| record.last_token.as_secs_f64()),
-        wait_s: record.ttft().map_or(f64::NAN, |time| time.as_secs_f64()),
+        wait_s: record.ttft().map_or(f64::NAN, Micros::as_secs_f64),
         per_token_s: record.tpot().unwrap_or(f64::NAN),
         longest_stall_s: record.longest_stall.as_secs_f64(),
         prompt_tokens,

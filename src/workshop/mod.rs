@@ -21,9 +21,9 @@ use crate::train::SearchWork;
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// Runs of an evaluation; a task is an [`Errand`](crate::world::Errand), its answer a summary.
-    Matrix(MatrixWork),
+    Matrix(Box<MatrixWork>),
     /// Episodes of a search; a task is a [`Slice`](crate::train::Slice), its answer their episodes.
-    Search(SearchWork),
+    Search(Box<SearchWork>),
 }
 
 /// A setting that was set up.
@@ -31,7 +31,7 @@ pub struct Workshop(Bench);
 
 enum Bench {
     Matrix(Box<matrix::Matrix>),
-    Search(search::Search),
+    Search(Box<search::Search>),
 }
 
 impl Workshop {
@@ -50,8 +50,8 @@ impl Workshop {
         told.files.iter().try_for_each(|file| is_meant(file, folder))?;
         let work = serde_json::from_value(told.work).map_err(|error| CrewError(format!("a setting: {error}")))?;
         Ok(Workshop(match work {
-            Work::Matrix(work) => Bench::Matrix(Box::new(matrix::Matrix::new(work, folder)?)),
-            Work::Search(work) => Bench::Search(search::Search::new(&work, folder)?),
+            Work::Matrix(work) => Bench::Matrix(Box::new(matrix::Matrix::new(*work, folder)?)),
+            Work::Search(work) => Bench::Search(Box::new(search::Search::new(&work, folder)?)),
         }))
     }
 

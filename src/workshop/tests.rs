@@ -33,7 +33,7 @@ fn a_run_is_the_run_of_this_process() {
         ("{}", "a task: missing field `policy`"),
         (r#"{"policy":"best-fixed","window":null,"load":1,"seed":1,"clock":null}"#, "policy best-fixed is many runs"),
         (r#"{"policy":"table:x.kvt","window":null,"load":1,"seed":1,"clock":null}"#, "is not of this setting"),
-        (r#"{"policy":"default","window":null,"load":0,"seed":1,"clock":null}"#, "load"),
+        (r#"{"policy":"default","window":null,"load":0,"seed":1,"clock":null}"#, "rate must be from"),
     ] {
         let error = workshop.work(task).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
@@ -44,8 +44,8 @@ fn a_run_is_the_run_of_this_process() {
 fn files_travel_by_what_they_hold() {
     let here = tempfile::tempdir().unwrap();
     let trace = here.path().join("trace.csv");
-    let rows = (0..40).map(|row| format!("2024-01-01 00:00:{:02}.0,{},20\n", row, 100 + row)).collect::<String>();
-    fs::write(&trace, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")).unwrap();
+    let rows = (0..40).map(|row| format!("2024-01-01 00:00:{:02}.0,{},20", row, 100 + row)).collect::<Vec<_>>();
+    fs::write(&trace, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{}\n", rows.join("\n"))).unwrap();
     let spec = WorldSpec { trace: Some(trace.clone()), workload: None, ..world() };
     let setting = MatrixWork::setting(&spec, &spec.world().unwrap(), &[], true).unwrap();
 

@@ -93,16 +93,25 @@ impl World {
 }
 
 impl WorldSpec {
-    /// The same with its files by the names they are shipped under; where they lie here goes to `files`.
+    /// Whether others can be told of it at all.
     ///
     /// # Errors
-    /// A file is not there, or none at all.
-    pub fn shipped(self, files: &mut Vec<PathBuf>) -> Result<WorldSpec, CrewError> {
+    /// Its traffic comes from standard input.
+    pub fn can_be_sent(&self) -> Result<(), CrewError> {
         if self.trace.as_deref() == Some(Path::new(STDIN)) {
             return Err(CrewError(
                 "traffic from standard input cannot be sent to others: write it to a file".to_owned(),
             ));
         }
+        Ok(())
+    }
+
+    /// The same with its files by the names they are shipped under; where they lie here goes to `files`.
+    ///
+    /// # Errors
+    /// A file is not there, or none at all.
+    pub fn shipped(self, files: &mut Vec<PathBuf>) -> Result<WorldSpec, CrewError> {
+        self.can_be_sent()?;
         let mut failed = None;
         let shipped = self.with_files(&mut |path| {
             files.push(path.to_owned());

@@ -28,13 +28,13 @@ pub(super) struct Block {
 impl Block {
     /// Tables that hold the block.
     #[inline]
-    pub(super) fn refs(&self) -> u32 {
+    pub(super) fn refs(self) -> u32 {
         self.state & HOLDERS
     }
 
     /// Whether it is watched.
     #[inline]
-    pub(super) fn is_watched(&self) -> bool {
+    pub(super) fn is_watched(self) -> bool {
         self.state & WATCHED != 0
     }
 
@@ -53,25 +53,25 @@ impl Block {
     }
 
     #[inline]
-    pub(super) fn is_registered(&self) -> bool {
+    pub(super) fn is_registered(self) -> bool {
         self.state & REGISTERED != 0
     }
 
     /// Whether the block is registered without a key.
     #[inline]
-    pub(super) fn is_keyless(&self) -> bool {
+    pub(super) fn is_keyless(self) -> bool {
         self.state & KEYLESS != 0
     }
 
     /// Whether no other block is registered under the key of this registered one.
     #[inline]
-    pub(super) fn is_sole_copy(&self) -> bool {
+    pub(super) fn is_sole_copy(self) -> bool {
         self.state & COPIED == 0
     }
 
     /// Whether another block is behind this one in its bucket.
     #[inline]
-    pub(super) fn is_followed(&self) -> bool {
+    pub(super) fn is_followed(self) -> bool {
         self.state & FOLLOWED != 0
     }
 

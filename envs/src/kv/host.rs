@@ -97,7 +97,7 @@ impl HostPool {
         let parent = table.last().copied().filter(|_| is_path);
         self.take(1, table);
         if let (HostPool::Cache(pool), Some(&block)) = (self, table.last()) {
-            pool.register(block, key, parent);
+            pool.register_each(block, key, parent);
         }
     }
 

@@ -194,6 +194,15 @@ impl PrefixPool {
     /// `parent` is the block before it in the caller's table, registered under its key before: a block is found behind the
     /// path that it was registered behind. Without caching nothing is entered.
     pub fn register(&mut self, block: BlockId, key: u64, parent: Option<BlockId>) {
+        self.register_at(block, key, parent, self.cache.home(parent, key));
+    }
+
+    /// The same for a pool whose blocks are each found [by themselves](Self::lookup_each): `parent` is for the order alone.
+    pub fn register_each(&mut self, block: BlockId, key: u64, parent: Option<BlockId>) {
+        self.register_at(block, key, parent, self.cache.home(None, key));
+    }
+
+    fn register_at(&mut self, block: BlockId, key: u64, parent: Option<BlockId>, home: u32) {
         if !self.cache.caching {
             return;
         }
@@ -201,7 +210,6 @@ impl PrefixPool {
             parent.is_none_or(|parent| self.cache.blocks.get(parent.0).is_registered()),
             "tables are registered in order"
         );
-        let home = self.cache.home(parent, key);
         policy!(&mut self.policy, policy => {
             self.cache.give_way(policy, key, home);
             policy.registered(block.0, parent.map(|parent| parent.0));

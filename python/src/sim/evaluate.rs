@@ -45,7 +45,7 @@ impl Listener for Silent {
 
 /// Who is played: points, or policies by name.
 enum Chosen {
-    Points(LinearPolicies, Vec<f64>),
+    Points(Box<LinearPolicies>, Vec<f64>),
     Named(Vec<(kvtide::policy::PolicyName, kvtide::policy::Subject)>),
 }
 
@@ -89,7 +89,7 @@ impl PyGrounds {
             return named.map(Chosen::Named).map_err(|error| refused(&error));
         }
         let values = PyBuffer::<f64>::get(candidates)?.to_vec(py)?;
-        Ok(Chosen::Points(self.policies(py, threads)?.1, values))
+        Ok(Chosen::Points(Box::new(self.policies(py, threads)?.1), values))
     }
 
     fn worlds(&self, worlds: Option<Vec<usize>>) -> Vec<usize> {
@@ -159,6 +159,7 @@ impl PyGrounds {
     /// Plays candidates, points in a contiguous array of `float64` or policies in words, in `worlds` with `seeds`: columns of 8 bytes
     /// a run, in the order candidates, worlds, seeds, and how many candidates there are. Raises `ScenarioError`, `OSError`.
     #[pyo3(signature = (candidates, seeds, worlds = None, threads = 0))]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's paths and lists are converted, not borrowed")]
     fn play<'py>(
         &self,
         py: Python<'py>,
@@ -197,6 +198,7 @@ impl PyGrounds {
 
     /// Writes the policy of `point` as a checkpoint at `out`, which says who found it. Raises `ScenarioError`, `OSError`.
     #[pyo3(signature = (point, out, *, made_by, decisions = 0))]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's paths and lists are converted, not borrowed")]
     fn save(
         &self,
         py: Python<'_>,
@@ -217,6 +219,9 @@ impl PyGrounds {
     }
 }
 
+/// Columns by name, each with what a row has in it.
+type Columns<'a, Row, Number> = &'a [(&'static str, fn(&Row) -> Number)];
+
 /// One column: eight bytes a row, in the machine's order.
 fn column<'py, T>(py: Python<'py>, rows: &[T], value: impl Fn(&T) -> [u8; 8]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, rows.iter().map(value).collect::<Vec<[u8; 8]>>().as_flattened())
@@ -224,7 +229,7 @@ fn column<'py, T>(py: Python<'py>, rows: &[T], value: impl Fn(&T) -> [u8; 8]) ->
 
 fn columns<'py>(py: Python<'py>, rows: &[Played]) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
-    let reals: [(&str, fn(&Played) -> f64); 10] = [
+    let reals: Columns<'_, Played, f64> = &[
         ("attainment", |row| row.attainment),
         ("returns", |row| row.returns),
         ("load", |row| row.load),
@@ -239,7 +244,7 @@ fn columns<'py>(py: Python<'py>, rows: &[Played]) -> PyResult<Bound<'py, PyDict>
     for (name, value) in reals {
         columns.set_item(name, column(py, rows, |row| value(row).to_ne_bytes()))?;
     }
-    let numbers: [(&str, fn(&Played) -> u64); 6] = [
+    let numbers: Columns<'_, Played, u64> = &[
         ("requests", |row| row.requests),
         ("on_time", |row| row.on_time),
         ("preemptions", |row| row.preemptions),
@@ -255,7 +260,7 @@ fn columns<'py>(py: Python<'py>, rows: &[Played]) -> PyResult<Bound<'py, PyDict>
 
 fn of_requests<'py>(py: Python<'py>, rows: &[RequestRow]) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
-    let reals: [(&str, fn(&RequestRow) -> f64); 6] = [
+    let reals: Columns<'_, RequestRow, f64> = &[
         ("arrival_s", |row| row.arrival_s),
         ("first_token_s", |row| row.first_token_s),
         ("last_token_s", |row| row.last_token_s),
@@ -266,7 +271,7 @@ fn of_requests<'py>(py: Python<'py>, rows: &[RequestRow]) -> PyResult<Bound<'py,
     for (name, value) in reals {
         columns.set_item(name, column(py, rows, |row| value(row).to_ne_bytes()))?;
     }
-    let numbers: [(&str, fn(&RequestRow) -> u64); 5] = [
+    let numbers: Columns<'_, RequestRow, u64> = &[
         ("prompt_tokens", |row| row.prompt_tokens.into()),
         ("output_tokens", |row| row.output_tokens.into()),
         ("finished", |row| row.finished.into()),
@@ -281,11 +286,11 @@ fn of_requests<'py>(py: Python<'py>, rows: &[RequestRow]) -> PyResult<Bound<'py,
 
 fn of_steps<'py>(py: Python<'py>, rows: &[StepRow]) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
-    let reals: [(&str, fn(&StepRow) -> f64); 2] = [("time_s", |row| row.time_s), ("watermark", |row| row.watermark)];
+    let reals: Columns<'_, StepRow, f64> = &[("time_s", |row| row.time_s), ("watermark", |row| row.watermark)];
     for (name, value) in reals {
         columns.set_item(name, column(py, rows, |row| value(row).to_ne_bytes()))?;
     }
-    let numbers: [(&str, fn(&StepRow) -> u64); 10] = [
+    let numbers: Columns<'_, StepRow, u64> = &[
         ("prefill_tokens", |row| row.prefill_tokens.into()),
         ("decodes", |row| row.decodes.into()),
         ("preempted", |row| row.preempted.into()),

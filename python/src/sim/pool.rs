@@ -16,7 +16,12 @@ static POOLS: Mutex<BTreeMap<(u32, usize), Arc<ThreadPool>>> = Mutex::new(BTreeM
 /// How often it is looked whether somebody pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// This process's pool of so many threads; 0 for one a core, or RAYON_NUM_THREADS. A process that was forked makes its own, for
+/// Raises what a signal asks for. Ctrl-C raises `KeyboardInterrupt`.
+fn signals(py: Python<'_>) -> PyResult<()> {
+    py.check_signals()
+}
+
+/// This process's pool of so many threads; 0 for one a core, or `RAYON_NUM_THREADS`. A process that was forked makes its own, for
 /// threads are not copied: work that is not in such a pool may wait for ever there.
 pub fn pool(threads: usize) -> PyResult<Arc<ThreadPool>> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +58,7 @@ pub fn interruptible<T: Send>(
                 found = again;
                 if waited.timed_out() && found.is_none() && raised.is_none() {
                     drop(found);
-                    raised = Python::attach(|py| py.check_signals()).err();
+                    raised = Python::attach(signals).err();
                     stop.store(raised.is_some(), Ordering::Relaxed);
                     found = result.lock().unwrap_or_else(PoisonError::into_inner);
                 }
@@ -83,7 +88,7 @@ pub fn together(
         let (raised, looked) = (Cell::new(None), Cell::new(now()));
         let look = || {
             if looked.get().elapsed() >= LOOK {
-                if let Err(error) = Python::attach(|py| py.check_signals()) {
+                if let Err(error) = Python::attach(signals) {
                     raised.set(Some(error));
                     stop.store(true, Ordering::Relaxed);
                 }

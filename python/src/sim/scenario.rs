@@ -80,6 +80,7 @@ impl PyScenario {
     /// folder `traces`; without one, only generated traffic is served. Raises `ScenarioError`, `OSError`.
     #[staticmethod]
     #[pyo3(signature = (name, traces = None))]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's paths and lists are converted, not borrowed")]
     fn shipped(py: Python<'_>, name: &str, traces: Option<PathBuf>) -> PyResult<PyScenario> {
         let mut experiment = shipped::experiment(name, traces.as_deref()).map_err(wrong)?;
         let folder = std::env::current_dir()?;

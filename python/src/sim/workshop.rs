@@ -22,6 +22,7 @@ pub struct PyWorkshop(Workshop);
 #[pymethods]
 impl PyWorkshop {
     #[new]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's paths and lists are converted, not borrowed")]
     fn new(py: Python<'_>, text: &str, folder: PathBuf) -> PyResult<PyWorkshop> {
         py.detach(|| Workshop::open(text, &folder)).map(PyWorkshop).map_err(failed)
     }
@@ -47,6 +48,7 @@ fn failed(error: CrewError) -> PyErr {
 
 /// The digest of what a file holds.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python's paths and lists are converted, not borrowed")]
 fn file_digest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     Ok(py.detach(|| digest(&path))?)
 }

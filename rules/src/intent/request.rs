@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    fn turn(number: u32) -> Option<Visit> {
-        Some(Visit { turn: number, ..Visit::default() })
+    fn turn(number: u32) -> Visit {
+        Visit { turn: number, ..Visit::default() }
     }
 
     #[test]
@@ -150,14 +150,14 @@ mod tests {
         assert_eq!((block.phase, block.priority, block.request_priority), (Phase::Done, Priority::Cold, 60));
         assert_eq!((block.deadline_us, block.slack_us, block.recompute_ok), (None, None, true));
         assert_eq!(block.recompute_cost_us, Some(1600));
-        let asked = Visit { head: Asked { times: 3, evicted: None }, ..turn(1).unwrap() };
+        let asked = Visit { head: Asked { times: 3, evicted: None }, ..turn(1) };
         let shared = RequestIntent::of(Leaving { visit: Some(asked), ..leaving() });
         assert_eq!([shared.block(7).priority, shared.block(8).priority], [Priority::Warm, Priority::Cold]);
     }
 
     #[test]
     fn a_session_is_expected_back_within_its_targets() {
-        let intent = RequestIntent::of(Leaving { visit: turn(2), ..leaving() });
+        let intent = RequestIntent::of(Leaving { visit: Some(turn(2)), ..leaving() });
         let (first, last) = (intent.block(0), intent.block(63));
         assert_eq!((first.phase, first.priority, first.deadline_us), (Phase::Idle, Priority::Hot, Some(100_000)));
         // All of the text takes 102.4 ms, its last block 1.6.
@@ -191,7 +191,7 @@ mod tests {
         for scoring in [Scoring::IntentAware, Scoring::DeadlineAware] {
             let standing = |leaving| Standing::of(&RequestIntent::of(leaving).block(3), scoring);
             let done = standing(leaving());
-            let expected = standing(Leaving { visit: turn(2), ..leaving() });
+            let expected = standing(Leaving { visit: Some(turn(2)), ..leaving() });
             let waits = standing(Leaving { stop: Stop::Preempted, ..leaving() });
             assert!(waits < expected && expected < done, "{scoring:?}: {waits:?} {expected:?} {done:?}");
             let tight = standing(Leaving { slo: Slo::from_millis(100, 20, 1000), ..leaving() });

@@ -97,16 +97,12 @@ impl Actions {
     /// Whether each choice can be taken under `mask`.
     pub fn write_mask(&self, mask: ActionMask, into: &mut [i8]) {
         let write = |(into, allowed): (&mut i8, bool)| *into = i8::from(allowed);
-        match &self.joint {
-            Some(joint) => {
-                let allowed =
-                    |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
-                into.iter_mut().zip(joint.iter().map(allowed)).for_each(write);
-            }
-            None => {
-                let choices = self.heads.iter().flat_map(|head| (0..head.size()).map(|choice| (*head, choice as u8)));
-                into.iter_mut().zip(choices.map(|(head, choice)| mask.allows(head, choice))).for_each(write);
-            }
+        if let Some(joint) = &self.joint {
+            let allowed = |choices: &Vec<u8>| self.heads.iter().zip(choices).all(|(head, &c)| mask.allows(*head, c));
+            into.iter_mut().zip(joint.iter().map(allowed)).for_each(write);
+        } else {
+            let choices = self.heads.iter().flat_map(|head| (0..head.size()).map(|choice| (*head, choice as u8)));
+            into.iter_mut().zip(choices.map(|(head, choice)| mask.allows(head, choice))).for_each(write);
         }
     }
 }
