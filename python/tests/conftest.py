@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "runtime" / "tests" / "golden"
 sys.path.insert(0, str(Path(__file__).parent))
+# A shell that starts this in the background has it ignore Ctrl-C, and the tests of Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

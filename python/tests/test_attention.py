@@ -29,7 +29,10 @@ def test_what_a_prompt_has_beyond_its_blocks_is_the_answers():
 
 
 def test_a_layer_with_a_window_has_weights_of_the_latest_tokens():
-    torch = pytest.importorskip("torch")
+    # Where there is none, the folder of that name in the repository is found by it, which has no `nn`.
+    pytest.importorskip("torch.nn")
+    import torch
+
     # Two queries, the second of token 3: one layer sees all four tokens, one the last two and the query before it, one has no attention.
     all_of_it = torch.tensor([[[[0.5, 0.25, 0.25, 0.0], [0.1, 0.2, 0.3, 0.4]]]])
     window = torch.tensor([[[[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]]])
@@ -41,7 +44,10 @@ def test_a_layer_with_a_window_has_weights_of_the_latest_tokens():
 
 
 def test_a_tiny_model_is_recorded():
-    torch = pytest.importorskip("torch")
+    # Where there is none, the folder of that name in the repository is found by it, which has no `nn`.
+    pytest.importorskip("torch.nn")
+    import torch
+
     pytest.importorskip("transformers")
     model, prompts = record.tiny()
     sampler = record.Sampler(0.0, 1)

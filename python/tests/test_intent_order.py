@@ -17,6 +17,12 @@ CHUNK = 256
 ORDERS = (IntentAwareOrder, DeadlineAwareOrder)
 
 
+@pytest.fixture(autouse=True)
+def nothing_learnt(monkeypatch):
+    """What a plugin of another test has learnt of prices is not at work here."""
+    monkeypatch.setattr(intent_order, "_learnt", None)
+
+
 class Context:
     """A request, as its connector tells of it."""
 

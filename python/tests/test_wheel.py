@@ -36,7 +36,7 @@ def test_its_metadata_is_complete(wheel):
     assert metadata["Description-Content-Type"].startswith("text/markdown")
     assert metadata.get_payload().startswith("# kvtide for Python")
     # A node needs nothing; whoever trains, what they train with.
-    assert all("extra == 'gym'" in needed for needed in metadata.get_all("Requires-Dist"))
+    assert all("extra == " in needed for needed in metadata.get_all("Requires-Dist"))
 
 
 @pytest.mark.parametrize("name", ["LICENSE-MIT", "LICENSE-APACHE"])
