@@ -22,6 +22,7 @@ mod guarded;
 mod honesty;
 mod host_cache;
 mod intent;
+mod lookahead;
 mod memory;
 mod models;
 mod off_road;

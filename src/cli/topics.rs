@@ -23,7 +23,7 @@ pub(super) const WORKLOADS: [(&str, &str); 7] = [
 ];
 
 /// Policies that stand for themselves, and beginnings of the others.
-pub(super) const POLICIES: [(&str, &str); 12] = [
+pub(super) const POLICIES: [(&str, &str); 13] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
     ("best-fixed", "the best constant watermark in hindsight"),
@@ -35,6 +35,11 @@ pub(super) const POLICIES: [(&str, &str); 12] = [
     ("past-future[:Q]", "LightLLM's: admit while the peak predicted from recent answers fits"),
     ("primal-dual[:R,E]", "admit while a request is worth its blocks, at a price learnt on line: RISK (0), RATE (1)"),
     ("oracle", "past-future's rule with the true lengths; nobody can run it"),
+    (
+        "lookahead:KNOWS",
+        "tries every choice on copies of the node that know of the future KNOWS: nothing, hints, lengths, arrivals, \
+         hints+arrivals or everything; slow; ,over=HEAD+HEAD ,horizon=SECONDS (20) ,watermark=W; V1",
+    ),
     ("ppas[:N,CAP]", "P-PAS: CAP prompt tokens a step (2048) while N prompts (2) press upon decodes; V1"),
 ];
 
@@ -69,7 +74,7 @@ fn policies(width: usize) -> String {
     for (name, meaning) in POLICIES {
         text.push_str(&labelled(&format!("  {name}"), meaning, 25, width));
     }
-    text.push_str("\nfixed, past-future, primal-dual and oracle take heads after commas:\n\n");
+    text.push_str("\nfixed, past-future, primal-dual, oracle and lookahead take heads after commas:\n\n");
     for head in Head::ALL.into_iter().filter(|&head| head != Head::Watermark) {
         if let Choices::Named(names) = head.choices() {
             let _ = writeln!(text, "  {}={}", head.key(), names.join("|"));

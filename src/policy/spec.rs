@@ -1,10 +1,12 @@
 //! Policies as text: `fixed:0.05,victim=most-blocks`, `checkpoint:PATH`, `best-fixed`.
 
+mod lookahead;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use kvtide_envs::baseline::{BlockPrice, Prediction};
+use kvtide_envs::baseline::{BlockPrice, LookaheadPlan, Prediction};
 use kvtide_envs::sched::{PromptLimitError, PromptPressure};
 use kvtide_runtime::{Action, ActionProfile, Choices, Controls, Head, HostMismatch, Retention};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -30,6 +32,8 @@ pub enum PolicySpec {
     PrimalDual(BlockPrice, Controls),
     /// See [`Oracle`](kvtide_envs::baseline::Oracle): the other heads.
     Oracle(Controls),
+    /// See [`Lookahead`](kvtide_envs::baseline::Lookahead).
+    Lookahead(LookaheadPlan),
     /// See [`PromptPressure`]: the engine as it comes, its prompts limited while they press upon decodes.
     PromptPressure(PromptPressure),
     /// The network of a checkpoint.
@@ -53,7 +57,11 @@ impl PolicySpec {
 
     /// Whether it knows what nobody can know while requests are served.
     pub fn knows_the_future(&self) -> bool {
-        self.is_hindsight() || matches!(self.of_heads(), PolicySpec::Oracle(_))
+        match self.of_heads() {
+            PolicySpec::Oracle(_) => true,
+            PolicySpec::Lookahead(plan) => plan.foresight.knows_the_future(),
+            policy => policy.is_hindsight(),
+        }
     }
 
     /// The policy of the heads, whoever chooses retention classes.
@@ -102,7 +110,7 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
-         past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, \
+         past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], lookahead:KNOWS[,…], ppas[:N,CAP], checkpoint:PATH, \
          table:PATH, best-fixed, best-static[:watermark|core|full|cache]; with retention=CLASS[/CLASS] behind it, any but the best",
         keys = keys().join(",")
     )]
@@ -157,6 +165,12 @@ pub enum SpecError {
         /// What the engine lacks.
         why: &'static str,
     },
+    /// Nothing can be tried there.
+    #[error("{policy}: what may come is tried on copies of the node, which only engine v1 makes (set engine=v1)")]
+    NoCopies {
+        /// Which policy.
+        policy: PolicyName,
+    },
     /// Its host would refuse it.
     #[error("{policy}: {source}")]
     Unfit {
@@ -206,6 +220,7 @@ impl FromStr for PolicySpec {
             ("primal-dual", Some(rest)) => priced(text, rest),
             ("oracle", None) => Ok(PolicySpec::Oracle(no_heads())),
             ("oracle", Some(rest)) if is_bare => Ok(PolicySpec::Oracle(heads(text, rest.split(','))?)),
+            ("lookahead", Some(rest)) if !is_bare => lookahead::read(text, rest),
             ("ppas", None) => Ok(PolicySpec::PromptPressure(PromptPressure::PUBLISHED)),
             _ if is_bare => Err(SpecError::Unknown(text.to_owned())),
             ("default", None) => Ok(PolicySpec::Default),
@@ -356,6 +371,7 @@ impl fmt::Display for PolicySpec {
                 write!(f, "primal-dual:{risk_aversion},{rate}{}", heads_name(heads))
             }
             PolicySpec::Oracle(heads) => write!(f, "oracle{}", heads_name(heads)),
+            PolicySpec::Lookahead(plan) => lookahead::write(plan, f),
             PolicySpec::PromptPressure(PromptPressure::PUBLISHED) => f.write_str("ppas"),
             PolicySpec::PromptPressure(PromptPressure { prompts, tokens }) => write!(f, "ppas:{prompts},{tokens}"),
             PolicySpec::Checkpoint(path) => write!(f, "checkpoint:{}", path.display()),
@@ -391,6 +407,11 @@ mod tests {
             "primal-dual:0,0.5,mode=swap",
             "oracle",
             "oracle,admission=shortest-on-time-first",
+            "lookahead:nothing",
+            "lookahead:everything,over=budget",
+            "lookahead:hints,over=watermark+admission,horizon=40",
+            "lookahead:lengths,watermark=0.05,admission=on-time-first",
+            "lookahead:arrivals,horizon=2.5,victim=most-blocks",
             "ppas",
             "ppas:1,1",
             "ppas:3,512",

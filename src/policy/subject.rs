@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::baseline::{AverageBlocks, BlockPrice, OptFactor, Oracle, PastFuture, Prediction, PrimalDual};
+use kvtide_envs::baseline::{AverageBlocks, BlockPrice, Lookahead, LookaheadPlan, OptFactor, Oracle, PastFuture, Prediction, PrimalDual};
+use kvtide_envs::deploy::EngineKind;
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController, Retaining};
 use kvtide_envs::sched::{PromptLimit, PromptPressure, Retain};
 use kvtide_runtime::{
@@ -31,6 +32,8 @@ pub enum Subject {
     PrimalDual(BlockPrice, Controls),
     /// See [`Oracle`].
     Oracle(Oracle),
+    /// See [`Lookahead`].
+    Lookahead(LookaheadPlan),
     /// See [`PromptPressure`].
     PromptPressure(PromptPressure),
     /// A network with its profile.
@@ -68,6 +71,7 @@ impl Subject {
             PolicySpec::PastFuture(prediction, heads) => Subject::PastFuture(*prediction, *heads),
             PolicySpec::PrimalDual(price, heads) => Subject::PrimalDual(*price, *heads),
             PolicySpec::Oracle(heads) => Subject::Oracle(Oracle { controls: Some(*heads) }),
+            PolicySpec::Lookahead(plan) => Subject::Lookahead(plan.clone()),
             PolicySpec::PromptPressure(rule) => Subject::PromptPressure(*rule),
             PolicySpec::Checkpoint(path) => {
                 let policy = checkpoint::load_policy(path)?;
@@ -127,11 +131,15 @@ impl Subject {
                 return Err(unfit(HostMismatch::PromptLimit { host: node.host.name }));
             }
         }
+        if matches!(self, Subject::Lookahead(_)) && node.engine.engine != EngineKind::V1 {
+            return Err(SpecError::NoCopies { policy: name.clone() });
+        }
         let controls = match self {
             Subject::Controls(controls) | Subject::PastFuture(_, controls) | Subject::PrimalDual(_, controls) => {
                 Some(*controls)
             }
             Subject::Oracle(Oracle { controls }) => *controls,
+            Subject::Lookahead(plan) => plan.start,
             _ => None,
         };
         if controls.is_some_and(|controls| controls.preemption == Preemption::Swap) && !node.host.has_host_tier {
@@ -148,6 +156,7 @@ impl Subject {
         }
         let decided = match self {
             Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
+            Subject::Lookahead(plan) => plan.heads.clone(),
             Subject::Unguarded(table) => table.heads().to_vec(),
             _ => controls.as_ref().map(moved).unwrap_or_default(),
         };
@@ -175,6 +184,7 @@ impl Subject {
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
             Subject::PrimalDual(price, heads) => Box::new(PrimalDual::new(*price, Some(*heads))),
             Subject::Oracle(oracle) => Box::new(*oracle),
+            Subject::Lookahead(plan) => Box::new(Lookahead::new(plan.clone())),
             Subject::PromptPressure(rule) => Box::new(*rule),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
             Subject::Table(table) => {

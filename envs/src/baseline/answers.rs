@@ -14,7 +14,7 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Shows each request that has finished since the last call, in the order they arrived.
-    pub(super) fn finished(&mut self, node: &Node, mut each: impl FnMut(&RequestView)) {
+    pub(super) fn finished(&mut self, node: &Node, mut each: impl FnMut(RequestId, &RequestView)) {
         let scheduler = node.scheduler();
         let known = scheduler.num_requests() as u32;
         self.open.extend((self.known..known).map(RequestId));
@@ -22,7 +22,7 @@ impl Answers {
         self.open.retain(|&id| {
             let request = scheduler.view(id);
             if request.phase == Phase::Finished {
-                each(&request);
+                each(id, &request);
             }
             !matches!(request.phase, Phase::Finished | Phase::Rejected)
         });

@@ -91,7 +91,7 @@ impl Controller for PrimalDual {
         let scheduler = node.scheduler();
         let block_size = scheduler.config().block_size;
         let recent = &mut self.recent;
-        self.answers.finished(node, |request| recent.push(request, block_size));
+        self.answers.finished(node, |_, request| recent.push(request, block_size));
 
         let pool = f64::from(scheduler.num_blocks(Tier::Gpu));
         let (mut next, mut ahead) = (0, 0);

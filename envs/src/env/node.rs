@@ -1,10 +1,13 @@
 //! A simulated serving node: scheduler, clock and accounts over a list of requests.
 
+mod fork;
+
 use std::sync::Arc;
 
 use kvtide_rules::Cadence;
 use kvtide_runtime::{Controls, Host, Observer};
 
+pub(crate) use self::fork::{Coming, Future};
 use super::observe::observe;
 use crate::cost::CostModel;
 use crate::deploy::{ConfigError, EngineConfig, EngineKind};
@@ -372,7 +375,7 @@ impl Node {
     }
 
     /// Everything it will be sent, arrived or not.
-    pub(super) fn requests(&self) -> &[Request] {
+    pub(crate) fn requests(&self) -> &[Request] {
         &self.requests
     }
 
@@ -395,6 +398,11 @@ impl Node {
     /// The clock.
     pub fn now(&self) -> Micros {
         self.now
+    }
+
+    /// How many clients send the next request when their last is done; `None` for an open loop.
+    pub fn clients(&self) -> Option<u32> {
+        self.clients
     }
 
     /// Targets of requests that name no class.

@@ -68,6 +68,11 @@ impl<Event> Cohort<Event> {
         self.slot(step).push(event);
     }
 
+    /// Forgets every event: each member's next one is then entered anew.
+    pub(super) fn forget_events(&mut self) {
+        self.wheel.iter_mut().for_each(Vec::clear);
+    }
+
     /// Takes the events of `step`. Some may have become void.
     pub(super) fn due(&mut self, step: u32) -> std::vec::Drain<'_, Event> {
         self.slot(step).drain(..)

@@ -60,6 +60,13 @@ impl Scheduler {
         }
     }
 
+    /// Lets the answers of open requests that `answer` names come to other lengths; nothing under V0. See [`V1::redraw`].
+    pub(crate) fn redraw(&mut self, ending: &[RequestId], answer: impl FnMut(RequestId) -> Option<u32>) {
+        if let Scheduler::V1(v1) = self {
+            v1.redraw(ending, answer);
+        }
+    }
+
     /// Lets `retain` choose the classes of given-back blocks from now on; nothing where the pool has none.
     pub fn set_retain(&mut self, retain: Retain) {
         if let Scheduler::V1(v1) = self {

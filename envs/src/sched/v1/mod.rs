@@ -26,6 +26,7 @@ mod host_cache;
 mod intent;
 mod preemption;
 mod pressure;
+mod redraw;
 mod releases;
 mod retention;
 mod running;

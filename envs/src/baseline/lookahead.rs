@@ -1,0 +1,129 @@
+//! `lookahead`.
+
+mod foresight;
+
+use kvtide_runtime::{ActionProfile, Controls, Head};
+
+use self::foresight::Foreseen;
+pub use self::foresight::{Foresight, Lengths};
+use crate::env::{Controller, Future, Node, NodeStatus, mask};
+use crate::time::Micros;
+
+/// `lookahead`: tries what it could choose on copies of the node, holds each choice for a while, and takes the one after which
+/// the fewest requests have missed a target.
+///
+/// A receding-horizon controller (Mayne and Michalska 1990), and with several drawn futures what planning under uncertainty calls
+/// hindsight optimisation (Chong, Givan and Chang 2000). What the copies know of the future is [`Foresight`]: the same rule that
+/// knows more is a ladder, which says what knowing is worth to a decision. It is a reference: a decision takes as long as many
+/// thousand steps, and with anything but nothing known nobody can run it. It is no upper bound, since it looks no further than
+/// its horizon and moves one head at a time.
+#[derive(Debug, Clone)]
+pub struct Lookahead {
+    plan: LookaheadPlan,
+    foreseen: Foreseen,
+    chosen: Option<Controls>,
+    /// When it tries again.
+    next: Micros,
+}
+
+/// What a [`Lookahead`] tries, and on what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LookaheadPlan {
+    /// What it knows of the future.
+    pub foresight: Foresight,
+    /// The heads it moves, one after the other.
+    pub heads: Vec<Head>,
+    /// Where it starts, and what the other heads are; `None` for the engine's default.
+    pub start: Option<Controls>,
+    /// How long each choice is held on a copy.
+    pub horizon: Micros,
+}
+
+impl LookaheadPlan {
+    /// How long a choice is held unless somebody says otherwise: ten times what a request may wait for its first token in most of
+    /// our targets, and several answers of a chat.
+    pub const HORIZON: Micros = Micros(20_000_000);
+    /// It tries again after this share of its horizon.
+    const PERIOD: u64 = 8;
+
+    /// All heads of a scheduler, from the engine's default.
+    pub fn of(foresight: Foresight) -> LookaheadPlan {
+        LookaheadPlan { foresight, heads: ActionProfile::Full.heads().to_vec(), start: None, horizon: Self::HORIZON }
+    }
+}
+
+/// What a choice came to on the copies: less is better. Who has missed a target, then tokens not generated on time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Damage {
+    missed: u64,
+    on_time_tokens: std::cmp::Reverse<u64>,
+}
+
+impl Lookahead {
+    /// A controller that has seen nothing yet.
+    pub fn new(plan: LookaheadPlan) -> Lookahead {
+        Lookahead { foreseen: Foreseen::new(plan.foresight), plan, chosen: None, next: Micros::ZERO }
+    }
+
+    /// The best of what one head after the other can be set to.
+    fn search(&self, node: &Node, futures: &[Option<Future>], from: Controls) -> Controls {
+        let mask = mask(node, ActionProfile::Full);
+        let mut best = (self.damage(node, futures, &from), from);
+        for &head in &self.plan.heads {
+            let held = best.1;
+            let choices = (0..head.size() as u8).filter(|&choice| mask.allows(head, choice));
+            for controls in choices.filter_map(|choice| held.with(head, choice)) {
+                if controls != held && !is_idle(node, head, &held, &controls) {
+                    let damage = self.damage(node, futures, &controls);
+                    if damage < best.0 {
+                        best = (damage, controls);
+                    }
+                }
+            }
+        }
+        best.1
+    }
+
+    fn damage(&self, node: &Node, futures: &[Option<Future>], controls: &Controls) -> Damage {
+        let mut sum = Damage { missed: 0, on_time_tokens: std::cmp::Reverse(0) };
+        for future in futures {
+            let mut fork = future.as_ref().map_or_else(|| node.fork(), |future| node.fork_into(future));
+            let end = node.now() + self.plan.horizon;
+            // An engine that dies serves nobody from there on, which its accounts say.
+            while fork.now() < end && matches!(fork.advance(controls, u32::MAX), Ok(NodeStatus::Stepped)) {}
+            let accounts = fork.collector();
+            sum.missed += accounts.violations + late_so_far(&fork);
+            sum.on_time_tokens.0 += accounts.on_time_tokens;
+        }
+        sum
+    }
+}
+
+/// Open requests that have not missed a target for certain, but whose tokens so far came too slowly.
+fn late_so_far(node: &Node) -> u64 {
+    let is_late = |record: &crate::metrics::Record| {
+        let is_slow = record.tpot().is_some_and(|tpot| tpot > record.slo.tpot.as_secs_f64());
+        record.phase == crate::sched::Phase::Waiting && !record.violated && is_slow
+    };
+    node.collector().records().filter(is_late).count() as u64
+}
+
+/// Whether two settings of a head are the same to this engine: budgets above its own are its own.
+fn is_idle(node: &Node, head: Head, held: &Controls, other: &Controls) -> bool {
+    let own = f64::from(node.scheduler().config().max_num_batched_tokens);
+    head == Head::Budget && held.budget.min(own) == other.budget.min(own)
+}
+
+impl Controller for Lookahead {
+    fn control(&mut self, node: &Node) -> Controls {
+        let held = self.chosen.or(self.plan.start).unwrap_or_else(|| node.scheduler().default_controls());
+        if self.chosen.is_some() && node.now() < self.next {
+            return held;
+        }
+        let futures = self.foreseen.futures(node, self.plan.horizon);
+        let chosen = self.search(node, &futures, held);
+        self.chosen = Some(chosen);
+        self.next = node.now() + Micros(self.plan.horizon.0 / LookaheadPlan::PERIOD);
+        chosen
+    }
+}
