@@ -38,7 +38,7 @@ pub(super) const POLICIES: [(&str, &str); 13] = [
     (
         "lookahead:KNOWS",
         "tries every choice on copies of the node that know of the future KNOWS: nothing, hints, lengths, arrivals, \
-         hints+arrivals or everything; slow; ,over=HEAD+HEAD ,horizon=SECONDS (20) ,watermark=W; V1",
+         hints+arrivals or everything; slow; ,over=HEAD+HEAD ,horizon=SECONDS (60) ,watermark=W; V1",
     ),
     ("ppas[:N,CAP]", "P-PAS: CAP prompt tokens a step (2048) while N prompts (2) press upon decodes; V1"),
 ];

@@ -9,14 +9,15 @@ pub use self::foresight::{Foresight, Lengths};
 use crate::env::{Controller, Future, Node, NodeStatus, mask};
 use crate::time::Micros;
 
-/// `lookahead`: tries what it could choose on copies of the node, holds each choice for a while, and takes the one after which
-/// the fewest requests have missed a target.
+/// `lookahead`: tries what it could choose on copies of the node, holds each choice for a while, goes on with a constant, and
+/// takes the choice after which the fewest requests have missed a target.
 ///
-/// A receding-horizon controller (Mayne and Michalska 1990), and with several drawn futures what planning under uncertainty calls
-/// hindsight optimisation (Chong, Givan and Chang 2000). What the copies know of the future is [`Foresight`]: the same rule that
-/// knows more is a ladder, which says what knowing is worth to a decision. It is a reference: a decision takes as long as many
-/// thousand steps, and with anything but nothing known nobody can run it. It is no upper bound, since it looks no further than
-/// its horizon and moves one head at a time.
+/// The rollout algorithm (Tesauro and Galperin 1996; Bertsekas and Tsitsiklis, "Neuro-Dynamic Programming", 1996, section 6.1)
+/// over the constant it starts from; with several drawn futures, what planning under uncertainty calls hindsight optimisation
+/// (Chong, Givan and Chang 2000). What the copies know of the future is [`Foresight`]: the same rule that knows more is a ladder,
+/// which says what knowing is worth to a decision. It is a reference: a decision takes as long as many thousand steps, and with
+/// anything but nothing known nobody can run it. It is no upper bound, since it looks no further than its horizon, deviates
+/// once at a time, and moves one head after the other.
 #[derive(Debug, Clone)]
 pub struct Lookahead {
     plan: LookaheadPlan,
@@ -33,18 +34,17 @@ pub struct LookaheadPlan {
     pub foresight: Foresight,
     /// The heads it moves, one after the other.
     pub heads: Vec<Head>,
-    /// Where it starts, and what the other heads are; `None` for the engine's default.
+    /// What it deviates from, and what the other heads are; `None` for the engine's default.
     pub start: Option<Controls>,
-    /// How long each choice is held on a copy.
+    /// How far it looks. A choice is held for a [twelfth](Self::HELD) of that, and then decided anew.
     pub horizon: Micros,
 }
 
 impl LookaheadPlan {
-    /// How long a choice is held unless somebody says otherwise: ten times what a request may wait for its first token in most of
-    /// our targets, and several answers of a chat.
-    pub const HORIZON: Micros = Micros(20_000_000);
-    /// It tries again after this share of its horizon.
-    const PERIOD: u64 = 8;
+    /// How far it looks unless somebody says otherwise: until most of who is open will be done.
+    pub const HORIZON: Micros = Micros(60_000_000);
+    /// How often a choice that is held fits into the horizon.
+    pub const HELD: u64 = 12;
 
     /// All heads of a scheduler, from the engine's default.
     pub fn of(foresight: Foresight) -> LookaheadPlan {
@@ -65,16 +65,16 @@ impl Lookahead {
         Lookahead { foreseen: Foreseen::new(plan.foresight), plan, chosen: None, next: Micros::ZERO }
     }
 
-    /// The best of what one head after the other can be set to.
-    fn search(&self, node: &Node, futures: &[Option<Future>], from: Controls) -> Controls {
+    /// The best of what one head after the other can be set to, beginning with what it deviates from.
+    fn search(&self, node: &Node, futures: &[Option<Future>], start: Controls) -> Controls {
         let mask = mask(node, ActionProfile::Full);
-        let mut best = (self.damage(node, futures, &from), from);
+        let mut best = (self.damage(node, futures, &start, &start), start);
         for &head in &self.plan.heads {
             let held = best.1;
             let choices = (0..head.size() as u8).filter(|&choice| mask.allows(head, choice));
             for controls in choices.filter_map(|choice| held.with(head, choice)) {
                 if controls != held && !is_idle(node, head, &held, &controls) {
-                    let damage = self.damage(node, futures, &controls);
+                    let damage = self.damage(node, futures, &controls, &start);
                     if damage < best.0 {
                         best = (damage, controls);
                     }
@@ -84,20 +84,29 @@ impl Lookahead {
         best.1
     }
 
-    fn damage(&self, node: &Node, futures: &[Option<Future>], controls: &Controls) -> Damage {
+    /// What becomes of the copies if `controls` are held, and `start` after them.
+    fn damage(&self, node: &Node, futures: &[Option<Future>], controls: &Controls, start: &Controls) -> Damage {
         let mut sum = Damage { missed: 0, on_time_tokens: std::cmp::Reverse(0) };
         for future in futures {
             let mut fork = future.as_ref().map_or_else(|| node.fork(), |future| node.fork_into(future));
-            let end = node.now() + self.plan.horizon;
+            let (held, end) = (node.now() + self.held(), node.now() + self.plan.horizon);
+            let now = |fork: &Node| if fork.now() < held { *controls } else { *start };
             // An engine that dies serves nobody from there on, which its accounts say.
-            while fork.now() < end && matches!(fork.advance(controls, u32::MAX), Ok(NodeStatus::Stepped)) {}
+            while fork.now() < end && matches!(fork.advance(&now(&fork), TRIED_STEPS), Ok(NodeStatus::Stepped)) {}
             let accounts = fork.collector();
             sum.missed += accounts.violations + late_so_far(&fork);
             sum.on_time_tokens.0 += accounts.on_time_tokens;
         }
         sum
     }
+
+    fn held(&self) -> Micros {
+        Micros((self.plan.horizon.0 / LookaheadPlan::HELD).max(1))
+    }
 }
+
+/// Steps of a copy until it is looked whether a choice has been held for long enough.
+const TRIED_STEPS: u32 = 16;
 
 /// Open requests that have not missed a target for certain, but whose tokens so far came too slowly.
 fn late_so_far(node: &Node) -> u64 {
@@ -116,14 +125,14 @@ fn is_idle(node: &Node, head: Head, held: &Controls, other: &Controls) -> bool {
 
 impl Controller for Lookahead {
     fn control(&mut self, node: &Node) -> Controls {
-        let held = self.chosen.or(self.plan.start).unwrap_or_else(|| node.scheduler().default_controls());
-        if self.chosen.is_some() && node.now() < self.next {
-            return held;
+        if let Some(chosen) = self.chosen.filter(|_| node.now() < self.next) {
+            return chosen;
         }
+        let start = self.plan.start.unwrap_or_else(|| node.scheduler().default_controls());
         let futures = self.foreseen.futures(node, self.plan.horizon);
-        let chosen = self.search(node, &futures, held);
+        let chosen = self.search(node, &futures, start);
         self.chosen = Some(chosen);
-        self.next = node.now() + Micros(self.plan.horizon.0 / LookaheadPlan::PERIOD);
+        self.next = node.now() + self.held();
         chosen
     }
 }
