@@ -161,6 +161,7 @@ struct RunningEpisode {
     observer: Observer,
     reward: Reward,
     mask: ActionMask,
+    seed: u64,
     end: crate::time::Micros,
     load: f64,
     world: usize,
@@ -207,6 +208,7 @@ impl ServingEnv {
             node,
             observer: Observer::new(),
             reward,
+            seed,
             end: drawn.end,
             load: drawn.load,
             world: index,
@@ -244,6 +246,30 @@ impl ServingEnv {
             running.node.release_memory();
         }
         Ok(Step { observation, reward, terminated, truncated, info: running.info() })
+    }
+
+    /// The same environment once more, in the same moment of the same episode, from here on each on its own. `None` where the
+    /// blocks of its node are more than numbers.
+    pub fn fork(&self) -> Option<ServingEnv> {
+        let running = match &self.running {
+            None => None,
+            Some(running) => Some(running.fork()?),
+        };
+        Some(ServingEnv { config: Arc::clone(&self.config), mean_outputs: self.mean_outputs.clone(), running })
+    }
+
+    /// From here on other traffic comes than would have, drawn anew by `seed` from the same world at the same load; what has
+    /// arrived stays as it is. Nothing before the first reset.
+    ///
+    /// # Errors
+    /// No traffic can be drawn.
+    pub fn redraw_future(&mut self, seed: u64) -> Result<(), EnvError> {
+        if let Some(running) = &mut self.running {
+            let world = &self.config.worlds[running.world];
+            let requests = world.draw_other_traffic(running.seed, seed, running.load)?;
+            running.node.replace_future(&requests);
+        }
+        Ok(())
     }
 
     /// What the episode amounted to so far; `None` before the first reset.
@@ -292,6 +318,15 @@ impl ServingEnv {
 }
 
 impl RunningEpisode {
+    fn fork(&self) -> Option<RunningEpisode> {
+        Some(RunningEpisode {
+            node: self.node.fork()?,
+            observer: self.observer.clone(),
+            reward: self.reward.clone(),
+            ..*self
+        })
+    }
+
     fn info(&self) -> Info {
         Info { mask: self.mask, load: self.load, elapsed_s: self.node.now().as_secs_f64(), hash: self.node.hash() }
     }
