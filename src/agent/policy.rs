@@ -42,7 +42,7 @@ impl NetworkPolicy {
             });
         }
         Ok(NetworkPolicy {
-            actor: Inference::new(weights.actor()),
+            actor: weights.deciding(),
             critic: Inference::new(weights.critic()),
             standardiser: moments.map(Moments::standardiser),
             heads: Heads::new(&sizes),

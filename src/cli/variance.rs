@@ -45,6 +45,12 @@ pub(super) struct VarianceArgs {
     /// For how many decisions a choice is held, comma-separated.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = VarianceConfig::default().holds)]
     holds: Vec<u32>,
+    /// Discount instead of the experiment's ppo.gamma.
+    #[arg(long, value_name = "GAMMA")]
+    gamma: Option<f64>,
+    /// Instead of the experiment's ppo.gae_lambda.
+    #[arg(long, value_name = "LAMBDA")]
+    gae_lambda: Option<f64>,
     /// Seed of every draw.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
@@ -65,7 +71,10 @@ struct AdvantageLine<'a> {
 }
 
 pub(super) fn run(args: &VarianceArgs) -> anyhow::Result<Exit> {
-    let experiment = Experiment::load(&args.experiment)?;
+    let mut experiment = Experiment::load(&args.experiment)?;
+    experiment.ppo.gamma = args.gamma.unwrap_or(experiment.ppo.gamma);
+    experiment.ppo.gae_lambda = args.gae_lambda.unwrap_or(experiment.ppo.gae_lambda);
+    experiment.ppo.validate()?;
     let config = VarianceConfig {
         scenes: args.scenes,
         traffics: args.traffics,

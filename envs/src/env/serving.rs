@@ -159,6 +159,7 @@ pub struct ServingEnv {
 struct RunningEpisode {
     node: Node,
     observer: Observer,
+    observation: Observation,
     reward: Reward,
     mask: ActionMask,
     seed: u64,
@@ -207,6 +208,7 @@ impl ServingEnv {
             mask: config.mask(&node),
             node,
             observer: Observer::new(),
+            observation: Observation::ZERO,
             reward,
             seed,
             end: drawn.end,
@@ -216,7 +218,8 @@ impl ServingEnv {
             episode_return: 0.0,
             done: false,
         };
-        let first = (observe(&running.node, &mut running.observer), running.info());
+        running.observation = observe(&running.node, &mut running.observer);
+        let first = (running.observation, running.info());
         self.running = Some(running);
         Ok(first)
     }
@@ -234,6 +237,7 @@ impl ServingEnv {
         // A dead engine has lost a request: there is no going on with it.
         let progress = progress.inspect_err(|_| running.done = true)?;
         let observation = observe(&running.node, &mut running.observer);
+        running.observation = observation;
         let reward = running.reward.take(running.node.collector());
         running.mask = self.config.mask(&running.node);
         running.decisions += 1;
@@ -291,6 +295,16 @@ impl ServingEnv {
                 world: running.world,
             },
         })
+    }
+
+    /// What was seen last, and what may be chosen now; `None` before the first reset.
+    pub fn seen(&self) -> Option<(Observation, ActionMask)> {
+        self.running.as_ref().map(|running| (running.observation, running.mask))
+    }
+
+    /// Simulated time into the episode, seconds; 0 before the first reset.
+    pub fn elapsed_s(&self) -> f64 {
+        self.running.as_ref().map_or(0.0, |running| running.node.now().as_secs_f64())
     }
 
     /// The node of the current episode.
