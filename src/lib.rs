@@ -13,7 +13,7 @@
 //! learns on it, led by [`train`]; [`play`] plays candidates of other searchers; [`checkpoint`] keeps what was learned; [`policy`] names what is judged, [`evaluate`] judges it, [`report`] shows it;
 //! [`import`] makes policies that were trained elsewhere checkpoints like ours; [`distil`] and [`export`] make the table that ships, [`retention`] the tree it keeps cached blocks by; [`tune`] goes the whole way from traffic to a verdict; [`calibrate`] fits the
 //! simulator to real servers and devices; [`eviction`] judges policies of eviction on what requests ask for; [`token_pd`] judges a price for blocks within conversations; [`plot`] draws; [`crew`] has work done by other processes, each of which is a [`workshop`]; [`record`] writes logs; [`scrape`] asks servers what they serve;
-//! [`mod@bench`] measures how fast all of it is; [`text`] lays out text for people; [`cli`] is the command line over all of them.
+//! [`mod@bench`] measures how fast all of it is; [`variance`] where the variance of returns comes from; [`text`] lays out text for people; [`cli`] is the command line over all of them.
 
 #[macro_use]
 mod say;
@@ -44,5 +44,6 @@ pub mod text;
 pub mod token_pd;
 pub mod train;
 pub mod tune;
+pub mod variance;
 pub mod workshop;
 pub mod world;

@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 12] = [
     &["policy"],
     &["evaluate"],
     &["report", "retention", "train"],
-    &["eviction", "import", "play", "token_pd", "workshop"],
+    &["eviction", "import", "play", "token_pd", "variance", "workshop"],
     &["bench", "calibrate", "tune"],
     &["cli"],
 ];

@@ -70,6 +70,21 @@ pub struct PpoConfig {
     pub gamma: f64,
     /// λ of generalised advantage estimation, in `0..=1`.
     pub gae_lambda: f64,
+    /// Discounts by the clock instead of by `gamma`: what is earned so many seconds later counts for 1/e; above 0. Decisions last
+    /// as long as they last, and one under which much is refused is asked for again soon: per decision, its consequences would be
+    /// discounted more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub horizon_s: Option<f64>,
+    /// λ by the clock instead of `gae_lambda`: it falls to 1/e in so many seconds; above 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_s: Option<f64>,
+    /// Environments that serve the same traffic, in `1..=256`; must divide the number of environments. What a decision came to is
+    /// then held against what the others of its group came to from that moment of the clock on: arrivals cancel. 1: each its own.
+    #[serde(skip_serializing_if = "is_one")]
+    pub group: usize,
+    /// Whether in each iteration the environments of a group begin in the same state, that of one of them.
+    #[serde(skip_serializing_if = "is_false")]
+    pub fork: bool,
     /// How far the probability ratio may move before its gradient is cut, in `(0, 1)`.
     pub clip: f64,
     /// How far a value may move from the rollout's before its gradient is cut; positive. `None`: not clipped.
@@ -100,6 +115,16 @@ pub struct PpoConfig {
     pub num_threads: usize,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(value: &usize) -> bool {
+    *value == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 impl Default for PpoConfig {
     fn default() -> PpoConfig {
         PpoConfig {
@@ -112,6 +137,10 @@ impl Default for PpoConfig {
             anneal: true,
             gamma: 0.99,
             gae_lambda: 0.95,
+            horizon_s: None,
+            trace_s: None,
+            group: 1,
+            fork: false,
             clip: 0.2,
             value_clip: None,
             entropy_coef: Schedule { start: 0.01, end: 0.01 },
@@ -155,7 +184,15 @@ impl PpoConfig {
         real("gamma", self.gamma, (0.0..=1.0).contains(&self.gamma), "in 0..=1")?;
         real("gae_lambda", self.gae_lambda, (0.0..=1.0).contains(&self.gae_lambda), "in 0..=1")?;
         real("clip", self.clip, self.clip > 0.0 && self.clip < 1.0, "in (0, 1)")?;
-        for (field, optional) in [("value_clip", self.value_clip), ("target_kl", self.target_kl)] {
+        whole("group", self.group, 1..=256, "in 1..=256")?;
+        let forks = !self.fork || self.group > 1;
+        require(forks, "ppo", "fork", &self.fork, "false unless group is at least 2")?;
+        for (field, optional) in [
+            ("value_clip", self.value_clip),
+            ("target_kl", self.target_kl),
+            ("horizon_s", self.horizon_s),
+            ("trace_s", self.trace_s),
+        ] {
             optional
                 .map_or(Ok(()), |value| real(field, value, value > 0.0 && value <= MOST, "above 0, at most 1000000"))?;
         }
@@ -186,6 +223,8 @@ impl PpoConfig {
     /// decisions each (the advantages of one decision cannot be standardised).
     pub fn plan(&self, num_envs: usize) -> Result<TrainingPlan, HyperparameterError> {
         self.validate()?;
+        let grouped = num_envs.is_multiple_of(self.group);
+        require(grouped, "ppo", "group", &self.group, "a divisor of num_envs")?;
         let batch = self.num_steps * num_envs;
         let minibatches = self.num_minibatches;
         require(
@@ -203,6 +242,14 @@ impl PpoConfig {
             "at least num_steps * num_envs",
         )?;
         Ok(TrainingPlan { batch, minibatch: batch / minibatches, iterations: self.total_decisions / batch as u64 })
+    }
+
+    /// γ and λ of a decision that was obeyed for `elapsed_s`.
+    pub fn discount(&self, elapsed_s: f64) -> (f64, f64) {
+        let by_clock = |seconds: Option<f64>, otherwise| {
+            seconds.map_or(otherwise, |seconds| (-elapsed_s / seconds).exp())
+        };
+        (by_clock(self.horizon_s, self.gamma), by_clock(self.trace_s, self.gae_lambda))
     }
 }
 
@@ -255,6 +302,27 @@ mod tests {
         assert_eq!(PpoConfig { num_minibatches: 5, ..config.clone() }.plan(8).unwrap_err().field, "num_minibatches");
         assert_eq!(PpoConfig { num_minibatches: 128, ..config.clone() }.plan(8).unwrap_err().field, "num_minibatches");
         assert_eq!(PpoConfig { total_decisions: 100, ..config }.plan(8).unwrap_err().field, "total_decisions");
+    }
+
+    #[test]
+    fn a_discount_by_the_clock_does_not_ask_how_time_was_cut() {
+        let config = PpoConfig { horizon_s: Some(50.0), trace_s: Some(5.0), ..PpoConfig::default() };
+        let (whole, parts) = (config.discount(3.0), [config.discount(1.0), config.discount(2.0)]);
+        assert!((whole.0 - parts[0].0 * parts[1].0).abs() < 1e-12 && (whole.1 - parts[0].1 * parts[1].1).abs() < 1e-12);
+        assert!((config.discount(50.0).0 - (-1.0_f64).exp()).abs() < 1e-12);
+        assert_eq!(PpoConfig::default().discount(7.0), (0.99, 0.95));
+        assert_eq!(PpoConfig { horizon_s: Some(0.0), ..config }.validate().unwrap_err().field, "horizon_s");
+    }
+
+    #[test]
+    fn groups_divide_the_environments_and_forks_need_them() {
+        let config = PpoConfig { group: 4, fork: true, ..PpoConfig::default() };
+        assert!(config.plan(8).is_ok());
+        assert_eq!(config.plan(10).unwrap_err().to_string(), "ppo.group = 4: must be a divisor of num_envs");
+        assert_eq!(PpoConfig { group: 1, ..config }.validate().unwrap_err().field, "fork");
+        // A file that says nothing of them is written as before.
+        let text = serde_json::to_string(&PpoConfig::default()).unwrap();
+        assert!(!["group", "fork", "horizon_s", "trace_s"].iter().any(|key| text.contains(key)), "{text}");
     }
 
     #[test]

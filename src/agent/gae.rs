@@ -24,12 +24,19 @@ pub struct Trajectory<'a> {
 /// `δ_t = r_t + γ V(s′_t) − V(s_t)` with `V(s′) = 0` where terminated, and `A_t = δ_t + γ λ A_{t+1}`, the sum broken
 /// where an episode ended either way.
 pub fn advantages(trajectory: &Trajectory, gamma: f32, lambda: f32) -> Array2<f32> {
+    discounted(trajectory, |_| (gamma, lambda))
+}
+
+/// The same with `γ` and `λ` of each row: where a decision lasts as long as it lasts, a discount by the clock is another for each
+/// (Bradtke, Duff 1995, "Reinforcement Learning Methods for Continuous-Time Markov Decision Problems").
+pub fn discounted(trajectory: &Trajectory, discount: impl Fn([usize; 2]) -> (f32, f32)) -> Array2<f32> {
     let (num_steps, num_envs) = trajectory.rewards.dim();
     let mut advantages = Array2::zeros((num_steps, num_envs));
     for env in 0..num_envs {
         let mut following = 0.0;
         for step in (0..num_steps).rev() {
             let at = [step, env];
+            let (gamma, lambda) = discount(at);
             let left = if trajectory.terminated[at] { 0.0 } else { trajectory.next_values[at] };
             let ended = trajectory.terminated[at] || trajectory.truncated[at];
             let delta = trajectory.rewards[at] + gamma * left - trajectory.values[at];

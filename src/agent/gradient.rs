@@ -5,6 +5,7 @@
 use rayon::prelude::*;
 
 use super::heads::Heads;
+use super::inference::Inference;
 use super::loss;
 use super::rollout::Rollout;
 use super::tensors::Tensors;
@@ -68,11 +69,13 @@ pub struct Means {
 /// Log-probability of the action and value of every row of `rollout`, `[batch]` each.
 pub fn evaluate(tensors: &dyn Tensors, weights: &Weights, heads: &Heads, rollout: &Rollout) -> (Vec<f32>, Vec<f32>) {
     let size = weights.architecture().observation_size;
+    let start = weights.start_alone();
     let shards = rollout.observations.par_chunks(SHARD * size);
     let shards = shards.zip(rollout.masks.par_chunks(SHARD * heads.num_choices()));
     let shards = shards.zip(rollout.actions.par_chunks(SHARD * heads.len()));
     let shards = shards.map(|((observations, masks), actions)| {
         let mut logits = tensors.network(&mut weights.actor()).forward(observations);
+        add(start.as_ref(), observations, &mut logits);
         let values = tensors.network(&mut weights.critic()).forward(observations);
         let rows = logits.chunks_exact_mut(heads.num_choices()).zip(masks.chunks_exact(heads.num_choices()));
         let rows = rows.zip(actions.chunks_exact(heads.len()));
@@ -83,6 +86,15 @@ pub fn evaluate(tensors: &dyn Tensors, weights: &Weights, heads: &Heads, rollout
     });
     let (log_probs, values): (Vec<_>, Vec<_>) = shards.unzip();
     (log_probs.concat(), values.concat())
+}
+
+/// Adds the logits of the policy that learning started from, which are not learned.
+fn add(start: Option<&Inference>, observations: &[f32], logits: &mut [f32]) {
+    if let Some(start) = start {
+        let mut sums = vec![0.0; logits.len()];
+        start.forward(observations, &mut sums);
+        logits.iter_mut().zip(&sums).for_each(|(logit, sum)| *logit += sum);
+    }
 }
 
 /// Values of `observations` `[rows, observation_size]`.
@@ -99,10 +111,11 @@ pub fn gradient(
     objective: &PpoObjective,
 ) -> Gradient {
     let share = 1.0 / rows.len() as f32;
+    let start = weights.start_alone();
     let shards: Vec<Gradient> = rows
         .par_chunks(SHARD)
         .zip(advantages.par_chunks(SHARD))
-        .map(|shard| samples.shard(tensors, weights, shard, objective, share))
+        .map(|shard| samples.shard(tensors, (weights, start.as_ref()), shard, objective, share))
         .collect();
     shards.into_iter().reduce(|sum, shard| sum.plus(&shard)).expect("a minibatch has rows")
 }
@@ -112,7 +125,7 @@ impl Samples<'_> {
     fn shard(
         &self,
         tensors: &dyn Tensors,
-        weights: &Weights,
+        (weights, start): (&Weights, Option<&Inference>),
         (rows, advantages): (&[usize], &[f32]),
         objective: &PpoObjective,
         share: f32,
@@ -127,6 +140,7 @@ impl Samples<'_> {
 
         // Outputs are replaced by the derivatives of the loss by them.
         let (mut logits, mut values) = (actor.forward(&observations), critic.forward(&observations));
+        add(start, &observations, &mut logits);
         let (mut means, mut spare) = (Means::default(), vec![0.0; self.heads.num_choices()]);
         let outputs = logits.chunks_exact_mut(self.heads.num_choices()).zip(&mut values);
         for ((&row, &advantage), (logits, value)) in rows.iter().zip(advantages).zip(outputs) {

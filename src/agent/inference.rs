@@ -43,6 +43,8 @@ pub struct Inference {
     layers: Vec<Layer>,
     widest: usize,
     activation: Activation,
+    /// Added to the outputs, past all layers.
+    beside: Option<Layer>,
 }
 
 /// One layer; its outputs are padded with zeros to whole blocks of [`LANES`].
@@ -59,13 +61,31 @@ impl Inference {
     pub fn new<'a>(layers: impl Iterator<Item = (&'a [f32], &'a [f32])>) -> Inference {
         let layers: Vec<Layer> = layers.map(|(weight, bias)| Layer::new(weight, bias)).collect();
         let widest = layers.iter().map(|layer| layer.inputs.max(layer.outputs)).max().unwrap_or(0);
-        Inference { layers, widest, activation: Activation::Tanh }
+        Inference { layers, widest, activation: Activation::Tanh, beside: None }
     }
 
     /// The same with another activation.
     #[must_use]
     pub fn activated_by(self, activation: Activation) -> Inference {
         Inference { activation, ..self }
+    }
+
+    /// The same with one more layer, of these weights `[outputs, inputs]` and biases, that leads from the inputs to the outputs past
+    /// all others.
+    #[must_use]
+    pub fn beside(self, weight: &[f32], bias: &[f32]) -> Inference {
+        Inference { beside: Some(Layer::new(weight, bias)), ..self }
+    }
+
+    /// Adds what the layer that leads past all others, if there is one, makes of `inputs` `[batch, inputs]` to `outputs`
+    /// `[batch, outputs]`.
+    fn add_beside(&self, inputs: &[f32], outputs: &mut [f32]) {
+        let Some(layer) = &self.beside else { return };
+        let mut sums = vec![0.0; layer.outputs];
+        for (row, output) in inputs.chunks_exact(layer.inputs).zip(outputs.chunks_exact_mut(layer.outputs)) {
+            layer.forward(row, &mut sums);
+            output.iter_mut().zip(&sums).for_each(|(output, sum)| *output += sum);
+        }
     }
 
     /// Number of outputs.
@@ -82,7 +102,8 @@ impl Inference {
         assert_eq!(inputs.len() / first.inputs, outputs.len() / last.outputs, "rows");
         if self.layers.len() == 1 {
             let rows = inputs.chunks_exact(first.inputs).zip(outputs.chunks_exact_mut(first.outputs));
-            return rows.for_each(|(row, output)| first.forward(row, output));
+            rows.for_each(|(row, output)| first.forward(row, output));
+            return self.add_beside(inputs, outputs);
         }
         let mut current = vec![0.0; self.widest];
         let mut next = vec![0.0; self.widest];
@@ -97,6 +118,7 @@ impl Inference {
             }
             output.copy_from_slice(&current[..last.outputs]);
         }
+        self.add_beside(inputs, outputs);
     }
 }
 

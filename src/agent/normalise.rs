@@ -229,9 +229,15 @@ impl RewardScaler {
         RewardScaler { moments: Moments::new(1), returns: vec![0.0; num_envs] }
     }
 
-    /// Takes in the rewards of one step and scales them in place; `ended` says whose episode ended with it.
-    pub fn scale(&mut self, rewards: &mut [f32], ended: impl Iterator<Item = bool>, gamma: f64) {
-        for (sum, &reward) in self.returns.iter_mut().zip(&*rewards) {
+    /// Takes in the rewards of one step and scales them in place; `ended` says whose episode ended with it, `gammas` what each
+    /// environment's return until then is discounted by.
+    pub fn scale(
+        &mut self,
+        rewards: &mut [f32],
+        ended: impl Iterator<Item = bool>,
+        gammas: impl Iterator<Item = f64>,
+    ) {
+        for ((sum, &reward), gamma) in self.returns.iter_mut().zip(&*rewards).zip(gammas) {
             *sum = *sum * gamma + f64::from(reward);
         }
         let returns: Vec<f32> = self.returns.iter().map(|&sum| sum as f32).collect();
@@ -360,12 +366,12 @@ mod tests {
     fn rewards_are_divided_by_the_deviation_of_the_return() {
         let mut scaler = RewardScaler::new(2);
         let mut rewards = [1.0, 3.0];
-        scaler.scale(&mut rewards, [false, true].into_iter(), 0.5);
+        scaler.scale(&mut rewards, [false, true].into_iter(), [0.5, 0.5].into_iter());
         // Returns 1 and 3: deviation 1.
         assert!((rewards[0] - 1.0).abs() < 1e-6 && (rewards[1] - 3.0).abs() < 1e-6);
         assert_eq!(scaler.returns, [1.0, 0.0]);
         let mut rewards = [1.0, 5.5];
-        scaler.scale(&mut rewards, [false, false].into_iter(), 0.5);
+        scaler.scale(&mut rewards, [false, false].into_iter(), [0.5, 0.5].into_iter());
         // Returns 1, 3, 1.5 and 5.5.
         let mut returns = Moments::new(1);
         returns.update(&[1.0, 3.0, 1.5, 5.5]);

@@ -1,6 +1,6 @@
 //! The trained network as a policy: what is evaluated, and the teacher of the table that ships.
 
-use kvtide_runtime::action::NUM_CHOICES;
+use kvtide_runtime::action::{NUM_CHOICES, NUM_HEADS};
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Head, NUM_FEATURES, Observation, Policy};
 
 use super::AgentError;
@@ -42,7 +42,7 @@ impl NetworkPolicy {
             });
         }
         Ok(NetworkPolicy {
-            actor: Inference::new(weights.actor()),
+            actor: weights.deciding(),
             critic: Inference::new(weights.critic()),
             standardiser: moments.map(Moments::standardiser),
             heads: Heads::new(&sizes),
@@ -81,6 +81,14 @@ impl NetworkPolicy {
         let mut row = self.raw_logits(observation);
         self.heads.log_probs(&mut row, &flags(mask));
         row
+    }
+
+    /// An action drawn from the policy by a number in `0..1` for each head, as PPO's actor draws; obeys `mask`, whose choices of
+    /// heads outside the profile are to be pinned.
+    pub fn sample(&self, observation: &Observation, mask: ActionMask, draws: &[f64; NUM_HEADS]) -> Action {
+        let mut choices = Action::ENGINE_DEFAULT.indices();
+        self.heads.sample(&self.raw_logits(observation), &flags(mask), draws, &mut choices);
+        mask.repair(Action::new(choices).unwrap_or(Action::ENGINE_DEFAULT))
     }
 
     /// The critic's estimate of the discounted sum of (scaled) rewards left.

@@ -24,6 +24,12 @@
 //! 17. optionally, the numbers that choices are drawn with are kept for several decisions: each choice is distributed as
 //!     the policy says, but a mixture of watermarks is tried as several steady watermarks rather than as one that jumps
 //!     (the idea of generalised state-dependent exploration, Raffin et al. 2021, for discrete heads).
+//! 18. optionally, discounts go by the environment's clock, since decisions last as long as they last (Bradtke, Duff 1995);
+//! 19. optionally, environments come in groups that serve the same traffic, may begin each iteration in the same state (the
+//!     rollouts of Schulman et al. 2015, section 5.2), and what the others of a group came to is the baseline of each (Mao et al.
+//!     2019), [`super::group`];
+//! 20. optionally, the network is a correction of a linear policy that a search has found, which it equals at first
+//!     ([`Weights::starting_from`]).
 //!
 //! Nothing here reads a clock or keeps a generator: each iteration's draws come from streams named by its number, so the
 //! state saved between two iterations is all there is, and a resumed run is byte for byte the one that never stopped. Nor
@@ -40,13 +46,13 @@ use super::adam::{AdamState, clip_norm};
 use super::config::{HyperparameterError, PpoConfig, TrainingPlan};
 use super::gae::{self, Trajectory};
 use super::gradient::{self, Gradient, Means, PpoObjective, Samples};
+use super::group;
 use super::heads::Heads;
-use super::inference::Inference;
-use super::normalise::Normalisers;
+use super::normalise::{Moments, Normalisers};
 use super::rollout::{Actor, Rollout};
 use super::state::{RunOutcome, TrainerState};
 use super::tensors::Tensors;
-use super::weights::{Architecture, Weights};
+use super::weights::{Architecture, LinearStart, Weights};
 use super::{AgentError, IterationReport, Losses};
 
 /// A training run.
@@ -73,10 +79,33 @@ impl Trainer {
         env: Box<dyn VectorEnv>,
         tensors: &'static dyn Tensors,
     ) -> Result<Trainer, AgentError> {
+        Trainer::starting_from(None, config, env, tensors)
+    }
+
+    /// A new run that begins with a policy, over observations standardised by its moments, instead of with a constant choice.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`]; [`AgentError::Config`] if the policy is not over the observation and action of `env`.
+    pub fn starting_from(
+        start: Option<(LinearStart, Moments)>,
+        config: PpoConfig,
+        env: Box<dyn VectorEnv>,
+        tensors: &'static dyn Tensors,
+    ) -> Result<Trainer, AgentError> {
         let architecture = architecture(&config, &*env)?;
         let plan = config.plan(env.num_envs())?;
         let mut weights = Weights::orthogonal(architecture.clone(), config.seed); // 2.
-        if let Some(prior) = &config.prior {
+        let mut frozen = None;
+        if let Some((start, moments)) = start {
+            let fits = config.normalise_observations && moments.mean.len() == architecture.observation_size;
+            weights = weights.starting_from(start).filter(|_| fits).ok_or_else(|| HyperparameterError {
+                table: "ppo",
+                field: "normalise_observations",
+                value: config.normalise_observations.to_string(),
+                range: "true where learning starts from a policy, which must be over this observation and action",
+            })?; // 20.
+            frozen = Some(moments);
+        } else if let Some(prior) = &config.prior {
             weights = weights.favouring(prior).ok_or_else(|| HyperparameterError {
                 table: "ppo",
                 field: "prior.choices",
@@ -85,7 +114,7 @@ impl Trainer {
             })?; // 16.
         }
         let adam = AdamState::new(weights.values().iter().map(Vec::len)); // 3.
-        let actor = Actor::start(env, &architecture, &config)?;
+        let actor = Actor::start(env, &architecture, &config, frozen)?;
         let heads = Heads::new(&architecture.head_sizes);
         Ok(Trainer { tensors, config, plan, iteration: 0, decisions: 0, actor, weights, adam, heads })
     }
@@ -113,6 +142,7 @@ impl Trainer {
         if !fits(&normalisers, &config, &architecture, env.num_envs()) {
             return Err(AgentError::Resume("saved normalisers do not fit the settings or the environment".to_owned()));
         }
+        let normalisers = (normalisers, weights.start().is_some());
         let actor = Actor::resume(env, &architecture, normalisers, &saved, iteration + 1)?;
         let heads = Heads::new(&architecture.head_sizes);
         Ok(Trainer { tensors, config, plan, iteration, decisions, actor, weights, adam: optimiser, heads })
@@ -150,7 +180,7 @@ impl Trainer {
 
     /// The first half of an iteration: decisions under the current actor.
     pub(crate) fn act(&mut self) -> Result<Rollout, AgentError> {
-        let actor = Inference::new(self.weights.actor());
+        let actor = self.weights.deciding();
         // In a scope, so on a thread of the pool: from any other, each step would have to wait for one of them to wake up.
         rayon::scope(|_| self.actor.collect(&actor, &self.config, self.iteration + 1)) // 1., 14.
     }
@@ -180,19 +210,26 @@ impl Trainer {
         let (log_probs, values) = gradient::evaluate(tensors, weights, heads, rollout);
         let values = Array2::from_shape_vec(rollout.rewards.dim(), values).expect("one per row");
         let bootstrap = gradient::values(tensors, weights, &rollout.bootstrap_observations);
-        let advantages = gae::advantages(
-            &Trajectory {
-                rewards: rollout.rewards.view(),
-                values: values.view(),
-                next_values: rollout.next_values(&values, &bootstrap).view(),
-                terminated: rollout.terminated.view(),
-                truncated: rollout.truncated.view(),
-            },
-            config.gamma as f32,
-            config.gae_lambda as f32,
-        ); // 5.
+        let next_values = rollout.next_values(&values, &bootstrap);
+        let trajectory = Trajectory {
+            rewards: rollout.rewards.view(),
+            values: values.view(),
+            next_values: next_values.view(),
+            terminated: rollout.terminated.view(),
+            truncated: rollout.truncated.view(),
+        };
+        let discount = |elapsed_s: f64| {
+            let (gamma, lambda) = config.discount(elapsed_s);
+            (gamma as f32, lambda as f32)
+        }; // 18.
+        let mut advantages = gae::discounted(&trajectory, |at| discount(rollout.elapsed_s[at])); // 5.
         let returns = &advantages + &values;
         let mut losses = Losses { explained_variance: explained_variance(&advantages, &returns), ..Losses::default() };
+        if config.group > 1 {
+            let baselines = group::baselines(&trajectory, rollout, &advantages, config); // 19.
+            losses.grouped = Some(baselines.share);
+            advantages -= &baselines.values;
+        }
         let [values, advantages, returns] =
             [&values, &advantages, &returns].map(|rows| rows.as_slice().expect("row-major"));
         let samples = Samples { rollout, heads, log_probs: &log_probs, values, returns };

@@ -39,6 +39,9 @@ pub struct Losses {
     pub clip_fraction: f64,
     /// `1 − Var(returns − values) / Var(returns)` over the rollout; `None` if all returns are equal.
     pub explained_variance: Option<f64>,
+    /// Share of decisions that were held against others of their group; `None` without groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grouped: Option<f64>,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Passes made over the rollout; fewer than asked for once `target_kl` was exceeded.

@@ -32,6 +32,12 @@ pub struct Rollout {
     pub terminated: Array2<bool>,
     /// `[num_steps, num_envs]`.
     pub truncated: Array2<bool>,
+    /// `[num_steps, num_envs]`: for how long each decision was obeyed, seconds.
+    pub elapsed_s: Array2<f64>,
+    /// `[num_steps, num_envs]`: when it was taken, seconds into its episode.
+    pub clock_s: Array2<f64>,
+    /// `[num_steps, num_envs]`: which traffic its episode has.
+    pub traffic: Array2<u64>,
     /// `[num_envs + cuts, observation_size]`: the observation after the last step of each environment, then the final
     /// observation of each cut.
     pub bootstrap_observations: Vec<f32>,
@@ -42,7 +48,7 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    fn new(num_steps: usize, num_envs: usize, architecture: &Architecture) -> Rollout {
+    pub(super) fn new(num_steps: usize, num_envs: usize, architecture: &Architecture) -> Rollout {
         let rows = num_steps * num_envs;
         Rollout {
             observations: Vec::with_capacity(rows * architecture.observation_size),
@@ -51,6 +57,9 @@ impl Rollout {
             rewards: Array2::zeros((num_steps, num_envs)),
             terminated: Array2::default((num_steps, num_envs)),
             truncated: Array2::default((num_steps, num_envs)),
+            elapsed_s: Array2::zeros((num_steps, num_envs)),
+            clock_s: Array2::zeros((num_steps, num_envs)),
+            traffic: Array2::zeros((num_steps, num_envs)),
             bootstrap_observations: Vec::new(),
             cuts: Vec::new(),
             episodes: Vec::new(),
@@ -77,24 +86,28 @@ pub(crate) struct Actor {
     /// The current observations, standardised.
     observations: Vec<f32>,
     pub(crate) normalisers: Normalisers,
+    /// Whether observations are standardised as they are, whatever else is seen: a policy that learning starts from knows no
+    /// others.
+    is_frozen: bool,
     heads: Heads,
     architecture: Architecture,
 }
 
 impl Actor {
-    /// Environments started anew.
+    /// Environments started anew; observations are standardised by `frozen`, if there are such moments, for ever.
     pub(crate) fn start(
         env: Box<dyn VectorEnv>,
         architecture: &Architecture,
         config: &PpoConfig,
+        frozen: Option<Moments>,
     ) -> Result<Actor, AgentError> {
+        let is_frozen = frozen.is_some();
+        let fresh = || Moments::new(architecture.observation_size).blind_to(&config.blind);
         let normalisers = Normalisers {
-            observation: config
-                .normalise_observations
-                .then(|| Moments::new(architecture.observation_size).blind_to(&config.blind)),
+            observation: config.normalise_observations.then(|| frozen.unwrap_or_else(fresh)),
             reward: config.normalise_rewards.then(|| RewardScaler::new(env.num_envs())),
         };
-        let mut actor = Actor::at_rest(env, architecture, normalisers);
+        let mut actor = Actor::at_rest(env, architecture, normalisers, is_frozen);
         actor.env.reset(seed::derive(config.seed, "ppo.env", 0), &mut actor.batch);
         actor.look(1, true)?;
         Ok(actor)
@@ -104,22 +117,27 @@ impl Actor {
     pub(crate) fn resume(
         env: Box<dyn VectorEnv>,
         architecture: &Architecture,
-        normalisers: Normalisers,
+        (normalisers, is_frozen): (Normalisers, bool),
         saved: &serde_json::Value,
         iteration: u64,
     ) -> Result<Actor, AgentError> {
-        let mut actor = Actor::at_rest(env, architecture, normalisers);
+        let mut actor = Actor::at_rest(env, architecture, normalisers, is_frozen);
         actor.env.restore(saved, &mut actor.batch).map_err(AgentError::Resume)?;
         // These observations were counted before they were saved.
         actor.look(iteration, false)?;
         Ok(actor)
     }
 
-    fn at_rest(env: Box<dyn VectorEnv>, architecture: &Architecture, normalisers: Normalisers) -> Actor {
+    fn at_rest(
+        env: Box<dyn VectorEnv>,
+        architecture: &Architecture,
+        normalisers: Normalisers,
+        is_frozen: bool,
+    ) -> Actor {
         let batch = Batch::new(env.num_envs(), architecture.observation_size, architecture.num_choices());
         let heads = Heads::new(&architecture.head_sizes);
         let observations = vec![0.0; batch.observations.len()];
-        Actor { env, batch, observations, normalisers, heads, architecture: architecture.clone() }
+        Actor { env, batch, observations, normalisers, is_frozen, heads, architecture: architecture.clone() }
     }
 
     pub(crate) fn num_envs(&self) -> usize {
@@ -145,6 +163,9 @@ impl Actor {
         let mut actions = vec![0_u8; num_envs * num_heads];
         let mut cut_observations = Vec::new();
         let mut rollout = Rollout::new(config.num_steps, num_envs, &self.architecture);
+        if config.fork {
+            self.gather(config.group, iteration)?; // 19.
+        }
 
         for step in 0..config.num_steps {
             if step % config.hold == 0 {
@@ -154,13 +175,16 @@ impl Actor {
             rollout.observations.extend_from_slice(&self.observations);
             rollout.masks.extend_from_slice(&self.batch.masks);
             rollout.actions.extend_from_slice(&actions);
+            rollout.clock_s.row_mut(step).iter_mut().zip(&self.batch.clock_s).for_each(|(kept, &at)| *kept = at);
+            rollout.traffic.row_mut(step).iter_mut().zip(&self.batch.traffic).for_each(|(kept, &id)| *kept = id);
 
             self.env.step(&actions, &mut self.batch);
             if let Some(reason) = self.env.failure() {
                 return Err(AgentError::Failed { iteration, reason });
             }
             self.look(iteration, true)?;
-            self.reward(iteration, config.gamma)?;
+            rollout.elapsed_s.row_mut(step).iter_mut().zip(&self.batch.elapsed_s).for_each(|(kept, &for_s)| *kept = for_s);
+            self.reward(iteration, config)?;
             let mut rewards = rollout.rewards.row_mut(step);
             rewards.iter_mut().zip(&self.batch.rewards).for_each(|(kept, &reward)| *kept = reward);
             for env in 0..num_envs {
@@ -177,6 +201,17 @@ impl Actor {
         rollout.bootstrap_observations.clone_from(&self.observations);
         rollout.bootstrap_observations.append(&mut cut_observations);
         Ok(rollout)
+    }
+
+    /// Lets the environments of each group go on from the state of one of them, each time another's.
+    fn gather(&mut self, group: usize, iteration: u64) -> Result<(), AgentError> {
+        let leader = (iteration % group as u64) as usize;
+        let gathered = self.env.gather(leader, &mut self.batch);
+        gathered.map_err(|reason| AgentError::Failed { iteration, reason: format!("ppo.fork: {reason}") })?;
+        if let Some(scaler) = &mut self.normalisers.reward {
+            scaler.returns.chunks_mut(group).for_each(|returns| returns.fill(returns[leader]));
+        }
+        self.look(iteration, false)
     }
 
     /// Samples an action in every environment by `draws`; both are `[num_envs, num_heads]`.
@@ -217,7 +252,7 @@ impl Actor {
         }
         self.observations.copy_from_slice(&self.batch.observations);
         if let Some(moments) = &mut self.normalisers.observation {
-            if count {
+            if count && !self.is_frozen {
                 moments.update(&self.batch.observations);
             }
             moments.standardiser().apply(&mut self.observations);
@@ -226,15 +261,15 @@ impl Actor {
     }
 
     /// Scales the batch's rewards in place.
-    fn reward(&mut self, iteration: u64, gamma: f64) -> Result<(), AgentError> {
-        let Batch { rewards, terminated, truncated, .. } = &mut self.batch;
+    fn reward(&mut self, iteration: u64, config: &PpoConfig) -> Result<(), AgentError> {
+        let Batch { rewards, terminated, truncated, elapsed_s, .. } = &mut self.batch;
         if let Some(env) = rewards.iter().position(|reward| !reward.is_finite()) {
             return Err(AgentError::Environment { iteration, env, what: "the reward".to_owned(), value: rewards[env] });
         }
         if let Some(scaler) = &mut self.normalisers.reward {
             let ended =
                 terminated.iter().zip(truncated.iter()).map(|(&terminated, &truncated)| terminated || truncated);
-            scaler.scale(rewards, ended, gamma);
+            scaler.scale(rewards, ended, elapsed_s.iter().map(|&elapsed_s| config.discount(elapsed_s).0));
         }
         Ok(())
     }

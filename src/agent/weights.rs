@@ -3,6 +3,7 @@
 use kvtide_envs::seed;
 
 use super::config::Prior;
+use super::inference::Inference;
 use super::orthogonal::orthogonal;
 
 /// What the networks look like: inputs, hidden widths, heads.
@@ -48,13 +49,23 @@ impl Architecture {
 pub struct Weights {
     architecture: Architecture,
     values: Vec<Vec<f32>>,
+    start: Option<LinearStart>,
+}
+
+/// A linear policy that learning starts from: its logits are added to the actor's, and are not learned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearStart {
+    /// `[choices, observation_size]`, row-major.
+    pub weight: Vec<f32>,
+    /// `[choices]`.
+    pub bias: Vec<f32>,
 }
 
 impl Weights {
     /// Nothing but zeros.
     pub fn zeros(architecture: Architecture) -> Weights {
         let values = architecture.parameters().iter().map(|(_, shape)| vec![0.0; shape.iter().product()]).collect();
-        Weights { architecture, values }
+        Weights { architecture, values, start: None }
     }
 
     /// Weights orthogonal with gain √2, the actor's last layer 0.01 (so that the first policy is close to uniform), the
@@ -72,7 +83,54 @@ impl Weights {
         };
         let mut values = network("ppo.init.actor", architecture.num_choices(), 0.01);
         values.extend(network("ppo.init.critic", 1, 1.0));
-        Weights { architecture, values }
+        Weights { architecture, values, start: None }
+    }
+
+    /// The same weights as a correction of the policy `start`: the actor's last layer is zeroed, so that the first policy is `start`
+    /// to the bit (a residual policy: Silver et al. 2018, "Residual Policy Learning"). `None` if it is not over the same
+    /// observation and choices.
+    #[must_use]
+    pub fn starting_from(mut self, start: LinearStart) -> Option<Weights> {
+        let middle = self.values.len() / 2;
+        self.values[middle - 2..middle].iter_mut().for_each(|values| values.fill(0.0));
+        self.with_start(Some(start))
+    }
+
+    /// The same weights beside `start`, as they were saved. `None` if that is not over the same observation and choices.
+    #[must_use]
+    pub fn with_start(self, start: Option<LinearStart>) -> Option<Weights> {
+        let choices = self.architecture.num_choices();
+        let lengths = (self.architecture.observation_size * choices, choices);
+        let fits = start.as_ref().is_none_or(|start| (start.weight.len(), start.bias.len()) == lengths);
+        fits.then_some(Weights { start, ..self })
+    }
+
+    /// The actor, if it is linear: one layer, correcting nothing.
+    pub fn linear(&self) -> Option<LinearStart> {
+        let is_linear = self.architecture.hidden.is_empty() && self.start.is_none();
+        is_linear.then(|| LinearStart { weight: self.values[0].clone(), bias: self.values[1].clone() })
+    }
+
+    /// The policy that learning started from, if it was one.
+    pub fn start(&self) -> Option<&LinearStart> {
+        self.start.as_ref()
+    }
+
+    /// The actor, with the policy that it corrects, ready to decide.
+    pub fn deciding(&self) -> Inference {
+        let actor = Inference::new(self.actor());
+        match &self.start {
+            Some(LinearStart { weight, bias }) => actor.beside(weight, bias),
+            None => actor,
+        }
+    }
+
+    /// The policy that learning started from alone, ready to decide.
+    pub(crate) fn start_alone(&self) -> Option<Inference> {
+        let layer = |start: &LinearStart| {
+            Inference::new(std::iter::once((start.weight.as_slice(), start.bias.as_slice())))
+        };
+        self.start.as_ref().map(layer)
     }
 
     /// The same weights with the actor's last bias moved so that, were its weights zero, each head took its choice in
@@ -108,7 +166,7 @@ impl Weights {
                 .iter()
                 .zip(&values)
                 .all(|((_, shape), values)| shape.iter().product::<usize>() == values.len());
-        fits.then_some(Weights { architecture, values })
+        fits.then_some(Weights { architecture, values, start: None })
     }
 
     /// What they are the parameters of.
@@ -190,6 +248,30 @@ mod tests {
             let prior = Prior { choices, probability: 0.8 };
             assert_eq!(Weights::orthogonal(architecture(), 1).favouring(&prior), None);
         }
+    }
+
+    #[test]
+    fn a_correction_begins_as_the_policy_it_corrects() {
+        let start = LinearStart {
+            weight: (0..8 * 3).map(|index| (index as f32 * 0.7).sin()).collect(),
+            bias: (0..8).map(|index| index as f32 - 3.3).collect(),
+        };
+        let rows: Vec<f32> = (0..3 * 20).map(|index| (index as f32 * 1.3).cos() * 4.0).collect();
+        let logits = |inference: Inference| {
+            let mut logits = vec![0.0; 8 * 20];
+            inference.forward(&rows, &mut logits);
+            logits
+        };
+        let plain = Weights::orthogonal(architecture(), 1);
+        let corrected = plain.clone().starting_from(start.clone()).unwrap();
+        let alone = logits(corrected.start_alone().unwrap());
+        assert_eq!(logits(corrected.deciding()), alone, "to the bit");
+        assert_eq!(corrected.critic().last(), plain.critic().last(), "the critic is as it was");
+        // What is learned is added to it.
+        let moved = plain.clone().with_start(Some(start.clone())).unwrap();
+        let sums: Vec<f32> = logits(plain.deciding()).iter().zip(&alone).map(|(a, b)| a + b).collect();
+        assert_eq!(logits(moved.deciding()), sums);
+        assert_eq!(plain.starting_from(LinearStart { bias: vec![0.0; 7], ..start }), None);
     }
 
     #[test]

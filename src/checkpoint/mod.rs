@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `manifest.json` | [`Manifest`]: versions, seed, settings, schema hashes, and length and BLAKE3 of every file below |
 //! | `manifest.b3` | BLAKE3 of `manifest.json`, as `b3sum --check` reads it |
-//! | `weights.safetensors` | actor and critic, `f32`, named as [`Architecture::parameters`] says |
+//! | `weights.safetensors` | actor and critic, `f32`, named as [`Architecture::parameters`] says; `start.weight` and `start.bias` of the linear policy that learning started from, if any |
 //! | `normaliser.json` | [`Normalisers`] |
 //! | `optimiser.safetensors` | Adam's moments `first.*` and `second.*`, and its `step` |
 //! | `trainer.json` | iteration, decisions, and the environments as they save themselves |
@@ -30,8 +30,8 @@ use kvtide_runtime::{ACTION_SET_HASH, ActionProfile, SCHEMA_HASH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::normalise::Normalisers;
-use crate::agent::{Architecture, TrainerState, Weights};
+use crate::agent::normalise::{Moments, Normalisers};
+use crate::agent::{Architecture, LinearStart, TrainerState, Weights};
 
 pub use crate::agent::NetworkPolicy;
 pub use error::CheckpointError;
@@ -140,6 +140,17 @@ pub fn load_policy(path: &Path) -> Result<NetworkPolicy, CheckpointError> {
     NetworkPolicy::new(&weights, normalisers.observation.as_ref(), manifest.profile()?)
         .map(|policy| policy.activated_by(manifest.activation()))
         .map_err(|source| CheckpointError::Agent { path, source })
+}
+
+/// Reads a checkpoint of a linear policy to start another one from: its actor, and the moments its observations are standardised
+/// by. `None` if it is not linear in the standardised observation.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_start(path: &Path) -> Result<Option<(LinearStart, Moments)>, CheckpointError> {
+    let (path, manifest, contents) = open(path)?;
+    let (weights, normalisers) = decision_parts(&path, &manifest, &contents)?;
+    Ok(normalisers.observation.and_then(|moments| Some((weights.linear()?, moments))))
 }
 
 /// Reads and checks what a checkpoint of either kind says of itself, its files included, whatever schema and action set it was

@@ -7,12 +7,21 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::CheckpointError;
 use crate::agent::adam::AdamState;
-use crate::agent::{Architecture, Weights};
+use crate::agent::{Architecture, LinearStart, Weights};
+
+/// The policy that learning started from, where it was one.
+const START: [&str; 2] = ["start.weight", "start.bias"];
 
 const STEP: &str = "step";
 
 pub(super) fn encode_weights(weights: &Weights) -> Vec<u8> {
-    encode(&named(weights.architecture(), "", weights.values()))
+    let mut tensors = named(weights.architecture(), "", weights.values());
+    if let Some(start) = weights.start() {
+        for ((name, shape), values) in START.into_iter().zip(start_shapes(weights.architecture())).zip([&start.weight, &start.bias]) {
+            tensors.push((name.to_owned(), Dtype::F32, shape, bytes(values)));
+        }
+    }
+    encode(&tensors)
 }
 
 pub(super) fn decode_weights(
@@ -20,9 +29,18 @@ pub(super) fn decode_weights(
     bytes: &[u8],
     architecture: Architecture,
 ) -> Result<Weights, CheckpointError> {
-    let file = File::open(path, bytes, architecture.parameters().len())?;
+    let count = architecture.parameters().len();
+    let has_start = File::holds(path, bytes, START[0])?;
+    let file = File::open(path, bytes, count + if has_start { START.len() } else { 0 })?;
     let values = file.all(&architecture, "")?;
-    Ok(Weights::new(architecture, values).expect("every shape was checked"))
+    let start = if has_start {
+        let [weight, bias] = start_shapes(&architecture);
+        Some(LinearStart { weight: file.floats(START[0], &weight)?, bias: file.floats(START[1], &bias)? })
+    } else {
+        None
+    };
+    let weights = Weights::new(architecture, values).and_then(|weights| weights.with_start(start));
+    Ok(weights.expect("every shape was checked"))
 }
 
 pub(super) fn encode_optimiser(architecture: &Architecture, state: &AdamState) -> Vec<u8> {
@@ -46,10 +64,18 @@ pub(super) fn decode_optimiser(
     })
 }
 
+fn start_shapes(architecture: &Architecture) -> [Vec<usize>; 2] {
+    let choices = architecture.num_choices();
+    [vec![choices, architecture.observation_size], vec![choices]]
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
 type Named = (String, Dtype, Vec<usize>, Vec<u8>);
 
 fn named(architecture: &Architecture, prefix: &str, values: &[Vec<f32>]) -> Vec<Named> {
-    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let parameters = architecture.parameters().into_iter().zip(values);
     parameters.map(|((name, shape), values)| (format!("{prefix}{name}"), Dtype::F32, shape, bytes(values))).collect()
 }
@@ -67,6 +93,13 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
+    /// Whether a file has a tensor of that name.
+    fn holds(path: &Path, bytes: &[u8], name: &str) -> Result<bool, CheckpointError> {
+        let tensors = SafeTensors::deserialize(bytes)
+            .map_err(|source| CheckpointError::Safetensors { path: path.to_owned(), source })?;
+        Ok(tensors.names().contains(&name))
+    }
+
     /// A file of exactly `count` tensors.
     fn open(path: &'a Path, bytes: &'a [u8], count: usize) -> Result<File<'a>, CheckpointError> {
         let tensors = SafeTensors::deserialize(bytes)
@@ -101,19 +134,21 @@ impl<'a> File<'a> {
 
     /// Values of every parameter under `prefix`.
     fn all(&self, architecture: &Architecture, prefix: &str) -> Result<Vec<Vec<f32>>, CheckpointError> {
-        let read = |(name, shape): (String, Vec<usize>)| {
-            let name = format!("{prefix}{name}");
-            let values: Vec<f32> = self
-                .tensor(&name, Dtype::F32, &shape)?
-                .chunks_exact(4)
-                .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-                .collect();
-            match values.iter().find(|value| !value.is_finite()) {
-                Some(&value) => Err(CheckpointError::NonFinite { path: self.path.to_owned(), name, value }),
-                None => Ok(values),
-            }
-        };
+        let read = |(name, shape): (String, Vec<usize>)| self.floats(&format!("{prefix}{name}"), &shape);
         architecture.parameters().into_iter().map(read).collect()
+    }
+
+    /// Values of a tensor of this shape, all finite.
+    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+        let values: Vec<f32> = self
+            .tensor(name, Dtype::F32, shape)?
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+            .collect();
+        match values.iter().find(|value| !value.is_finite()) {
+            Some(&value) => Err(CheckpointError::NonFinite { path: self.path.to_owned(), name: name.to_owned(), value }),
+            None => Ok(values),
+        }
     }
 }
 
@@ -134,6 +169,16 @@ mod tests {
         let state = AdamState { step: 7, first: weights.values().to_vec(), second: weights.values().to_vec() };
         let bytes = encode_optimiser(&architecture(), &state);
         assert_eq!(decode_optimiser(path, &bytes, &architecture()).unwrap(), state);
+    }
+
+    #[test]
+    fn the_policy_that_was_started_from_is_kept() {
+        let plain = Weights::orthogonal(architecture(), 9);
+        let start = LinearStart { weight: vec![0.1, -0.2, 0.3, 0.4, 0.5, -0.6], bias: vec![1.0, -1.0] };
+        let weights = plain.clone().starting_from(start).unwrap();
+        let path = Path::new("weights.safetensors");
+        assert_eq!(decode_weights(path, &encode_weights(&weights), architecture()).unwrap(), weights);
+        assert!(encode_weights(&plain).len() < encode_weights(&weights).len(), "where there is none nothing is written");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Of each command, what it is mostly called for.
-const EXAMPLES: [(&str, &[&str]); 16] = [
+const EXAMPLES: [(&str, &[&str]); 17] = [
     ("tune", &["kvtide tune trace.csv", "kvtide tune trace.csv --env llama-3-8b@h100 --slo chat --out runs/mine"]),
     (
         "trace",
@@ -28,6 +28,13 @@ const EXAMPLES: [(&str, &[&str]); 16] = [
             "kvtide train --experiment mine.toml --out runs/mine",
             "kvtide train --resume --out runs/mine",
             "kvtide inspect runs/mine",
+        ],
+    ),
+    (
+        "variance",
+        &[
+            "kvtide variance --experiment mine.toml",
+            "kvtide variance --experiment mine.toml --checkpoint runs/mine/policy --holds 1,64,512 --json",
         ],
     ),
     (

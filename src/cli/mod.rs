@@ -25,6 +25,7 @@ mod trace;
 mod train;
 mod tune;
 mod usage;
+mod variance;
 
 use std::io;
 use std::process::ExitCode;
@@ -89,6 +90,9 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Train an agent from an experiment file.
     Train(train::TrainArgs),
+    /// Decompose the variance of an experiment's returns, and hold the advantage of a choice against the noise it is found in: what
+    /// there is to be learned by a gradient, before it is tried.
+    Variance(variance::VarianceArgs),
     /// Judge policies against each other: the same windows, loads and seeds for each.
     Evaluate(evaluate::EvaluateArgs),
     /// Make a policy that was trained elsewhere (RLlib, stable-baselines3, cleanrl; safetensors or ONNX) a checkpoint like our own.
@@ -196,6 +200,7 @@ fn command(command: Option<Command>, tensors: Option<&'static dyn Tensors>) -> a
         Command::Record(args) => record::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Train(args) => train::run(&args, tensors),
+        Command::Variance(args) => variance::run(&args),
         Command::Evaluate(args) => evaluate::run(&args),
         Command::ImportPolicy(args) => import_policy::run(&args),
         Command::Export(args) => export::run(&args),

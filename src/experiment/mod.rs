@@ -64,6 +64,10 @@ pub struct Experiment {
     /// on. `None`: from a nearly uniform policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<String>,
+    /// A linear policy that PPO's network starts from and learns to correct: `search` for what the experiment's own
+    /// `[cross_entropy]` finds first, or the checkpoint of a search. `None`: from the prior.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
     /// The watermark that tables made of this run fall back to. `None`: the best constant one on the traffic that is trained
     /// on, which is looked for when training starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +156,9 @@ impl Validation {
     }
 }
 
+/// The start that is looked for first.
+pub const START_SEARCH: &str = "search";
+
 fn num_envs() -> usize {
     64
 }
@@ -170,6 +177,9 @@ impl Experiment {
         let mut experiment =
             Experiment::parse(&text).map_err(|reason| ExperimentError::Toml { path: path.to_owned(), reason })?;
         experiment.world = experiment.world.relative_to(folder);
+        if let Some(start) = experiment.start.as_mut().filter(|start| *start != START_SEARCH) {
+            *start = folder.join(&*start).display().to_string();
+        }
         for also in &mut experiment.also {
             also.world = also.world.clone().relative_to(folder);
         }
@@ -249,6 +259,11 @@ impl Experiment {
         self.cross_entropy.validate()?;
         if self.method == Method::Ppo {
             self.ppo.plan(self.num_envs)?;
+        } else if let Some(start) = &self.start {
+            return range("start", start.clone(), "nothing: a search starts from its prior");
+        }
+        if let (Some(start), false) = (&self.start, self.ppo.normalise_observations) {
+            return range("start", start.clone(), "nothing where ppo.normalise_observations is false");
         }
         self.validate_memory()?;
         self.validation.map_or(Ok(()), Validation::validate)?;

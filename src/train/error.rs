@@ -126,6 +126,22 @@ pub enum TrainError {
         /// By what.
         source: Box<TrainError>,
     },
+    /// A start that is no linear policy.
+    #[error("start: {}: its network has hidden layers; a start is the checkpoint of a search", folder.display())]
+    NotLinear {
+        /// The checkpoint.
+        folder: PathBuf,
+    },
+    /// A start that decides other heads.
+    #[error("start: {} decides the heads of profile {found}, the experiment those of {wanted}", folder.display())]
+    OtherProfile {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// Its profile.
+        found: &'static str,
+        /// The experiment's.
+        wanted: &'static str,
+    },
     /// Two answers to where learning starts.
     #[error("prior and ppo.prior are both given; only one can be meant")]
     TwoPriors,

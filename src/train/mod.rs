@@ -1,6 +1,6 @@
 //! Training: an experiment becomes a folder with checkpoints, logs and the policy that is shipped.
 //!
-//! [`Run`] is the door. It looks for where learning starts (`prior.rs`), and lets one of two learn, proximal policy
+//! [`Run`] is the door. It looks for where learning starts (`prior.rs`, `start.rs`), and lets one of two learn, proximal policy
 //! optimisation (`ppo.rs`) or a cross-entropy search (`search.rs`), under one driver (`driver.rs`): what is learned is
 //! recorded, judged now and then by the table it becomes, the best of it kept (`checkpointer.rs`) with where it comes from
 //! (`provenance.rs`), spread over other processes if there are any (`spread.rs`), and saved so that an interrupted run goes on as if it never had been.
@@ -14,6 +14,7 @@ mod prior;
 mod provenance;
 mod search;
 mod spread;
+mod start;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -92,7 +93,9 @@ impl Run<'_> {
         let Some(experiment) = prior::resolve(experiment, self.world, self.listener, self.stop)? else {
             return Ok(None);
         };
-        self.learn(&experiment, None, None).map(Some)
+        let start = start::resolve(&experiment, self.world, self.listener, self.stop)?;
+        let Some(start) = start else { return Ok(None) };
+        self.learn(&experiment, None, start, None).map(Some)
     }
 
     /// Goes on from the checkpoint in its folder, as if it had never been interrupted; `experiment` is the one
@@ -109,7 +112,7 @@ impl Run<'_> {
             Some(extension) => extension.said(before.as_ref()),
             None => before,
         };
-        self.learn(experiment, Some(&checkpoint), extended)
+        self.learn(experiment, Some(&checkpoint), None, extended)
     }
 
     /// Whoever the experiment asks for learns, from the beginning or from `checkpoint` on.
@@ -117,6 +120,7 @@ impl Run<'_> {
         &self,
         experiment: &Experiment,
         checkpoint: Option<&Path>,
+        start: Option<start::Start>,
         extended: Option<String>,
     ) -> Result<RunOutcome, TrainError> {
         experiment.validate()?;
@@ -124,7 +128,8 @@ impl Run<'_> {
         match experiment.method {
             Method::Ppo => {
                 let tensors = self.tensors.ok_or(TrainError::NoTensors)?;
-                driver::drive(ppo::learner(experiment, self.world, checkpoint, tensors)?, experiment, self, resumed)
+                let learner = ppo::learner(experiment, self.world, (checkpoint, start), tensors)?;
+                driver::drive(learner, experiment, self, resumed)
             }
             Method::CrossEntropy => {
                 driver::drive(search::learner(experiment, self, checkpoint)?, experiment, self, resumed)

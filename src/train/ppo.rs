@@ -9,27 +9,29 @@ use kvtide_runtime::ActionProfile;
 
 use super::TrainError;
 use super::driver::{Each, Learner};
+use super::start::Start;
 use crate::agent::{AgentError, IterationReport, NetworkPolicy, RunOutcome, Tensors, Trainer};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, RunProvenance};
 use crate::experiment::Experiment;
 use crate::record::Recorder;
 use crate::world::World;
 
-/// A new run of `experiment`, or the one saved in `checkpoint`.
+/// A new run of `experiment`, from `start` if there is one, or the run saved in `checkpoint`.
 pub(super) fn learner(
     experiment: &Experiment,
     world: &World,
-    checkpoint: Option<&Path>,
+    (checkpoint, start): (Option<&Path>, Option<Start>),
     tensors: &'static dyn Tensors,
 ) -> Result<Trainer, TrainError> {
-    let env = Box::new(VecEnv::new(&experiment.env_config(world)?, experiment.num_envs)?);
+    let config = experiment.env_config(world)?;
+    let env = Box::new(VecEnv::in_groups(&config, experiment.num_envs, experiment.ppo.group)?);
     match checkpoint {
         Some(folder) => {
             let Checkpoint { path, mut state, .. } = checkpoint::load(folder)?;
             state.config.total_decisions = experiment.ppo.total_decisions;
             Ok(Trainer::resume(state, env, tensors).map_err(|source| CheckpointError::Agent { path, source })?)
         }
-        None => Ok(Trainer::new(experiment.ppo.clone(), env, tensors)?),
+        None => Ok(Trainer::starting_from(start, experiment.ppo.clone(), env, tensors)?),
     }
 }
 

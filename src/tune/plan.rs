@@ -49,6 +49,7 @@ pub(super) fn experiment(
         without_heads: Vec::new(),
         reward: RewardWeights::default(),
         prior: None,
+        start: None,
         fallback: None,
         ppo: match settings.method {
             Method::Ppo => ppo(settings.seed, budget.decisions),
@@ -67,6 +68,7 @@ pub(super) fn resolved(progress: &Progress, budget: &Budget, range: &LoadRange, 
     let profile = ActionProfile::from_name(&heads.profile).unwrap_or(ActionProfile::Watermark);
     Experiment {
         prior: Some(heads.constant.to_string()),
+        start: None,
         fallback: Some(heads.fallback),
         ..experiment(&progress.settings, &progress.cut, range, budget, profile)
     }

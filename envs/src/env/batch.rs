@@ -22,6 +22,12 @@ pub struct Batch {
     pub truncated: Vec<bool>,
     /// `[num_envs, observation_size]`: valid where terminated or truncated.
     pub final_observations: Vec<f32>,
+    /// `[num_envs]`: for how long the decision was obeyed, seconds of the environment's time; 0 where there is no clock.
+    pub elapsed_s: Vec<f64>,
+    /// `[num_envs]`: when the observations were made, seconds into their episode.
+    pub clock_s: Vec<f64>,
+    /// `[num_envs]`: which traffic their episode has: what is the same in two environments is met by both, at the same time.
+    pub traffic: Vec<u64>,
     /// Episodes that ended in this step, in environment order.
     pub episodes: Vec<Episode>,
 }
@@ -36,6 +42,9 @@ impl Batch {
             terminated: vec![false; num_envs],
             truncated: vec![false; num_envs],
             final_observations: vec![0.0; num_envs * observation_size],
+            elapsed_s: vec![0.0; num_envs],
+            clock_s: vec![0.0; num_envs],
+            traffic: (0..num_envs as u64).collect(),
             episodes: Vec::new(),
         }
     }
@@ -102,6 +111,16 @@ pub trait VectorEnv: Send {
     /// Why these environments cannot go on, if so: then steps since have no meaning. A simulated node never fails.
     fn failure(&self) -> Option<String> {
         None
+    }
+
+    /// In each group of environments that serve the same traffic all others take the state of its member number `leader`; writes
+    /// their observations, masks and clocks.
+    ///
+    /// # Errors
+    /// Why there cannot be two of a state.
+    fn gather(&mut self, leader: usize, batch: &mut Batch) -> Result<(), String> {
+        let _ = (leader, batch);
+        Err("these environments cannot be forked".to_owned())
     }
 
     /// Everything needed to go on from here, as plain data.

@@ -83,6 +83,17 @@ impl WorldDraw {
         Ok((node.at_load(drawn.load), drawn))
     }
 
+    /// Other traffic for the episode of `seed`, at the `load` it has: `traffic` draws what comes, `seed` what of the node and of
+    /// the lengths was drawn once for the whole episode.
+    ///
+    /// # Errors
+    /// No traffic can be drawn.
+    pub(super) fn draw_other_traffic(&self, seed: u64, traffic: u64, load: f64) -> Result<Arc<[Request]>, EnvError> {
+        let options = ResetOptions { load: Some(load), ..ResetOptions::default() };
+        let drawn = self.episodes.draw(traffic, &options, self.node.clients.is_some())?;
+        Ok(self.rescaled(seed, drawn.requests))
+    }
+
     /// The traffic of an episode, longer or shorter.
     fn rescaled(&self, seed: u64, requests: Arc<[Request]>) -> Arc<[Request]> {
         let (shortest, longest) = self.lengths;

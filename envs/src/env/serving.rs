@@ -159,8 +159,10 @@ pub struct ServingEnv {
 struct RunningEpisode {
     node: Node,
     observer: Observer,
+    observation: Observation,
     reward: Reward,
     mask: ActionMask,
+    seed: u64,
     end: crate::time::Micros,
     load: f64,
     world: usize,
@@ -206,7 +208,9 @@ impl ServingEnv {
             mask: config.mask(&node),
             node,
             observer: Observer::new(),
+            observation: Observation::ZERO,
             reward,
+            seed,
             end: drawn.end,
             load: drawn.load,
             world: index,
@@ -214,7 +218,8 @@ impl ServingEnv {
             episode_return: 0.0,
             done: false,
         };
-        let first = (observe(&running.node, &mut running.observer), running.info());
+        running.observation = observe(&running.node, &mut running.observer);
+        let first = (running.observation, running.info());
         self.running = Some(running);
         Ok(first)
     }
@@ -232,6 +237,7 @@ impl ServingEnv {
         // A dead engine has lost a request: there is no going on with it.
         let progress = progress.inspect_err(|_| running.done = true)?;
         let observation = observe(&running.node, &mut running.observer);
+        running.observation = observation;
         let reward = running.reward.take(running.node.collector());
         running.mask = self.config.mask(&running.node);
         running.decisions += 1;
@@ -244,6 +250,30 @@ impl ServingEnv {
             running.node.release_memory();
         }
         Ok(Step { observation, reward, terminated, truncated, info: running.info() })
+    }
+
+    /// The same environment once more, in the same moment of the same episode, from here on each on its own. `None` where the
+    /// blocks of its node are more than numbers.
+    pub fn fork(&self) -> Option<ServingEnv> {
+        let running = match &self.running {
+            None => None,
+            Some(running) => Some(running.fork()?),
+        };
+        Some(ServingEnv { config: Arc::clone(&self.config), mean_outputs: self.mean_outputs.clone(), running })
+    }
+
+    /// From here on other traffic comes than would have, drawn anew by `seed` from the same world at the same load; what has
+    /// arrived stays as it is. Nothing before the first reset.
+    ///
+    /// # Errors
+    /// No traffic can be drawn.
+    pub fn redraw_future(&mut self, seed: u64) -> Result<(), EnvError> {
+        if let Some(running) = &mut self.running {
+            let world = &self.config.worlds[running.world];
+            let requests = world.draw_other_traffic(running.seed, seed, running.load)?;
+            running.node.replace_future(&requests);
+        }
+        Ok(())
     }
 
     /// What the episode amounted to so far; `None` before the first reset.
@@ -265,6 +295,16 @@ impl ServingEnv {
                 world: running.world,
             },
         })
+    }
+
+    /// What was seen last, and what may be chosen now; `None` before the first reset.
+    pub fn seen(&self) -> Option<(Observation, ActionMask)> {
+        self.running.as_ref().map(|running| (running.observation, running.mask))
+    }
+
+    /// Simulated time into the episode, seconds; 0 before the first reset.
+    pub fn elapsed_s(&self) -> f64 {
+        self.running.as_ref().map_or(0.0, |running| running.node.now().as_secs_f64())
     }
 
     /// The node of the current episode.
@@ -292,6 +332,15 @@ impl ServingEnv {
 }
 
 impl RunningEpisode {
+    fn fork(&self) -> Option<RunningEpisode> {
+        Some(RunningEpisode {
+            node: self.node.fork()?,
+            observer: self.observer.clone(),
+            reward: self.reward.clone(),
+            ..*self
+        })
+    }
+
     fn info(&self) -> Info {
         Info { mask: self.mask, load: self.load, elapsed_s: self.node.now().as_secs_f64(), hash: self.node.hash() }
     }

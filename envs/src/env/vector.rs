@@ -25,6 +25,8 @@ use crate::seed;
 #[derive(Debug)]
 pub struct VecEnv {
     slots: Vec<EnvSlot>,
+    /// Environments of a group, one after another, which serve the same traffic.
+    group: usize,
     seed: u64,
     failure: Option<MemoryError>,
 }
@@ -32,9 +34,13 @@ pub struct VecEnv {
 #[derive(Debug)]
 struct EnvSlot {
     index: usize,
+    /// Number of its group.
+    group: usize,
     env: ServingEnv,
     /// Episodes begun.
     episodes: u64,
+    /// Seed of the episode under way.
+    episode_seed: u64,
     /// Actions since the last reset.
     actions: Vec<[u8; NUM_HEADS]>,
 }
@@ -64,6 +70,9 @@ struct BatchRow<'a> {
     terminated: &'a mut bool,
     truncated: &'a mut bool,
     final_observation: &'a mut [f32],
+    elapsed_s: &'a mut f64,
+    clock_s: &'a mut f64,
+    traffic: &'a mut u64,
 }
 
 impl VecEnv {
@@ -72,6 +81,16 @@ impl VecEnv {
     /// # Errors
     /// Those of [`ServingEnv::new`]; a faithful engine is refused, because it can die in the middle of an episode.
     pub fn new(config: &Arc<EnvConfig>, num_envs: usize) -> Result<VecEnv, EnvError> {
+        VecEnv::in_groups(config, num_envs, 1)
+    }
+
+    /// `num_envs` environments of one configuration, each `group` of which, one after another, serve the same traffic in the
+    /// same world, episode for episode; 1 for each its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn in_groups(config: &Arc<EnvConfig>, num_envs: usize, group: usize) -> Result<VecEnv, EnvError> {
+        let group = group.max(1);
         if config.worlds.iter().any(|world| world.node.engine.dead_ends == DeadEnds::Faithful) {
             return Err(EnvError::Faithful);
         }
@@ -81,9 +100,9 @@ impl VecEnv {
         let mut slots = Vec::with_capacity(num_envs);
         for index in 0..num_envs {
             let env = ServingEnv::new(Arc::clone(config))?;
-            slots.push(EnvSlot { index, env, episodes: 0, actions: Vec::new() });
+            slots.push(EnvSlot { index, group: index / group, env, episodes: 0, episode_seed: 0, actions: Vec::new() });
         }
-        Ok(VecEnv { slots, seed: 0, failure: None })
+        Ok(VecEnv { slots, group, seed: 0, failure: None })
     }
 
     /// Keeps the first failure of memory. Any other error is a programmer's.
@@ -143,6 +162,27 @@ impl VectorEnv for VecEnv {
         self.failure.as_ref().map(MemoryError::to_string)
     }
 
+    fn gather(&mut self, leader: usize, batch: &mut Batch) -> Result<(), String> {
+        let mut rows = rows(batch, self.slots.len());
+        for slots in self.slots.chunks_mut(self.group) {
+            let leader = leader % slots.len();
+            let (episodes, episode_seed) = (slots[leader].episodes, slots[leader].episode_seed);
+            let actions = slots[leader].actions.clone();
+            for follower in (0..slots.len()).filter(|&follower| follower != leader) {
+                let env = slots[leader].env.fork();
+                slots[follower].env = env.ok_or("an environment whose blocks are more than numbers cannot be forked")?;
+                (slots[follower].episodes, slots[follower].episode_seed) = (episodes, episode_seed);
+                slots[follower].actions.clone_from(&actions);
+            }
+            for (slot, row) in slots.iter().zip(&mut rows) {
+                if let Some((observation, mask)) = slot.env.seen() {
+                    row.write(&observation, mask, slot);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn save(&self) -> Value {
         let envs = self.slots.iter().map(|slot| {
             let replays = !slot.env.config().memory.is_exclusive();
@@ -189,11 +229,12 @@ impl EnvSlot {
     /// # Errors
     /// There is no memory for its node.
     fn begin(&mut self, seed: u64, row: BatchRow<'_>) -> Result<(), EnvError> {
-        let episode_seed = seed::derive(seed::derive(seed, "env", self.index as u64), "episode", self.episodes);
+        let episode_seed = seed::derive(seed::derive(seed, "env", self.group as u64), "episode", self.episodes);
+        self.episode_seed = episode_seed;
         self.episodes += 1;
         self.actions.clear();
         let (observation, info) = self.env.reset(episode_seed, &ResetOptions::default())?;
-        row.write(&observation, info.mask);
+        row.write(&observation, info.mask, self);
         Ok(())
     }
 
@@ -202,8 +243,10 @@ impl EnvSlot {
     fn step(&mut self, seed: u64, action: &[u8], row: BatchRow<'_>) -> Result<Option<Episode>, EnvError> {
         let choices: [u8; NUM_HEADS] = action.try_into().expect("one choice per head");
         let action = Action::new(choices).expect("choices are in range");
+        let before = self.env.elapsed_s();
         let step = self.env.step(action)?;
         self.actions.push(choices);
+        *row.elapsed_s = step.info.elapsed_s - before;
         *row.reward = step.reward;
         *row.terminated = step.terminated;
         *row.truncated = step.truncated;
@@ -213,7 +256,7 @@ impl EnvSlot {
             self.begin(seed, row)?;
             Ok(episode)
         } else {
-            row.write(&step.observation, step.info.mask);
+            row.write(&step.observation, step.info.mask, self);
             Ok(None)
         }
     }
@@ -243,7 +286,8 @@ impl EnvSlot {
 }
 
 impl BatchRow<'_> {
-    fn write(self, observation: &Observation, mask: ActionMask) {
+    fn write(self, observation: &Observation, mask: ActionMask, slot: &EnvSlot) {
+        (*self.clock_s, *self.traffic) = (slot.env.elapsed_s(), slot.episode_seed);
         self.observation.copy_from_slice(&observation.values);
         let choices = Head::ALL.into_iter().flat_map(|head| (0..head.size()).map(move |choice| (head, choice as u8)));
         for (allowed, (head, choice)) in self.mask.iter_mut().zip(choices) {
@@ -259,6 +303,9 @@ impl BatchRow<'_> {
             terminated: self.terminated,
             truncated: self.truncated,
             final_observation: self.final_observation,
+            elapsed_s: self.elapsed_s,
+            clock_s: self.clock_s,
+            traffic: self.traffic,
         }
     }
 }
@@ -279,12 +326,9 @@ fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = BatchRow<'_>
         .zip(&mut batch.terminated)
         .zip(&mut batch.truncated)
         .zip(batch.final_observations.chunks_exact_mut(NUM_FEATURES))
-        .map(|(((((observation, mask), reward), terminated), truncated), final_observation)| BatchRow {
-            observation,
-            mask,
-            reward,
-            terminated,
-            truncated,
-            final_observation,
+        .zip(batch.elapsed_s.iter_mut().zip(&mut batch.clock_s).zip(&mut batch.traffic))
+        .map(|((((((observation, mask), reward), terminated), truncated), final_observation), time)| {
+            let ((elapsed_s, clock_s), traffic) = time;
+            BatchRow { observation, mask, reward, terminated, truncated, final_observation, elapsed_s, clock_s, traffic }
         })
 }
