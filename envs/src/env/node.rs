@@ -154,49 +154,6 @@ impl Node {
         self
     }
 
-    /// The same node once more, from here on each on its own: a copy of the whole state, whatever its past. `None` if its blocks
-    /// are more than numbers, of which there are none to spare.
-    pub fn fork(&self) -> Option<Node> {
-        if self.memory.is_some() {
-            return None;
-        }
-        Some(Node {
-            scheduler: self.scheduler.clone(),
-            cost: self.cost.clone(),
-            memory: None,
-            requests: Arc::clone(&self.requests),
-            shared_prefixes: Arc::clone(&self.shared_prefixes),
-            slo: self.slo,
-            clients: self.clients,
-            host: self.host,
-            next_arrival: self.next_arrival,
-            now: self.now,
-            collector: self.collector.clone(),
-            plan: self.plan.clone(),
-            previous: self.previous.clone(),
-            in_flight: self.in_flight,
-            outcome: self.outcome.clone(),
-            hash: self.hash,
-            cadence: self.cadence,
-            observer: self.observer.clone(),
-            barren_steps: self.barren_steps,
-        })
-    }
-
-    /// Sends `requests` instead of those that have not arrived yet: in an open loop the ones that come later than now, in a
-    /// closed loop, where only their order counts, those after as many as have arrived.
-    pub(super) fn replace_future(&mut self, requests: &[Request]) {
-        let arrived = self.next_arrival;
-        let future = match self.clients {
-            None => &requests[requests.partition_point(|request| request.arrival <= self.now)..],
-            Some(_) => &requests[arrived.min(requests.len())..],
-        };
-        self.requests = self.requests[..arrived].iter().chain(future).cloned().collect();
-        if !self.shared_prefixes.is_empty() {
-            self.shared_prefixes = shared_prefixes(&self.requests).into();
-        }
-    }
-
     /// Plans one scheduler step under `controls` and computes it, or, with asynchronous scheduling, the one before;
     /// waits for the next arrival first if there is nothing to do.
     ///

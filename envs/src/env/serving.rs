@@ -333,8 +333,11 @@ impl ServingEnv {
 
 impl RunningEpisode {
     fn fork(&self) -> Option<RunningEpisode> {
+        if self.node.has_memory() {
+            return None;
+        }
         Some(RunningEpisode {
-            node: self.node.fork()?,
+            node: self.node.fork(),
             observer: self.observer.clone(),
             reward: self.reward.clone(),
             ..*self

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Node;
+use crate::kv::shared_prefixes;
 use crate::sched::RequestId;
 use crate::trace::Request;
 
@@ -27,6 +28,11 @@ pub(crate) enum Coming {
 }
 
 impl Node {
+    /// Whether its blocks are more than numbers.
+    pub fn has_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// A copy of the node as it is between two steps. It goes on as this one will, step for step and to the last bit, and
     /// nothing it does is seen here. Its blocks are only numbers, so that its clock is the cost model's.
     #[must_use]
@@ -48,9 +54,23 @@ impl Node {
             in_flight: self.in_flight,
             outcome: self.outcome.clone(),
             hash: self.hash,
-            cadence: self.cadence.clone(),
+            cadence: self.cadence,
             observer: self.observer.clone(),
             barren_steps: self.barren_steps,
+        }
+    }
+
+    /// Sends `requests` instead of those that have not arrived yet: in an open loop the ones that come later than now, in a
+    /// closed loop, where only their order counts, those after as many as have arrived.
+    pub(in super::super) fn replace_future(&mut self, requests: &[Request]) {
+        let arrived = self.next_arrival;
+        let future = match self.clients {
+            None => &requests[requests.partition_point(|request| request.arrival <= self.now)..],
+            Some(_) => &requests[arrived.min(requests.len())..],
+        };
+        self.requests = self.requests[..arrived].iter().chain(future).cloned().collect();
+        if !self.shared_prefixes.is_empty() {
+            self.shared_prefixes = shared_prefixes(&self.requests).into();
         }
     }
 
