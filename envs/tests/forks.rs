@@ -80,7 +80,8 @@ fn play(env: &mut ServingEnv, seed: u64, from: u64, steps: u64) -> Vec<String> {
     for step in from..from + steps {
         let (_, mask) = env.seen().unwrap();
         let step = env.step(action(mask, seed, step)).unwrap();
-        let bits: Vec<u32> = step.observation.values.iter().chain([&step.reward]).map(|value| value.to_bits()).collect();
+        let bits: Vec<u32> =
+            step.observation.values.iter().chain([&step.reward]).map(|value| value.to_bits()).collect();
         seen.push(format!("{bits:?} {:?} {} {}", step.info, step.terminated, step.truncated));
         if step.terminated || step.truncated {
             break;

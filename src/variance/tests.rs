@@ -141,7 +141,10 @@ fn counts_that_tell_nothing_are_refused() {
     let error = |config: VarianceConfig| config.validate().unwrap_err().to_string();
     assert_eq!(error(VarianceConfig { scenes: 1, ..config() }), "scenes = 1: expected 2 to 100000");
     assert_eq!(error(VarianceConfig { futures: 0, ..config() }), "futures = 0: expected 2 to 100000");
-    assert_eq!(error(VarianceConfig { holds: vec![8, 0], ..config() }), "holds = 0: expected 1 to 1000000 decisions each");
+    assert_eq!(
+        error(VarianceConfig { holds: vec![8, 0], ..config() }),
+        "holds = 0: expected 1 to 1000000 decisions each"
+    );
     assert_eq!(error(VarianceConfig { holds: vec![], ..config() }), "holds = 0: expected 1 to 64 of them");
 }
 

@@ -136,7 +136,8 @@ impl Noise {
 
 #[test]
 fn it_is_the_one_libtorch_finds() {
-    let cases = [(&[16, 24][..], None, false), (&[16], Some(0.2), false), (&[], Some(0.2), false), (&[16, 24], None, true)];
+    let cases =
+        [(&[16, 24][..], None, false), (&[16], Some(0.2), false), (&[], Some(0.2), false), (&[16, 24], None, true)];
     for (hidden, value_clip, has_start) in cases {
         let noise = noise(hidden, has_start);
         let objective = PpoObjective { clip: 0.2, value_clip, entropy_coef: 0.3, value_coef: 0.7 };

@@ -95,8 +95,7 @@ impl VectorEnv for Weather {
     }
 
     fn save(&self) -> Value {
-        let places: Vec<_> =
-            self.envs.iter().map(|place| (place.episode, place.step, place.ones, place.sum)).collect();
+        let places: Vec<_> = self.envs.iter().map(|place| (place.episode, place.step, place.ones, place.sum)).collect();
         json!({"seed": self.seed, "places": places})
     }
 
@@ -104,8 +103,7 @@ impl VectorEnv for Weather {
         self.seed = saved["seed"].as_u64().ok_or("no seed")?;
         let places: Vec<(u64, u64, f32, f64)> =
             serde_json::from_value(saved["places"].clone()).map_err(|error| error.to_string())?;
-        self.envs =
-            places.into_iter().map(|(episode, step, ones, sum)| Place { episode, step, ones, sum }).collect();
+        self.envs = places.into_iter().map(|(episode, step, ones, sum)| Place { episode, step, ones, sum }).collect();
         self.write(batch);
         Ok(())
     }
@@ -204,7 +202,10 @@ fn learning_begins_with_the_policy_it_starts_from_and_leaves_it() {
 fn a_start_over_something_else_is_refused() {
     let (start, moments) = wrong();
     let begin = |start, config| {
-        Trainer::starting_from(Some(start), config, Toys::<Identity<false>>::boxed(8), &Torch).err().unwrap().to_string()
+        Trainer::starting_from(Some(start), config, Toys::<Identity<false>>::boxed(8), &Torch)
+            .err()
+            .unwrap()
+            .to_string()
     };
     let foreign = LinearStart { bias: vec![0.0; 6], ..start.clone() };
     let refused = "must be true where learning starts from a policy, which must be over this observation and action";
