@@ -46,7 +46,7 @@ pub(super) struct VarianceArgs {
     /// Discount instead of the experiment's ppo.gamma.
     #[arg(long, value_name = "GAMMA")]
     gamma: Option<f64>,
-    /// Instead of the experiment's ppo.gae_lambda.
+    /// Instead of the experiment's `ppo.gae_lambda`.
     #[arg(long, value_name = "LAMBDA")]
     gae_lambda: Option<f64>,
     /// Seed of every draw.
@@ -109,9 +109,9 @@ pub(super) fn run(args: &VarianceArgs) -> anyhow::Result<Exit> {
     let Some(found) = found else { return Ok(Exit::Interrupted) };
     let mut output = Output::new();
     if args.json {
-        json(&mut output, &found)?
+        json(&mut output, &found)?;
     } else {
-        output.text(&text(&found, text::width()))?
+        output.text(&text(&found, text::width()))?;
     }
     Ok(Exit::Done)
 }
