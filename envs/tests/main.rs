@@ -12,6 +12,7 @@ mod declared;
 mod device_env;
 mod environment;
 mod floors;
+mod forks;
 mod golden_committed;
 mod golden_intent;
 mod golden_small;

@@ -246,9 +246,8 @@ impl PpoConfig {
 
     /// γ and λ of a decision that was obeyed for `elapsed_s`.
     pub fn discount(&self, elapsed_s: f64) -> (f64, f64) {
-        let by_clock = |seconds: Option<f64>, otherwise| {
-            seconds.map_or(otherwise, |seconds| (-elapsed_s / seconds).exp())
-        };
+        let by_clock =
+            |seconds: Option<f64>, otherwise| seconds.map_or(otherwise, |seconds| (-elapsed_s / seconds).exp());
         (by_clock(self.horizon_s, self.gamma), by_clock(self.trace_s, self.gae_lambda))
     }
 }

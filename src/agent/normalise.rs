@@ -231,12 +231,7 @@ impl RewardScaler {
 
     /// Takes in the rewards of one step and scales them in place; `ended` says whose episode ended with it, `gammas` what each
     /// environment's return until then is discounted by.
-    pub fn scale(
-        &mut self,
-        rewards: &mut [f32],
-        ended: impl Iterator<Item = bool>,
-        gammas: impl Iterator<Item = f64>,
-    ) {
+    pub fn scale(&mut self, rewards: &mut [f32], ended: impl Iterator<Item = bool>, gammas: impl Iterator<Item = f64>) {
         for ((sum, &reward), gamma) in self.returns.iter_mut().zip(&*rewards).zip(gammas) {
             *sum = *sum * gamma + f64::from(reward);
         }

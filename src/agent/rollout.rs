@@ -183,7 +183,12 @@ impl Actor {
                 return Err(AgentError::Failed { iteration, reason });
             }
             self.look(iteration, true)?;
-            rollout.elapsed_s.row_mut(step).iter_mut().zip(&self.batch.elapsed_s).for_each(|(kept, &for_s)| *kept = for_s);
+            rollout
+                .elapsed_s
+                .row_mut(step)
+                .iter_mut()
+                .zip(&self.batch.elapsed_s)
+                .for_each(|(kept, &for_s)| *kept = for_s);
             self.reward(iteration, config)?;
             let mut rewards = rollout.rewards.row_mut(step);
             rewards.iter_mut().zip(&self.batch.rewards).for_each(|(kept, &reward)| *kept = reward);

@@ -127,9 +127,8 @@ impl Weights {
 
     /// The policy that learning started from alone, ready to decide.
     pub(crate) fn start_alone(&self) -> Option<Inference> {
-        let layer = |start: &LinearStart| {
-            Inference::new(std::iter::once((start.weight.as_slice(), start.bias.as_slice())))
-        };
+        let layer =
+            |start: &LinearStart| Inference::new(std::iter::once((start.weight.as_slice(), start.bias.as_slice())));
         self.start.as_ref().map(layer)
     }
 

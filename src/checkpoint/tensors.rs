@@ -17,7 +17,9 @@ const STEP: &str = "step";
 pub(super) fn encode_weights(weights: &Weights) -> Vec<u8> {
     let mut tensors = named(weights.architecture(), "", weights.values());
     if let Some(start) = weights.start() {
-        for ((name, shape), values) in START.into_iter().zip(start_shapes(weights.architecture())).zip([&start.weight, &start.bias]) {
+        for ((name, shape), values) in
+            START.into_iter().zip(start_shapes(weights.architecture())).zip([&start.weight, &start.bias])
+        {
             tensors.push((name.to_owned(), Dtype::F32, shape, bytes(values)));
         }
     }
@@ -146,7 +148,9 @@ impl<'a> File<'a> {
             .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
             .collect();
         match values.iter().find(|value| !value.is_finite()) {
-            Some(&value) => Err(CheckpointError::NonFinite { path: self.path.to_owned(), name: name.to_owned(), value }),
+            Some(&value) => {
+                Err(CheckpointError::NonFinite { path: self.path.to_owned(), name: name.to_owned(), value })
+            }
             None => Ok(values),
         }
     }
@@ -178,7 +182,10 @@ mod tests {
         let weights = plain.clone().starting_from(start).unwrap();
         let path = Path::new("weights.safetensors");
         assert_eq!(decode_weights(path, &encode_weights(&weights), architecture()).unwrap(), weights);
-        assert!(encode_weights(&plain).len() < encode_weights(&weights).len(), "where there is none nothing is written");
+        assert!(
+            encode_weights(&plain).len() < encode_weights(&weights).len(),
+            "where there is none nothing is written"
+        );
     }
 
     #[test]

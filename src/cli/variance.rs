@@ -15,9 +15,7 @@ use crate::checkpoint;
 use crate::experiment::Experiment;
 use crate::text::{self, Column, TextTable, wrapped};
 use crate::train::{self, Listener};
-use crate::variance::{
-    Behaviour, Decomposition, Discount, HeldAdvantage, ServingBranches, VarianceConfig, decompose,
-};
+use crate::variance::{Behaviour, Decomposition, Discount, HeldAdvantage, ServingBranches, VarianceConfig, decompose};
 
 #[derive(Debug, Args)]
 pub(super) struct VarianceArgs {
@@ -48,7 +46,7 @@ pub(super) struct VarianceArgs {
     /// Discount instead of the experiment's ppo.gamma.
     #[arg(long, value_name = "GAMMA")]
     gamma: Option<f64>,
-    /// Instead of the experiment's ppo.gae_lambda.
+    /// Instead of the experiment's `ppo.gae_lambda`.
     #[arg(long, value_name = "LAMBDA")]
     gae_lambda: Option<f64>,
     /// Seed of every draw.
@@ -110,7 +108,11 @@ pub(super) fn run(args: &VarianceArgs) -> anyhow::Result<Exit> {
     drop(watch);
     let Some(found) = found else { return Ok(Exit::Interrupted) };
     let mut output = Output::new();
-    if args.json { json(&mut output, &found)? } else { output.text(&text(&found, text::width()))? }
+    if args.json {
+        json(&mut output, &found)?;
+    } else {
+        output.text(&text(&found, text::width()))?;
+    }
     Ok(Exit::Done)
 }
 
@@ -143,7 +145,8 @@ fn json(output: &mut Output, found: &Decomposition) -> anyhow::Result<()> {
 }
 
 fn text(found: &Decomposition, width: usize) -> String {
-    let columns = [("a return varies by", ""), ("standard", "deviation"), ("share of", "variance, %"), ("95 %", "interval")];
+    let columns =
+        [("a return varies by", ""), ("standard", "deviation"), ("share of", "variance, %"), ("95 %", "interval")];
     let mut table = TextTable::new(columns.map(|(top, bottom)| Column::new(top, bottom)).to_vec());
     for component in &found.components {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);

@@ -93,9 +93,10 @@ impl Run<'_> {
         let Some(experiment) = prior::resolve(experiment, self.world, self.listener, self.stop)? else {
             return Ok(None);
         };
-        let start = start::resolve(&experiment, self.world, self.listener, self.stop)?;
-        let Some(start) = start else { return Ok(None) };
-        self.learn(&experiment, None, start, None).map(Some)
+        match start::resolve(&experiment, self.world, self.listener, self.stop)? {
+            start::Found::Start(start) => self.learn(&experiment, None, start, None).map(Some),
+            start::Found::Interrupted => Ok(None),
+        }
     }
 
     /// Goes on from the checkpoint in its folder, as if it had never been interrupted; `experiment` is the one

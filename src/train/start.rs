@@ -15,17 +15,26 @@ use crate::world::World;
 /// A policy to start from, and what its observations are standardised by.
 pub(super) type Start = (LinearStart, Moments);
 
+/// What was found to start from.
+pub(super) enum Found {
+    /// This; nothing where none is asked for.
+    Start(Option<Start>),
+    /// Nothing yet: somebody asked to stop.
+    Interrupted,
+}
+
 /// What `experiment`, whose prior is known, starts from: what a search of its own finds, or a checkpoint; nothing if it does not
-/// ask for any. `None` if interrupted.
+/// ask for any.
 pub(super) fn resolve(
     experiment: &Experiment,
     world: &World,
     listener: &dyn Listener,
     stop: &AtomicBool,
-) -> Result<Option<Option<Start>>, TrainError> {
+) -> Result<Found, TrainError> {
     match &experiment.start {
         Some(start) if experiment.method == Method::Ppo && start == START_SEARCH => {
-            Ok(searched(experiment, world, listener, stop)?.map(Some))
+            let found = searched(experiment, world, listener, stop)?;
+            Ok(found.map_or(Found::Interrupted, |start| Found::Start(Some(start))))
         }
         Some(folder) if experiment.method == Method::Ppo => {
             let folder = Path::new(folder);
@@ -35,13 +44,15 @@ pub(super) fn resolve(
                 return Err(TrainError::OtherProfile { folder: folder.to_owned(), found, wanted });
             }
             let start = checkpoint::load_start(folder)?;
-            start.map(|start| Some(Some(start))).ok_or_else(|| TrainError::NotLinear { folder: folder.to_owned() })
+            start
+                .map(|start| Found::Start(Some(start)))
+                .ok_or_else(|| TrainError::NotLinear { folder: folder.to_owned() })
         }
-        _ => Ok(Some(None)),
+        _ => Ok(Found::Start(None)),
     }
 }
 
-/// The mean of the experiment's own search.
+/// The mean of the experiment's own search; `None` if interrupted.
 fn searched(
     experiment: &Experiment,
     world: &World,

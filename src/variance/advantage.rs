@@ -129,11 +129,7 @@ fn sampled<B: Branches>(
 }
 
 /// Another choice than the likeliest of one of the heads that have any, each as likely.
-fn alternative(
-    mask: ActionMask,
-    likeliest: Action,
-    stream: &mut seed::Stream,
-) -> Option<(Head, u8)> {
+fn alternative(mask: ActionMask, likeliest: Action, stream: &mut seed::Stream) -> Option<(Head, u8)> {
     let others = |head: Head| -> Vec<u8> {
         let free = |&choice: &u8| mask.allows(head, choice) && choice != likeliest.get(head);
         (0..head.size() as u8).filter(free).collect()
@@ -150,9 +146,8 @@ fn alternative(
 fn summary(states: &[StateSample], index: usize, decisions: u32) -> HeldAdvantage {
     let root = |square: f64| square.max(0.0).sqrt();
     let over = |part: &dyn Fn(&StateSample) -> f64| mean(states.iter().map(part));
-    let signal = |states: &[&StateSample]| {
-        Some(root(mean(states.iter().map(|state| state.differences[index].0.apart))))
-    };
+    let signal =
+        |states: &[&StateSample]| Some(root(mean(states.iter().map(|state| state.differences[index].0.apart))));
     let everything = over(&|state| state.returns.mean);
     HeldAdvantage {
         decisions,

@@ -72,7 +72,9 @@ impl VarianceConfig {
             }
         }
         match self.holds.iter().find(|hold| !(1..=1_000_000).contains(*hold)) {
-            Some(&value) => Err(VarianceError::Count { field: "holds", value, expected: "1 to 1000000 decisions each" }),
+            Some(&value) => {
+                Err(VarianceError::Count { field: "holds", value, expected: "1 to 1000000 decisions each" })
+            }
             None if self.holds.is_empty() || self.holds.len() > 64 => {
                 let value = self.holds.len() as u32;
                 Err(VarianceError::Count { field: "holds", value, expected: "1 to 64 of them" })

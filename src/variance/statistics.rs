@@ -58,9 +58,8 @@ impl Squares {
         let total: f64 = values.iter().map(|row| sum_of(row)).sum();
         let squares: f64 = values.iter().map(|row| square_of(row)).sum();
         let by_future: f64 = values.iter().map(|row| sum_of(row).powi(2)).sum();
-        let by_actions: f64 = (0..values[0].len())
-            .map(|column| values.iter().map(|row| row[column]).sum::<f64>().powi(2))
-            .sum();
+        let by_actions: f64 =
+            (0..values[0].len()).map(|column| values.iter().map(|row| row[column]).sum::<f64>().powi(2)).sum();
         // Pairs that share a future, or action seeds, or are one and the same, are left out of all pairs.
         let apart = total * total - by_future - by_actions + squares;
         Squares {

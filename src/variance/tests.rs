@@ -141,7 +141,10 @@ fn counts_that_tell_nothing_are_refused() {
     let error = |config: VarianceConfig| config.validate().unwrap_err().to_string();
     assert_eq!(error(VarianceConfig { scenes: 1, ..config() }), "scenes = 1: expected 2 to 100000");
     assert_eq!(error(VarianceConfig { futures: 0, ..config() }), "futures = 0: expected 2 to 100000");
-    assert_eq!(error(VarianceConfig { holds: vec![8, 0], ..config() }), "holds = 0: expected 1 to 1000000 decisions each");
+    assert_eq!(
+        error(VarianceConfig { holds: vec![8, 0], ..config() }),
+        "holds = 0: expected 1 to 1000000 decisions each"
+    );
     assert_eq!(error(VarianceConfig { holds: vec![], ..config() }), "holds = 0: expected 1 to 64 of them");
 }
 
@@ -159,9 +162,10 @@ fn a_crossed_table_as_computed_by_hand() {
 #[test]
 fn squares_are_products_of_different_draws() {
     let squares = Squares::of(&[vec![1.0, 2.0], vec![3.0, 5.0]]);
+    // 1·2 and 3·5 share a future; 1·5 and 2·3 share nothing.
     assert_eq!((squares.mean, squares.square), (2.75, 39.0 / 4.0));
-    assert_eq!(squares.same_future, (1.0 * 2.0 + 3.0 * 5.0) / 2.0);
-    assert_eq!(squares.apart, (1.0 * 5.0 + 2.0 * 3.0) / 2.0);
+    assert_eq!(squares.same_future, 8.5);
+    assert_eq!(squares.apart, 5.5);
 }
 
 #[test]

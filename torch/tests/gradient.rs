@@ -3,7 +3,7 @@
 use kvtide::agent::gradient::{Gradient, PpoObjective, Samples, evaluate, gradient};
 use kvtide::agent::heads::Heads;
 use kvtide::agent::rollout::Rollout;
-use kvtide::agent::{Architecture, Weights};
+use kvtide::agent::{Architecture, LinearStart, Weights};
 use kvtide_envs::seed;
 use kvtide_torch::Torch;
 use kvtide_torch::tensor::{self, rows_of};
@@ -25,7 +25,7 @@ struct Noise {
     rows: Vec<usize>,
 }
 
-fn noise(hidden: &[usize]) -> Noise {
+fn noise(hidden: &[usize], has_start: bool) -> Noise {
     let architecture = Architecture { observation_size: 5, hidden: hidden.to_vec(), head_sizes: vec![4, 1, 3] };
     let mut stream = seed::stream(11, "test", 0);
     let mut floats =
@@ -33,6 +33,8 @@ fn noise(hidden: &[usize]) -> Noise {
     let start = Weights::orthogonal(architecture.clone(), 3);
     let moved = |values: &Vec<f32>| values.iter().zip(floats(values.len(), 0.4)).map(|(a, b)| a + b).collect();
     let weights = Weights::new(architecture, start.values().iter().map(moved).collect()).unwrap();
+    let corrected = has_start.then(|| LinearStart { weight: floats(8 * 5, 0.5), bias: floats(8, 0.5) });
+    let weights = weights.with_start(corrected).unwrap();
     let heads = Heads::new(&[4, 1, 3]);
     let observations = floats(ROWS * 5, 2.0);
     let mut masks: Vec<bool> = floats(ROWS * 8, 1.0).iter().map(|value| *value > -0.3).collect();
@@ -100,7 +102,11 @@ impl Noise {
         };
         let (actor, critic) = parameters.split_at(parameters.len() / 2);
 
-        let masked = network(actor).masked_fill(&masks.logical_not(), -1e8);
+        let mut logits = network(actor);
+        if let Some(start) = self.weights.start() {
+            logits += observations.linear(&tensor::of(&start.weight, &[8, 5]), Some(&tensor::of(&start.bias, &[8])));
+        }
+        let masked = logits.masked_fill(&masks.logical_not(), -1e8);
         let (mut log_prob, mut entropy) = (Tensor::zeros_like(&advantages), Tensor::zeros_like(&advantages));
         for (head, (start, length)) in [(0, 4), (4, 1), (5, 3)].into_iter().enumerate() {
             let log_probs = masked.narrow(1, start, length).log_softmax(-1, Kind::Float);
@@ -130,8 +136,10 @@ impl Noise {
 
 #[test]
 fn it_is_the_one_libtorch_finds() {
-    for (hidden, value_clip) in [(&[16, 24][..], None), (&[16], Some(0.2)), (&[], Some(0.2))] {
-        let noise = noise(hidden);
+    let cases =
+        [(&[16, 24][..], None, false), (&[16], Some(0.2), false), (&[], Some(0.2), false), (&[16, 24], None, true)];
+    for (hidden, value_clip, has_start) in cases {
+        let noise = noise(hidden, has_start);
         let objective = PpoObjective { clip: 0.2, value_clip, entropy_coef: 0.3, value_coef: 0.7 };
         let Gradient { values, means: m } = noise.gradient(&objective);
         let (means, expected) = noise.autograd(&objective);
@@ -150,7 +158,7 @@ fn it_is_the_one_libtorch_finds() {
 
 #[test]
 fn it_does_not_depend_on_the_number_of_threads() {
-    let noise = noise(&[16, 16]);
+    let noise = noise(&[16, 16], true);
     let objective = PpoObjective { clip: 0.2, value_clip: None, entropy_coef: 0.01, value_coef: 0.5 };
     let of = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

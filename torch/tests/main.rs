@@ -5,6 +5,7 @@ mod checkpoint;
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod gradient;
+mod groups;
 mod inference;
 mod learn_check;
 mod learning;

@@ -170,7 +170,8 @@ impl VectorEnv for VecEnv {
             let actions = slots[leader].actions.clone();
             for follower in (0..slots.len()).filter(|&follower| follower != leader) {
                 let env = slots[leader].env.fork();
-                slots[follower].env = env.ok_or("an environment whose blocks are more than numbers cannot be forked")?;
+                slots[follower].env =
+                    env.ok_or("an environment whose blocks are more than numbers cannot be forked")?;
                 (slots[follower].episodes, slots[follower].episode_seed) = (episodes, episode_seed);
                 slots[follower].actions.clone_from(&actions);
             }
@@ -329,6 +330,16 @@ fn rows(batch: &mut Batch, num_envs: usize) -> impl Iterator<Item = BatchRow<'_>
         .zip(batch.elapsed_s.iter_mut().zip(&mut batch.clock_s).zip(&mut batch.traffic))
         .map(|((((((observation, mask), reward), terminated), truncated), final_observation), time)| {
             let ((elapsed_s, clock_s), traffic) = time;
-            BatchRow { observation, mask, reward, terminated, truncated, final_observation, elapsed_s, clock_s, traffic }
+            BatchRow {
+                observation,
+                mask,
+                reward,
+                terminated,
+                truncated,
+                final_observation,
+                elapsed_s,
+                clock_s,
+                traffic,
+            }
         })
 }
