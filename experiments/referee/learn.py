@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import resource
 import sys
 import time
 
@@ -22,13 +21,13 @@ class Log:
     def start(self):
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
-    def iteration(self, samples, returns, attained):
-        self.row(samples, time.perf_counter() - self.began, returns, attained, time.process_time() - self.cpu)
+    def iteration(self, samples, returns, attained, acting):
+        spent = {"cpu_s": time.process_time() - self.cpu, "acting_s": acting}
+        self.row(samples, time.perf_counter() - self.began, returns, attained, **spent)
 
-    def row(self, samples, seconds, returns, attained, cpu_s=None):
-        row = {"samples": samples, "seconds": round(seconds, 3), "episodes": len(returns)}
-        if cpu_s is not None:
-            row["cpu_s"] = round(cpu_s, 3)
+    def row(self, samples, seconds, returns, attained, **spent):
+        row = {"samples": samples, "seconds": seconds, "episodes": len(returns)} | spent
+        row = {key: round(value, 3) for key, value in row.items()}
         if returns:
             row["return"] = float(np.mean(returns))
         if attained:
@@ -64,8 +63,6 @@ def main():
         import ours
 
         greedy = ours.learn(problem, int(seed), settings, folder, log)
-        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-        log.write("spent", {"samples": settings.samples, "cpu_s": round(spent.ru_utime + spent.ru_stime, 3)})
     else:
         import plain
         import sb3

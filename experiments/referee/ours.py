@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -34,11 +35,15 @@ def ppo(seed, settings):
 
 def learn(problem, seed, settings, folder, log):
     """Trains; the mean return of its likeliest choices, where that is asked for at once."""
-    return (_cartpole if problem == "cartpole" else _kv)(seed, settings, folder, log)
+    rows, cpu_s, greedy = (_cartpole if problem == "cartpole" else _kv)(seed, settings, folder)
+    for samples, seconds, returns, attained in rows:
+        # An iteration is an iteration: all take the same.
+        log.row(samples, seconds, returns, attained, cpu_s=cpu_s * samples / settings.samples)
+    return greedy
 
 
-def _cartpole(seed, settings, _, log):
-    greedy = None
+def _cartpole(seed, settings, _):
+    rows, cpu_s, greedy = [], 0.0, None
     command = [BUILT / "examples" / "cartpole", str(settings.num_envs)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         json.dump(ppo(seed, settings), child.stdin)
@@ -48,13 +53,20 @@ def _cartpole(seed, settings, _, log):
             if "greedy" in row:
                 greedy = row["greedy"]
             else:
-                log.row(row["decisions"], row["seconds"], row["returns"], [])
+                rows.append((row["decisions"], row["seconds"], row["returns"], []))
+                cpu_s = _spent(child.pid)
     if child.returncode != 0:
         sys.exit(f"{command[0]}: exit code {child.returncode}")
-    return greedy
+    return rows, cpu_s, greedy
 
 
-def _kv(seed, settings, folder, log):
+def _spent(pid):
+    """Seconds of all processors that a process and its threads took so far; of one that is gone, nothing is known."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _kv(seed, settings, folder):
     folder.mkdir(parents=True, exist_ok=True)
     text = EXPERIMENT.read_text().replace("num_envs = 64\n", f"num_envs = {settings.num_envs}\n")
     values = "".join(f"{key} = {_toml(value)}\n" for key, value in ppo(seed, settings).items())
@@ -62,6 +74,9 @@ def _kv(seed, settings, folder, log):
     experiment.write_text(f"{text}\n[ppo]\n{values}")
     command = [BUILT / "kvtide-train", "train", "--quiet", "--experiment", experiment, "--out", folder / "run"]
     subprocess.run(command, check=True)
+    # Of the whole process, its start among it.
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    rows = []
     for line in (folder / "run" / "train.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row["type"] != "iteration":
@@ -72,8 +87,8 @@ def _kv(seed, settings, folder, log):
         count = episodes["count"] if episodes else 0
         returns = [episodes["episodic_return"]] * count if episodes else []
         attained = [episodes["metrics"]["slo_attainment"]] * count if episodes else []
-        log.row(data["decisions"], data["decisions"] / data["sps"], returns, attained)
-    return None
+        rows.append((data["decisions"], data["decisions"] / data["sps"], returns, attained))
+    return rows, spent.ru_utime + spent.ru_stime, None
 
 
 def _toml(value):

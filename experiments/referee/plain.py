@@ -5,6 +5,8 @@ Unlike cleanrl's, and like ours: choices may be masked, and an episode that was 
 observation (Pardo et al. 2018, "Time Limits in Reinforcement Learning").
 """
 
+import time
+
 import numpy as np
 import torch
 from torch import nn
@@ -101,9 +103,9 @@ def learn(_, problem, seed, settings, log):
     log.start()
     observations, masks = looked(*envs.reset(seed=seed))
     sums, discounted = np.zeros(num_envs), np.zeros(num_envs)
-    iterations = settings.samples // settings.batch
+    iterations, acting = settings.samples // settings.batch, 0.0
     for iteration in range(iterations):
-        returns, attained = [], []
+        returns, attained, begun = [], [], time.perf_counter()
         with torch.no_grad():
             for step in range(steps):
                 actions = agent.drawn(observations, masks, generator)
@@ -127,6 +129,7 @@ def learn(_, problem, seed, settings, log):
                 sums[done], discounted[done] = 0.0, 0.0
                 observations, masks = looked(next_observations, infos)
 
+            acting += time.perf_counter() - begun
             values, last = agent.critic(kept[0]).squeeze(-1), agent.critic(observations).squeeze(-1)
             advantages, following = torch.zeros(shape), torch.zeros(num_envs)
             for step in reversed(range(steps)):
@@ -151,7 +154,7 @@ def learn(_, problem, seed, settings, log):
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), MAX_GRAD_NORM)
                 optimiser.step()
-        log.iteration((iteration + 1) * settings.batch, returns, attained)
+        log.iteration((iteration + 1) * settings.batch, returns, attained, acting)
     envs.close()
 
     tensors = dict(agent.state_dict())

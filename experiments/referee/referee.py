@@ -1,4 +1,4 @@
-"""The whole comparison, learners in turn so that what else the machine does hits all alike: `referee.py [--seeds N] [--only learn|speed]`.
+"""The whole comparison, learners in turn so that what else the machine does hits all alike: `referee.py [--seeds 1..5] [--only learn|speed]`.
 
 Every line that a learner tells, and how it was judged, goes to `results.jsonl`; what is in there already is not done again. `table.py` and
 `picture.py` make of it what README.md shows.
@@ -44,26 +44,30 @@ def run(learner, problem, seed, setting, folder, threads=None):
     return [json.loads(line) for line in told]
 
 
+def judged():
+    return {(row["data"]["learner"], row["data"]["problem"], row["data"]["seed"]) for row in rows() if row["type"] == "judged"}
+
+
 def learn(seeds):
-    done = {(row["data"]["learner"], row["data"]["problem"], row["data"]["seed"]) for row in rows() if row["type"] == "judged"}
-    for seed in range(1, seeds + 1):
+    first, last = (int(seed) for seed in seeds.split(".."))
+    for seed in range(first, last + 1):
         for problem in LEARN:
             # Each has its turn at being first.
             for learner in LEARNERS[seed % len(LEARNERS) :] + LEARNERS[: seed % len(LEARNERS)]:
-                if (learner, problem, seed) in done:
+                if (learner, problem, seed) in judged():
                     continue
                 folder = RUNS / f"{learner}-{problem}-{seed}"
                 told = run(learner, problem, seed, "learn", folder)
-                judged = {"learner": learner, "problem": problem, "seed": seed}
+                found = {"learner": learner, "problem": problem, "seed": seed}
                 if problem == "cartpole":
-                    judged |= {"return": next(row["data"]["return"] for row in told if row["type"] == "greedy")}
+                    found |= {"return": next(row["data"]["return"] for row in told if row["type"] == "greedy")}
                 else:
-                    judged |= attained(f"checkpoint:{checkpoint(learner, folder)}")
-                add(map(json.dumps, [*told, {"type": "judged", "data": judged}]))
-                print(json.dumps(judged), file=sys.stderr, flush=True)
+                    found |= attained(f"checkpoint:{checkpoint(learner, folder)}")
+                add(map(json.dumps, [*told, {"type": "judged", "data": found}]))
+                print(json.dumps(found), file=sys.stderr, flush=True)
     for policy in REFERENCES:
         name = policy.replace(str(ROOT) + "/", "")
-        if (name, "kv", 0) not in done:
+        if (name, "kv", 0) not in judged():
             add([json.dumps({"type": "judged", "data": {"learner": name, "problem": "kv", "seed": 0} | attained(policy)})])
 
 
@@ -96,16 +100,15 @@ def speed():
                     own, _, one = learner.partition(", ")
                     told = run(own, problem, turn, setting, RUNS / "speed", threads=1 if one else None)
                     last = [row["data"] for row in told if row["type"] == "iteration"][-1]
-                    cpu_s = next((row["data"]["cpu_s"] for row in told if row["type"] == "spent"), last.get("cpu_s"))
                     found = {"learner": learner, "problem": problem, "setting": setting, "turn": turn, "samples": last["samples"]}
-                    found |= {"seconds": last["seconds"], "cpu_s": cpu_s}
+                    found |= {key: last[key] for key in ("seconds", "cpu_s", "acting_s") if key in last}
                     add([json.dumps({"type": "speed", "data": found})])
                     print(json.dumps(found), file=sys.stderr, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", default="1..5", help="FIRST..LAST, both counted")
     parser.add_argument("--only", choices=("learn", "speed"))
     options = parser.parse_args()
     if options.only != "learn":

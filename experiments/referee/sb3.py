@@ -1,5 +1,7 @@
 """stable-baselines3's PPO and sb3-contrib's MaskablePPO, told to do what we do."""
 
+import time
+
 import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
@@ -16,7 +18,7 @@ class Tell(BaseCallback):
 
     def __init__(self, log):
         super().__init__()
-        self.log, self.ended = log, []
+        self.log, self.ended, self.acting, self.begun = log, [], 0.0, 0.0
 
     def _on_step(self):
         self.ended += [info for info in self.locals["infos"] if "episode" in info]
@@ -25,6 +27,10 @@ class Tell(BaseCallback):
     def _on_rollout_start(self):
         if self.num_timesteps:
             self.tell()
+        self.begun = time.perf_counter()
+
+    def _on_rollout_end(self):
+        self.acting += time.perf_counter() - self.begun
 
     def _on_training_end(self):
         self.tell()
@@ -33,7 +39,8 @@ class Tell(BaseCallback):
         self.log.iteration(
             self.num_timesteps,
             [float(info["episode"]["r"]) for info in self.ended],
-            [info["outcome"]["attained"] for info in self.ended if "outcome" in info],
+            [float(info["outcome"]["attained"]) for info in self.ended if "outcome" in info],
+            self.acting,
         )
         self.ended = []
 
