@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from settings import ADAM_EPSILON, BOUND, CLIP, HIDDEN, MAX_GRAD_NORM, VALUE_COEF
-from worlds import vector_env
+from worlds import APART, vector_env
 
 
 def layer(inputs, outputs, gain):
@@ -101,7 +101,7 @@ def learn(_, problem, seed, settings, log):
         return tensor(seen.scaled(observations)), torch.from_numpy(masks)
 
     log.start()
-    observations, masks = looked(*envs.reset(seed=seed))
+    observations, masks = looked(*envs.reset(seed=APART * seed))
     sums, discounted = np.zeros(num_envs), np.zeros(num_envs)
     iterations, acting = settings.samples // settings.batch, 0.0
     for iteration in range(iterations):

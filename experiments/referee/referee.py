@@ -89,12 +89,12 @@ def attained(policy):
 
 
 def speed():
-    """Samples a second, in turn; ours also on one thread, as the others' networks are."""
+    """Samples a second, in turn; also with nothing on more than one thread, neither environments nor ours."""
     done = {(row["data"]["learner"], row["data"]["problem"], row["data"]["setting"], row["data"]["turn"]) for row in rows() if row["type"] == "speed"}
     for turn in range(1, TURNS + 1):
         for setting in SPEED:
             for problem in LEARN:
-                for learner in (*LEARNERS, "ours, one thread"):
+                for learner in (*LEARNERS, "ours, one thread", "sb3, one thread"):
                     if (learner, problem, setting, turn) in done:
                         continue
                     own, _, one = learner.partition(", ")

@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 from settings import ADAM_EPSILON, BOUND, CLIP, HIDDEN, MAX_GRAD_NORM, VALUE_COEF
-from worlds import vec_env
+from worlds import APART, vec_env
 
 
 class Tell(BaseCallback):
@@ -48,7 +48,7 @@ class Tell(BaseCallback):
 def learn(learner, problem, seed, settings, log):
     """Trains; tensors of the policy and of its normalisation, and what it does with rows of observations."""
     torch.set_num_threads(1)
-    envs = VecNormalize(vec_env(problem, settings.num_envs, seed), clip_obs=BOUND, clip_reward=BOUND, gamma=settings.gamma)
+    envs = VecNormalize(vec_env(problem, settings.num_envs), clip_obs=BOUND, clip_reward=BOUND, gamma=settings.gamma)
     algorithm = {"sb3": PPO, "sb3-maskable": MaskablePPO}[learner]
     model = algorithm(
         "MlpPolicy",
@@ -72,6 +72,8 @@ def learn(learner, problem, seed, settings, log):
             "optimizer_kwargs": {"eps": ADAM_EPSILON},
         },
     )
+    # The model has seeded them by its own.
+    envs.seed(APART * seed)
     log.start()
     model.learn(settings.samples, callback=Tell(log))
     tensors = {name: tensor.contiguous() for name, tensor in model.policy.state_dict().items()}

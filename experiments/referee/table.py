@@ -53,17 +53,19 @@ def speeds(rows):
             print(f"\n**{title}, {setting}**\n\n| learner | samples/s | ours is faster by | samples per CPU second | ours is cheaper by |")
             print("|---|---|---|---|---|")
             mine = of(rows["speed"], problem=problem, setting=setting)
-            ours = {row["turn"]: row for row in of(mine, learner="ours")}
             for learner in dict.fromkeys(row["learner"] for row in mine):
                 told = of(mine, learner=learner)
+                # Beside ours on as many threads.
+                ours = {row["turn"]: row for row in of(mine, learner="ours" + learner[len(learner.partition(",")[0]) :])}
                 rate = spread([row["samples"] / row["seconds"] for row in told], "{:,.0f}")
                 cpu = spread([row["samples"] / row["cpu_s"] for row in told], "{:,.0f}")
                 times = {"seconds": "", "cpu_s": ""}
                 for key in times:
                     # Of the same turn, so that what else the machine did is much the same.
                     factor = [(row[key] / row["samples"]) / (ours[row["turn"]][key] / ours[row["turn"]]["samples"]) for row in told]
-                    times[key] = "–" if learner == "ours" else spread(factor, "{:.1f}") + " ×"
-                name = NAMES.get(learner, learner.replace("ours", "kvtide"))
+                    times[key] = "–" if learner.startswith("ours") else spread(factor, "{:.1f}") + " ×"
+                own, _, threads = learner.partition(", ")
+                name = f"{NAMES[own]}, {threads}" if threads else NAMES[own]
                 print(f"| {name} | {rate} | {times['seconds']} | {cpu} | {times['cpu_s']} |")
 
 

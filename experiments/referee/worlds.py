@@ -1,5 +1,6 @@
 """Both problems for everyone: as stable-baselines3 takes environments, and as Gymnasium does."""
 
+import os
 import pathlib
 
 import gymnasium
@@ -10,20 +11,22 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from kvtide.gym import KvCacheVectorEnv
 
 EXPERIMENT = pathlib.Path(__file__).parent / "kv.toml"
+# Between the seeds of two runs: environment `i` of a run is reset by its seed and `i`, and runs shall not share episodes.
+APART = 100_000
 
 
 def vector_env(problem, num_envs):
     """Gymnasium's vector environment, reset within the step that ends an episode."""
     if problem == "kv":
-        return KvCacheVectorEnv(EXPERIMENT, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+        threads = int(os.environ.get("RAYON_NUM_THREADS", "0"))
+        return KvCacheVectorEnv(EXPERIMENT, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False, threads=threads)
     options = {"autoreset_mode": AutoresetMode.SAME_STEP}
     return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync", vector_kwargs=options)
 
 
-def vec_env(problem, num_envs, seed):
+def vec_env(problem, num_envs):
     """stable-baselines3's, which remembers what episodes came to."""
     envs = KvVecEnv(num_envs) if problem == "kv" else DummyVecEnv([CartPole] * num_envs)
-    envs.seed(seed)
     return VecMonitor(envs)
 
 
