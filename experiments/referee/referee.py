@@ -30,6 +30,22 @@ def rows():
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
+def thinned(told, most=40):
+    """Of a run so many iterations at most: several as one, whose means are over the episodes of all."""
+    iterations = [row["data"] for row in told if row["type"] == "iteration"]
+    block = -(-len(iterations) // most)
+    kept = []
+    for first in range(0, len(iterations), block):
+        some = iterations[first : first + block]
+        row = some[-1] | {"episodes": sum(one["episodes"] for one in some)}
+        for column in ("return", "attained"):
+            row.pop(column, None)
+            if any(column in one for one in some):
+                row[column] = round(sum(one[column] * one["episodes"] for one in some if column in one) / row["episodes"], 5)
+        kept.append({"type": "iteration", "data": row})
+    return kept + [row for row in told if row["type"] != "iteration"]
+
+
 def add(lines):
     """A run goes in whole or not at all."""
     with RESULTS.open("a") as file:
@@ -63,7 +79,7 @@ def learn(seeds):
                     found |= {"return": next(row["data"]["return"] for row in told if row["type"] == "greedy")}
                 else:
                     found |= attained(f"checkpoint:{checkpoint(learner, folder)}")
-                add(map(json.dumps, [*told, {"type": "judged", "data": found}]))
+                add(map(json.dumps, [*thinned(told), {"type": "judged", "data": found}]))
                 print(json.dumps(found), file=sys.stderr, flush=True)
     for policy in REFERENCES:
         name = policy.replace(str(ROOT) + "/", "")

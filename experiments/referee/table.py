@@ -21,7 +21,9 @@ def read():
 
 
 def spread(values, form):
-    """Median and extremes."""
+    """Median and extremes, of several."""
+    if len(values) == 1:
+        return form.format(values[0])
     return f"{form.format(statistics.median(values))} [{form.format(min(values))}, {form.format(max(values))}]"
 
 
@@ -30,11 +32,11 @@ def of(rows, **wanted):
 
 
 def learned(rows):
-    print("| learner | CartPole-v1: return of the likeliest choices | seconds | KvCacheEnv: attained, likeliest choices | return | seconds |")
+    print("| learner | CartPole-v1: return of the likeliest choices | CPU s | KvCacheEnv: attained, likeliest choices | return | CPU s |")
     print("|---|---|---|---|---|---|")
     seconds = {}
     for row in rows["iteration"]:
-        seconds[row["learner"], row["problem"], row["seed"]] = row["seconds"]
+        seconds[row["learner"], row["problem"], row["seed"]] = row["cpu_s"]
     for learner in (*NAMES, *dict.fromkeys(row["learner"] for row in rows["judged"] if row["seed"] == 0)):
         cells = []
         for problem in LEARN:

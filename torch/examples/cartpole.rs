@@ -7,10 +7,10 @@
 mod toys;
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 
-use kvtide::agent::{AgentError, PpoConfig, Trainer};
+use kvtide::agent::{PpoConfig, Trainer};
 use kvtide_torch::Torch;
 use serde_json::json;
 use toys::{CartPole, Toys, greedy};
@@ -24,10 +24,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     trainer.run(&AtomicBool::new(false), |_, report| {
         let returns: Vec<f64> = report.episodes.iter().map(|episode| episode.episode_return).collect();
         let seconds = started.elapsed().as_secs_f64();
-        println!("{}", json!({ "decisions": report.decisions, "seconds": seconds, "returns": returns }));
-        Ok::<(), AgentError>(())
+        writeln!(io::stdout(), "{}", json!({ "decisions": report.decisions, "seconds": seconds, "returns": returns }))?;
+        Ok::<(), Box<dyn Error>>(())
     })?;
     let (_, measured) = greedy::<CartPole>(&trainer.state(), 100);
-    println!("{}", json!({ "greedy": measured }));
+    writeln!(io::stdout(), "{}", json!({ "greedy": measured }))?;
     Ok(())
 }
