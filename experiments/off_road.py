@@ -20,6 +20,8 @@ SEEDS = os.environ.get("OFF_ROAD_SEEDS", "311..312")
 # The address of a Ray cluster, whose workers then serve the runs, and how many cells are under way at once.
 RAY = os.environ.get("OFF_ROAD_RAY")
 AT_ONCE = int(os.environ.get("OFF_ROAD_AT_ONCE", "8"))
+# Names of cells, between commas; all of them if not said.
+CELLS = set(filter(None, os.environ.get("OFF_ROAD_CELLS", "").split(",")))
 # Another simulator may come to other results.
 PROGRAM = hashlib.sha256(pathlib.Path(KVTIDE).read_bytes()).hexdigest()[:16]
 MOST_LOST, LONGEST_WAIT = 1.0, 3.0
@@ -186,10 +188,15 @@ def main():
     if wanted - known:
         print(f"no table {', '.join(sorted(wanted - known))}; known: {', '.join(sorted(known))}", file=sys.stderr)
         return 2
+    if CELLS - {name for _, name, _ in cells}:
+        print(f"no cell {', '.join(sorted(CELLS - {name for _, name, _ in cells}))}; see off-road.cells", file=sys.stderr)
+        return 2
     RUNS.mkdir(parents=True, exist_ok=True)
     loaded = {}
     asked_for = []
     for group, name, found in cells:
+        if CELLS and name not in CELLS:
+            continue
         names = [table for table in tables[group] if not wanted or table in wanted]
         for table in names:
             if table not in loaded:

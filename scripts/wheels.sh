@@ -6,18 +6,19 @@ set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-target/wheels}
 python=${PYTHON:-python3}
-tools=target/wheel-tools
-mkdir -p "$tools"
+mkdir -p target/wheel-tools
+# By its whole path: the compilers of C start in folders of their own, and look for zig by it.
+tools=$(cd target/wheel-tools && pwd)
 if ! cmp -s python/requirements-wheels.txt "$tools/requirements"; then
     rm -rf "$tools/lib"
     "$python" -m pip install --quiet --disable-pip-version-check --target "$tools/lib" -r python/requirements-wheels.txt
     cp python/requirements-wheels.txt "$tools/requirements"
 fi
-made=0
+made=0 left=
 for architecture in ${ARCHITECTURES:-x86_64 aarch64}; do
     target=$architecture-unknown-linux-gnu
     if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
-        echo "$architecture: left out, its Rust target is not installed (rustup target add $target)" >&2
+        left="$left $target"
         continue
     fi
     # The tools lie in a folder, which both maturin and cargo-zigbuild's linker find zig by.
@@ -26,4 +27,7 @@ for architecture in ${ARCHITECTURES:-x86_64 aarch64}; do
     made=$((made + 1))
 done
 ls -l "$folder"
+for target in $left; do
+    echo "left out: ${target%%-*}, whose Rust target is not installed (rustup target add $target); there is no wheel for it in $folder" >&2
+done
 [ "$made" -gt 0 ]

@@ -152,6 +152,7 @@ def main() -> int:
     parser.add_argument("--kvtide", required=True, help="the built program")
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)}, and less of them")
     parser.add_argument("--only", action="append", help="only this scenario")
+    parser.add_argument("--table", action="append", type=Path, help="a folder with a policy.kvt of yours, in place of the shipped tables")
     options = parser.parse_args()
     scenarios = tomllib.loads((HERE / "scenarios.toml").read_text())
     hosts = {path.parent.name: Table.load(path).metadata.get("host", HOST) for path in ROOT.glob("checkpoints/*/policy.kvt")}
@@ -166,7 +167,8 @@ def main() -> int:
     chosen = options.only or (QUICK if options.quick else scenarios)
     with tempfile.TemporaryDirectory(prefix="kvtide-vllm-") as folder:
         for name in chosen:
-            scenario = scenarios[name] | {"tables": [table for table in scenarios[name]["tables"] if table in shipped]}
+            tables = [table for table in scenarios[name]["tables"] if table in shipped]
+            scenario = scenarios[name] | {"tables": [table.resolve() for table in options.table or ()] or tables}
             if not scenario["tables"]:
                 continue
             try:

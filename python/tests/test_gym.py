@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import kvtide
 import kvtide.gym
+from kvtide.evaluate import Arena
 from kvtide.gym import IDS, KvCacheEnv, check, scenario
 from kvtide.scenario import ScenarioError
 
@@ -85,6 +86,20 @@ def test_a_seed_is_a_trajectory(world):
     one, again, other = (play(KvCacheEnv(world), 200, seed) for seed in (5, 5, 6))
     assert repr(one) == repr(again)
     assert repr(one) != repr(other)
+
+
+def test_an_episodes_seed_is_that_of_an_arena(world):
+    """What the documentation says of `reset(seed)`: two episodes under it, and each by its own seed."""
+    env, arena = KvCacheEnv(world), Arena(world)
+    for episode, seed in enumerate((7, None)):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, _, terminated, truncated, info = env.step(env.engine_action())
+            done = terminated or truncated
+        played = arena.play("default", [kvtide.gym.episode_seed(7, episode)])
+        assert info["outcome"]["hash"] == f"{played.hash.item():016x}"
+        assert info["outcome"]["return"] == pytest.approx(played.returns.item())
 
 
 def test_without_a_seed_the_next_episode_is_another(world):

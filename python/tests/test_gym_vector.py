@@ -268,8 +268,8 @@ env = KvCacheVectorEnv(
 )
 env.reset(seed=1)
 action = env.engine_actions()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         env.step(action)
 except KeyboardInterrupt:

@@ -187,6 +187,9 @@ class Envs:
     def state(self, env: int) -> dict[str, float]:
         """The node of environment `env` in numbers. Raises `ResetNeeded`."""
 
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed of episode number `episode`, from 0, of an environment that was reset by `seed`."""
+
 @final
 class Reference:
     """The environments that agents in Rust train on, without Python."""

@@ -11,12 +11,12 @@ all of it on this machine. Which episodes are drawn is said by the id, or in wor
 
 import gymnasium
 
-from kvtide._sim import SCENARIOS, ScenarioError
+from kvtide._sim import SCENARIOS, ScenarioError, episode_seed
 from kvtide.gym.env import KvCacheEnv
 from kvtide.gym.vector import KvCacheVectorEnv
 from kvtide.scenario import scenario
 
-__all__ = ["IDS", "KvCacheEnv", "KvCacheVectorEnv", "ScenarioError", "scenario"]
+__all__ = ["IDS", "KvCacheEnv", "KvCacheVectorEnv", "ScenarioError", "episode_seed", "scenario"]
 
 
 def _id(name):

@@ -9,11 +9,11 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from kvtide._sim import Scenario
-from kvtide.gym.front import Front, checked_options
+from kvtide.gym.front import Front, Fronted, checked_options
 from kvtide.gym.render import History, text
 
 
-class KvCacheEnv(gymnasium.Env, EzPickle):
+class KvCacheEnv(Fronted, gymnasium.Env, EzPickle):
     """A serving node that is sent traffic; an action is what its scheduler obeys until the next decision.
 
     `scenario` is a name of `kvtide.scenario.SCENARIOS`, the path of an experiment file or a `Scenario`; or `words` describe a world.
@@ -52,21 +52,6 @@ class KvCacheEnv(gymnasium.Env, EzPickle):
         self.observation_space, self.action_space = self._front.observation_space, self._front.action_space
         self._history = History(1) if render_mode == "rgb_array" else None
         self._seeded = False
-
-    @property
-    def scenario(self) -> Scenario:
-        """What is served on what."""
-        return self._front.scenario
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Names of the heads that are chosen, in order."""
-        return tuple(self._front.native.heads)
-
-    @property
-    def joint_choices(self) -> list[list[int]] | None:
-        """What each number of a flat action chooses of each head; None for others."""
-        return self._front.native.joint_choices
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode: that of `seed`, or without one the next. `options`: load, start_s, world."""
@@ -112,11 +97,6 @@ class KvCacheEnv(gymnasium.Env, EzPickle):
     def close(self) -> None:
         """Gives the node back. Nothing can be done with it after."""
         self._front = None
-
-    def _open(self) -> Front:
-        if self._front is None:
-            raise gymnasium.error.ClosedEnvironmentError("the environment is closed")
-        return self._front
 
     def _observation(self) -> Any:
         observation = self._front.observations[0].copy()

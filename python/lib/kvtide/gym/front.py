@@ -135,6 +135,32 @@ class Front:
         return observation, info
 
 
+class Fronted:
+    """What is asked of both environments alike. Who has it sets `_front`, and `None` once it is closed."""
+
+    _front: Front | None
+
+    @property
+    def scenario(self) -> Scenario:
+        """What is served on what."""
+        return self._open().scenario
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the heads that are chosen, in order."""
+        return tuple(self._open().native.heads)
+
+    @property
+    def joint_choices(self) -> list[list[int]] | None:
+        """What each number of a flat action chooses of each head; None for others."""
+        return self._open().native.joint_choices
+
+    def _open(self) -> Front:
+        if self._front is None:
+            raise gymnasium.error.ClosedEnvironmentError("it is closed: nothing can be asked of it")
+        return self._front
+
+
 def checked_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """`options` of `reset`, whole. Raises `ScenarioError`."""
     if options is None:

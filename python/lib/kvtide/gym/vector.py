@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from kvtide._sim import Scenario
-from kvtide.gym.front import Front, checked_options
+from kvtide.gym.front import Front, Fronted, checked_options
 from kvtide.gym.render import History, text
 
 _AUTORESET = {
@@ -21,7 +21,7 @@ _AUTORESET = {
 }
 
 
-class KvCacheVectorEnv(VectorEnv, EzPickle):
+class KvCacheVectorEnv(Fronted, VectorEnv, EzPickle):
     """`num_envs` of `KvCacheEnv`, whose other arguments it takes as well, in Rust on `threads` cores (0: all).
 
     What is returned is what `SyncVectorEnv` of as many `KvCacheEnv` returns, in each `AutoresetMode`: environment `i` is seeded with
@@ -68,21 +68,6 @@ class KvCacheVectorEnv(VectorEnv, EzPickle):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._history = History(num_envs) if render_mode == "rgb_array" else None
         self._all, self._seeded = np.ones(num_envs, dtype=np.bool_), np.zeros(num_envs, dtype=np.bool_)
-
-    @property
-    def scenario(self) -> Scenario:
-        """What is served on what."""
-        return self._front.scenario
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Names of the heads that are chosen, in order."""
-        return tuple(self._front.native.heads)
-
-    @property
-    def joint_choices(self) -> list[list[int]] | None:
-        """What each number of a flat action chooses of each head; None for others."""
-        return self._front.native.joint_choices
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -157,11 +142,6 @@ class KvCacheVectorEnv(VectorEnv, EzPickle):
     def close_extras(self, **_: Any) -> None:
         """Gives the nodes back."""
         self._front = None
-
-    def _open(self) -> Front:
-        if self._front is None:
-            raise gymnasium.error.ClosedEnvironmentError("the environments are closed")
-        return self._front
 
     def _mask(self, mask: np.ndarray | None) -> np.ndarray:
         if mask is None:

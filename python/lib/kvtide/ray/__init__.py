@@ -11,10 +11,12 @@ The tool starts `kvtide.ray.serve`, which has the tasks done; `kvtide.ray.work` 
 build on every machine, and the tool of the same.
 """
 
+from types import ModuleType
+
 __all__ = ["needs_ray", "connect"]
 
 
-def needs_ray():
+def needs_ray() -> ModuleType:
     """Ray, or an ImportError that says how to come by it."""
     try:
         import ray
@@ -23,7 +25,7 @@ def needs_ray():
     return ray
 
 
-def connect(address):
+def connect(address: str) -> ModuleType:
     """Joins the cluster at `address` (``10.0.0.1:6379``, ``auto``), or starts one of this machine's own (``local``); Ray.
 
     A cluster that was joined already is kept. Nothing is reported to anybody, no dashboard is started. Raises ConnectionError
@@ -47,7 +49,7 @@ def connect(address):
     return ray
 
 
-def _answers(address):
+def _answers(address: str) -> None:
     """Ray looks for minutes for a cluster that is not there."""
     import socket
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Evaluation", "EvaluationError", "evaluate", "evaluate_all"]
 
@@ -29,11 +30,13 @@ class EvaluationError(RuntimeError):
 class Evaluation:
     """What `kvtide evaluate` is told, and the file its runs are kept in."""
 
-    words: Sequence[str]
+    words: Sequence[object]
     out: str | os.PathLike[str]
 
 
-def evaluate(*words, address, out, tool=None):
+def evaluate(
+    *words: object, address: str, out: str | os.PathLike[str], tool: str | os.PathLike[str] | None = None
+) -> list[dict[str, Any]]:
     """Evaluates what `words` say (options of ``kvtide evaluate``) on the workers at `address`; its runs, as dictionaries.
 
     What `out` holds of it already is not run again. `tool` is the program, otherwise KVTIDE or ``kvtide`` on the path; it must be of
@@ -43,8 +46,8 @@ def evaluate(*words, address, out, tool=None):
 
 
 def evaluate_all(
-    evaluations: Iterable[Evaluation], *, address, at_once=8, tool=None
-) -> Iterator[list[dict]]:
+    evaluations: Iterable[Evaluation], *, address: str, at_once: int = 8, tool: str | os.PathLike[str] | None = None
+) -> Iterator[list[dict[str, Any]]]:
     """Evaluates each of `evaluations`, `at_once` side by side, and yields their runs in their order.
 
     An evaluation that looks for its loads waits for one run after another, so several are needed to keep many workers busy. Each takes

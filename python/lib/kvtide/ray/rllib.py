@@ -14,10 +14,13 @@ Needs ``ray[rllib]``, torch and ``kvtide[gym]``.
 import json
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
@@ -44,7 +47,7 @@ EPSILON = 1e-6
 class Standardised(gymnasium.ObservationWrapper):
     """Observations less `mean`, by `deviation`, clipped; masks as they are. Every runner has the same, and so has who decides later."""
 
-    def __init__(self, env, mean, deviation):
+    def __init__(self, env: gymnasium.Env, mean: Sequence[float], deviation: Sequence[float]) -> None:
         super().__init__(env)
         self._mean, self._scale = np.asarray(mean, np.float32), np.asarray(deviation, np.float32) + np.float32(EPSILON)
         seen = gymnasium.spaces.Box(-CLIP, CLIP, self._mean.shape, np.float32)
@@ -52,12 +55,12 @@ class Standardised(gymnasium.ObservationWrapper):
             {"action_mask": env.observation_space["action_mask"], "observations": seen}
         )
 
-    def observation(self, observation):
+    def observation(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         seen = np.clip((observation["observations"] - self._mean) / self._scale, -CLIP, CLIP)
         return {"action_mask": observation["action_mask"], "observations": seen.astype(np.float32)}
 
 
-def moments(words, *, decisions=2000, seed=1):
+def moments(words: Mapping[str, Any], *, decisions: int = 2000, seed: int = 1) -> tuple[list[float], list[float]]:
     """Mean and deviation of what is seen in the environment of `words` while the engine decides by itself.
 
     A feature that hardly varies is only centred: divided by next to nothing, the first policy that moves it would see nothing else.
@@ -75,7 +78,7 @@ def moments(words, *, decisions=2000, seed=1):
     return np.mean(rows, axis=0, dtype=np.float64).tolist(), np.where(deviation < 1e-3, 1.0, deviation).tolist()
 
 
-def environment(config):
+def environment(config: Mapping[str, Any]) -> Standardised:
     """An environment as RLlib makes it: the words of `KvCacheEnv`, and the `moments` it is standardised by."""
     words = {key: value for key, value in dict(config).items() if key != "moments"}
     return Standardised(KvCacheEnv(**{"observations": "dict", **words}), *config["moments"])
@@ -108,7 +111,9 @@ def _masked(output, batch):
     return {**output, Columns.ACTION_DIST_INPUTS: logits.masked_fill(~allowed, FLOAT_MIN)}
 
 
-def ppo(words, *, runners=1, hidden=(64, 64), seed=1, **training):
+def ppo(
+    words: Mapping[str, Any], *, runners: int = 1, hidden: Sequence[int] = (64, 64), seed: int = 1, **training: Any
+) -> PPOConfig:
     """A configuration of PPO that learns in the environment of `words`: those of `KvCacheEnv`, such as ``{"scenario": "chat-24g"}``.
 
     `runners` are processes that play; `training` is passed on to `PPOConfig.training`. Change what you like of it before
@@ -141,7 +146,9 @@ def ppo(words, *, runners=1, hidden=(64, 64), seed=1, **training):
     )
 
 
-def export(algorithm, folder, *, experiment, name=None):
+def export(
+    algorithm: Algorithm, folder: str | os.PathLike[str], *, experiment: str | os.PathLike[str], name: str | None = None
+) -> Path:
     """Writes what ``kvtide import-policy`` takes into `folder`: the module's weights and a manifest; the manifest's path.
 
     `experiment` is the file whose world it was trained in.

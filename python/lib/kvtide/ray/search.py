@@ -11,10 +11,12 @@ the same path on every machine.
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from kvtide import evaluate
+from kvtide.evaluate import Arena, Candidates, Played
 from kvtide.ray import needs_ray
 
 __all__ = ["PlayedElsewhereError", "cut", "play"]
@@ -29,7 +31,7 @@ class PlayedElsewhereError(RuntimeError):
     """A worker comes to other numbers than this machine: its files are others, or its wheel is of another build."""
 
 
-def cut(candidates, seeds, tasks):
+def cut(candidates: int, seeds: int, tasks: int) -> tuple[int, int]:
     """How many candidates and seeds make a task, so that there are about so many tasks; candidates are kept whole while there are
     enough of them."""
     if candidates >= tasks:
@@ -38,7 +40,14 @@ def cut(candidates, seeds, tasks):
     return 1, max(-(-seeds // parts), 1)
 
 
-def play(arena, candidates, seeds, *, worlds=None, tasks=None):
+def play(
+    arena: Arena,
+    candidates: Candidates,
+    seeds: int | Iterable[int],
+    *,
+    worlds: Sequence[int] | None = None,
+    tasks: int | None = None,
+) -> Played:
     """What ``arena.play(candidates, seeds, worlds=worlds)`` gives, byte for byte, in about so many Ray tasks.
 
     The cluster is the one that was joined (`kvtide.ray.connect`, ``ray.init``). The arena is put into the object store once, with

@@ -11,6 +11,8 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from types import ModuleType
 
 __all__ = ["Foreman", "main"]
 
@@ -23,7 +25,7 @@ _PATIENCE = 4
 class Foreman:
     """Sends tasks to the workers of a cluster and puts what comes of each into `done`: ``(number, is_done, text, took)``."""
 
-    def __init__(self, ray, *, most_tries=_MOST_TRIES):
+    def __init__(self, ray: ModuleType, *, most_tries: int = _MOST_TRIES) -> None:
         from kvtide.ray import work
 
         self.ray = ray
@@ -37,11 +39,11 @@ class Foreman:
         self.tasks, self.again, self.sent, self.received = 0, 0, 0, 0
 
     @property
-    def workers(self):
+    def workers(self) -> int:
         """How many tasks are done at once."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
-    def tell(self, setting, text, paths):
+    def tell(self, setting: str, text: str, paths: Sequence[str]) -> None:
         """Puts what tasks of `setting` have in common into the object store, once: its text, and its files one by one."""
         files = []
         for path in paths:
@@ -52,7 +54,7 @@ class Foreman:
         self.sent += len(text)
         self._told[setting] = [self.ray.put({"text": text, "paths": [os.path.abspath(path) for path in paths], "files": files})]
 
-    def begin(self, number, setting, task):
+    def begin(self, number: int, setting: str, task: str) -> None:
         """Has a task done."""
         self.tasks += 1
         self._send(number, setting, task, 1)
@@ -89,7 +91,7 @@ class Foreman:
         # Not in a thread of Ray's.
         threading.Thread(target=self._send, args=(number, setting, task, tries + 1), daemon=True).start()
 
-    def end(self):
+    def end(self) -> None:
         """Gives up what is not done."""
         with self._lock:
             pending, self._pending = list(self._pending.values()), {}
@@ -97,12 +99,12 @@ class Foreman:
             self.ray.cancel(reference, force=True)
 
 
-def say(text):
+def say(text: str) -> None:
     """A line for people, which the tool passes on."""
     print(f"kvtide.ray: {text}", file=sys.stderr, flush=True)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # What libraries print must not come between the lines.
     lines = os.fdopen(os.dup(1), "w", buffering=1)

@@ -14,16 +14,21 @@
 Needs ``ray[tune]``. A trial that is lost is Tune's to begin again (`tune.FailureConfig`), and comes to the same.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 
-from kvtide.evaluate import Arena
+from kvtide.evaluate import Arena, Candidates, Spec
 
 __all__ = ["trial"]
 
-_open = {}
+_open: dict[str, Arena] = {}
 
 
-def trial(policy, scenario, *, seeds, **options):
+def trial(
+    policy: Callable[[dict[str, Any]], Candidates | dict[str, Any]], scenario: Spec, *, seeds: int | Iterable[int], **options: Any
+) -> Callable[[dict[str, Any]], dict[str, float]]:
     """A trainable for Tune: plays ``policy(config)`` and reports `score`, `attainment`, `longest_wait_ms` and `output_tok_s`.
 
     `policy` gives a policy in the words of the command line or a point of the arena's, or, as a mapping, words that replace some
@@ -49,7 +54,7 @@ def trial(policy, scenario, *, seeds, **options):
     return kvtide_trial
 
 
-def _arena(scenario, options):
+def _arena(scenario: Spec, options: dict[str, Any]) -> Arena:
     """A worker prepares the arena it was asked for last once."""
     key = repr((scenario, sorted(options.items())))
     if key not in _open:

@@ -8,7 +8,9 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kvtide._sim import WorkError, Workshop, file_digest
 
@@ -16,10 +18,10 @@ __all__ = ["do", "folder", "place"]
 
 # Settings kept open; each is a world with its traffic.
 _MOST_OPEN = 4
-_open = {}
+_open: dict[str, Workshop] = {}
 
 
-def do(setting, told, task):
+def do(setting: str, told: Sequence[Any], task: str) -> tuple[bool, str, dict[str, float]]:
     """Does `task` in the setting called so; ``(whether it was done, the answer or the reason, what it took)``.
 
     `told` is a list of one reference, which is followed by who has not opened the setting yet.
@@ -34,12 +36,12 @@ def do(setting, told, task):
     return True, answer, _took(begun, opened, is_new)
 
 
-def _took(begun, opened, is_new):
+def _took(begun: float, opened: float, is_new: bool) -> dict[str, float]:
     ended = time.perf_counter()
     return {"pid": os.getpid(), "opened_s": opened - begun if is_new else 0.0, "seconds": ended - opened}
 
 
-def _workshop(setting, told):
+def _workshop(setting: str, told: Sequence[Any]) -> tuple[Workshop, bool]:
     """The setting, and whether it was opened for this task."""
     if setting in _open:
         return _open[setting], False
@@ -55,7 +57,7 @@ def _workshop(setting, told):
     return _open[setting], True
 
 
-def folder():
+def folder() -> Path:
     """Where this machine keeps files it was sent: KVTIDE_RAY_CACHE, or a folder of this user's among the temporary files."""
     given = os.environ.get("KVTIDE_RAY_CACHE")
     path = Path(given) if given else Path(tempfile.gettempdir()) / f"kvtide-ray-{os.getuid()}"
@@ -66,7 +68,7 @@ def folder():
     return path
 
 
-def place(beneath, text, paths, fetch):
+def place(beneath: Path, text: str, paths: Sequence[str], fetch: Callable[[int], bytes]) -> None:
     """Puts the files that the setting `text` names where it is opened: links to `paths` where these hold the same, and otherwise to
     what ``fetch(index)`` gives, which is kept by content."""
     for index, ((name, digest, _), path) in enumerate(zip(Workshop.files(text), paths, strict=True)):
@@ -78,7 +80,7 @@ def place(beneath, text, paths, fetch):
         _linked(beneath / name, source)
 
 
-def _written(path, data):
+def _written(path: Path, data: bytes) -> None:
     """A file of `data`, there as a whole or not at all: other workers of this machine may be about the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent)
@@ -87,7 +89,7 @@ def _written(path, data):
     os.replace(beside, path)
 
 
-def _linked(path, source):
+def _linked(path: Path, source: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = f"{path}.{os.getpid()}"
     if os.path.lexists(beside):

@@ -213,9 +213,14 @@ impl Group {
     }
 }
 
+/// The seed of episode number `episode`, from 0, of an environment that was reset by `seed`.
+pub fn episode_seed(seed: u64, episode: u64) -> u64 {
+    seed::derive(seed, "episode", episode)
+}
+
 impl Member {
     fn begin(&mut self, options: &ResetOptions) -> Result<(), GroupError> {
-        let begun = self.env.reset(seed::derive(self.seed, "episode", self.episodes), options);
+        let begun = self.env.reset(episode_seed(self.seed, self.episodes), options);
         let (observation, info) = begun.map_err(|source| GroupError::In { env: self.index, source })?;
         self.episodes += 1;
         self.over = false;
