@@ -6,6 +6,8 @@
   `kvtide simulate --set eviction=classes` says, to the microsecond.
 - **Trees that say which.** Tables with a retention tree behind its guard, by what a request is and by what is remembered of
   those before it: the same, and the tree is never set aside.
+- **Trees that do harm.** In pools of which the guard's shadow holds a sample: the guard sets the tree aside, and takes it up
+  again, in the same steps as simulated and as often. Not with `--quick`.
 - **Budgets that change all the time.** Tables that bound steps by who runs and waits, decided every step: the same, and no step
   has more than it may, or less than decodes need.
 """
@@ -55,6 +57,11 @@ TREES = {
     "by who came before": [asked("kind_reuse", 1, 0.3), asked("asked_age", 3, 0.5), asked("held", 5, 0.2)]
     + [kept(KEEP), kept(NORMAL), kept(EVICT_FIRST), kept(KEEP_LONG)],
 }
+# Who comes back loses everything, and whoever asks once is kept.
+HARM = [asked("turn", 1, 1.5), kept(KEEP_LONG), kept(EVICT_FIRST)]
+# Pools that forget no turn that comes back: in one of 2,000 blocks the places in which a node remembers prefixes run out, and
+# which of them are lost goes by an engine's own keys (`rules/src/reuse.rs`).
+HARMED = (9000, 14000, 18000)
 LEVEL = {tokens: place for place, tokens in enumerate((128, 256, 512, 1024, 2048))}
 
 
@@ -175,6 +182,28 @@ def check_trees(kvtide: str, folder: Path, quick: bool) -> int:
     return wrong
 
 
+def check_harm(kvtide: str, folder: Path, quick: bool) -> int:
+    trace, table = traffic(WORLD, kvtide, ROOT, folder / "harm.jsonl", quick), folder / "harm.kvt"
+    table.write_bytes(table_bytes([leaf()], retention=section(HARM), metadata={"interval": "1"}))
+    wrong = switched = 0
+    for blocks in HARMED:
+        scenario, seen = {**WORLD, "set": [f"num_gpu_blocks={blocks}"]}, {}
+        world = world_of(scenario, trace)
+        if blocks == HARMED[0]:
+            print(f"\nharm: {len(world.requests)} requests")
+        _, real = vllm_replay.drive(world, f"table:{table}", lambda scheduler, _, seen=seen: seen.update(by=scheduler))
+        behind = seen["by"].kvtide.retainer.counters["behind_lru"]
+        assert not real["kvtide"]["errors"], real["kvtide"]
+        predicted = simulated(kvtide, scenario, trace, f"table:{table}", ["--set", "eviction=classes", "--interval", "1"])
+        wrong += compare(f"{blocks} blocks ({behind} behind)", real, predicted)
+        if behind != predicted["retention"]["behind_lru"]:
+            print(f"    FAILS: set aside in {behind} decisions, predicted {predicted['retention']['behind_lru']}")
+            wrong += 1
+        switched += behind > 0
+    assert switched, "the guard had nothing to do"
+    return wrong
+
+
 def check_budgets(kvtide: str, folder: Path, quick: bool) -> int:
     trace = traffic(CROWD, kvtide, ROOT, folder / "crowd.jsonl", quick)
     world, wrong = world_of(CROWD, trace), 0
@@ -193,12 +222,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kvtide", required=True, help="the built program")
     parser.add_argument("--quick", action="store_true", help="less of each")
-    parser.add_argument("--only", choices=("classes", "trees", "budgets"))
+    parser.add_argument("--only", choices=("classes", "trees", "harm", "budgets"))
     options = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="kvtide-levers-") as folder:
-        for name, check in (("classes", check_classes), ("trees", check_trees), ("budgets", check_budgets)):
-            if options.only in (None, name):
+        checks = {"classes": check_classes, "trees": check_trees, "harm": check_harm, "budgets": check_budgets}
+        for name, check in checks.items():
+            if options.only == name or options.only is None and not (options.quick and name == "harm"):
                 wrong += check(options.kvtide, Path(folder), options.quick)
     print(f"\n{wrong} rows that fail")
     return int(wrong > 0)
