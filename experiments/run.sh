@@ -35,6 +35,9 @@ world() {
     reasoning*-open) echo "--workload uniform:rate=1,duration=900,in=1000,out=3000,spread=0.66 $reasoning" ;;
     reasoning*-heavy) echo "--workload lognormal:n=1200,in=1000,in_p95=2500,out=3000,out_p95=9000 --clients 128 $reasoning" ;;
     reasoning*) echo "--workload uniform:n=1200,in=1000,out=3000,spread=0.66 --clients 128 $reasoning" ;;
+    # Days of other seeds than those of training and validation, which are drawn from that of the search.
+    day-24g*) echo "--workload day:rate=0.25 --env llama-3-8b@rtx-4090-estimated --slo ttft:2000,tpot:100,stall:3000" ;;
+    day-80g*) echo "--workload day:rate=4 --env llama-3-8b@h100 --slo ttft:2000,tpot:50,stall:2000" ;;
     agentic-coding) echo "--trace $traces/kvct_agentic_sessions_0001-0559.tar.zst --env llama-3-8b@h100 \
         --window 60000s..63600s --slo ttft:5000,tpot:50,stall:3000" ;;
     agentic*) echo "--workload agentic:rate=0.17,duration=900 --env llama-3-8b@h100 --slo ttft:2000,tpot:50,stall:2000" ;;
@@ -81,7 +84,8 @@ judge)
     fallback=$("$kvtide" inspect "$checkpoint/policy.kvt" | sed -n 's/^ *fallback *\([0-9.]*\)$/\1/p')
     # shellcheck disable=SC2046
     "$kvtide" evaluate $(world "$name") --loads "$(loads "$name")" --seeds 201..205 --policy default --policy best-fixed \
-        --policy past-future --policy primal-dual --policy "fixed:$fallback" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
+        --policy past-future --policy primal-dual --policy "fixed:$fallback" --policy best-train \
+        --policy "best-static-once:$profile" --policy "best-static:$profile" --policy "table:$checkpoint/policy.kvt" \
         --policy "checkpoint:$checkpoint" "$@" --versus best-fixed --versus "fixed:$fallback" \
         --out "runs/$name.jsonl" --report "runs/$name.html" > "experiments/results/$name.txt"
     # Without the thousands of constants that hindsight looked at.

@@ -10,7 +10,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 SCENARIOS = [
     "chat-24g", "chat-24g-generated", "chat-24g-code", "chat-80g", "reasoning", "reasoning-open", "reasoning-heavy", "reasoning-core",
     "reasoning-core-open", "reasoning-core-heavy", "reasoning-watermark", "reasoning-watermark-open",
-    "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding",
+    "reasoning-watermark-heavy", "reasoning-sglang", "reasoning-tier", "agentic", "agentic-coding", "day-24g", "day-80g",
 ]
 TIME = r"(–|[\d.]+ m?s)"
 ROW = re.compile(rf"^(\S+)\s+([\d.]+) %\s+(?:reference|–|\S+ \[.*?\] pts)\s+\d+\s+{TIME}\s+{TIME}\s+{TIME}\s+\d+\s+(.*)$")
@@ -112,8 +112,14 @@ def ttft(row):
     return "–" if row["ttft"] is None else f"{row['ttft']:.1f} s"
 
 
+def first(rows, policy, end):
+    """The first row of that policy, whatever follows after `end`; its bare name if there is none."""
+    return next((row for row in rows if row == policy or row.startswith(policy + end)), policy)
+
+
 def lines(name, rows, loads):
-    static = next((row for row in rows if row.startswith("best-static")), "best-static")
+    train = first(rows, "best-train", ":")
+    once, static = first(rows, "best-static-once", ":"), first(rows, "best-static", ":")
     fixed = rows.get("best-fixed", dict(waits=[], ttft=None))
     checkpoints = {title(row): row for row in rows if row.startswith("checkpoint:")}
     tables = {}
@@ -124,17 +130,17 @@ def lines(name, rows, loads):
     for policy in {**tables, **checkpoints}:
         judged = tables.get(policy, checkpoints.get(policy))
         row = rows[judged]
-        fewer = [row["fewer"].get(key, "–").replace("-", "−") for key in ("default", "best-fixed", static)]
+        fewer = [row["fewer"].get(key, "–").replace("-", "−") for key in ("default", "best-fixed", train, once, static)]
         yield [
-            name, policy, *(percent(rows, key) for key in ("default", "past-future", "primal-dual", "best-fixed", static)),
+            name, policy, *(percent(rows, key) for key in ("default", "past-future", "primal-dual", "best-fixed", train, once, static)),
             f"**{row['attained']} %**" if policy in tables else "no table", percent(rows, checkpoints.get(policy)), *fewer,
             f"{ttft(fixed)} → {ttft(row)}", longest_wait(row, fixed), ", ".join(loads), row["evidence"],
         ]
 
 
 HEAD = [
-    "policy", "default", "past-future", "primal-dual", "best-fixed", "best-static", "table", "its checkpoint", "fewer than default", "than best-fixed",
-    "than best-static", "TTFT p99, best-fixed → policy", "longest wait at the worst load, × best-fixed", "loads, all counted",
+    "policy", "default", "past-future", "primal-dual", "best-fixed", "best-train", "best-static once", "best-static", "table", "its checkpoint",
+    "fewer than default", "than best-fixed", "than best-train", "than best-static once", "than best-static", "TTFT p99, best-fixed → policy", "longest wait at the worst load, × best-fixed", "loads, all counted",
     "intervals rest on",
 ]
 

@@ -25,6 +25,7 @@ mod page;
 mod programs;
 mod ray;
 mod record;
+mod references;
 mod retain;
 mod retention;
 mod snapshots;

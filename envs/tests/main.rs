@@ -7,6 +7,7 @@ mod cohort_accounts;
 mod common;
 mod cost;
 mod curriculum;
+mod day;
 mod dead_ends;
 mod declared;
 mod device_env;

@@ -317,10 +317,10 @@ fn specs_as_text() {
 
     let known = "known are rate, duration, n, cv, lengths, seed";
     for (text, said) in [
-        ("", "unknown profile ``: known are chat, code, reasoning, mix, agentic, uniform, lognormal"),
+        ("", "unknown profile ``: known are chat, code, reasoning, mix, agentic, day, uniform, lognormal"),
         (
             "chatt:rate=5,n=1",
-            "unknown profile `chatt`: known are chat, code, reasoning, mix, agentic, uniform, lognormal",
+            "unknown profile `chatt`: known are chat, code, reasoning, mix, agentic, day, uniform, lognormal",
         ),
         ("chat", "has no end: give duration=SECONDS or n=REQUESTS"),
         ("chat:duration=9", "rate is missing: give rate=REQUESTS_PER_SECOND"),

@@ -13,10 +13,11 @@ use tempfile::TempDir;
 const EXPECTED: [(u64, u32, u32); 5] =
     [(0, 374, 44), (250_000, 420, 9), (250_000, 1_088, 100), (1_500_000, 64, 5), (61_000_000, 5_000, 713)];
 
-const SAMPLES: [(&str, Format); 15] = [
+const SAMPLES: [(&str, Format); 16] = [
     ("azure.csv", Format::Azure),
     ("burstgpt.csv", Format::BurstGpt),
     ("burstgpt-sessions.csv", Format::BurstGpt),
+    ("bailian.jsonl", Format::Bailian),
     ("mooncake.jsonl", Format::Mooncake),
     ("kvtide.jsonl", Format::Canonical),
     ("vllm-bench.json", Format::VllmBench),

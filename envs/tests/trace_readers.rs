@@ -99,6 +99,63 @@ fn mooncake_keeps_the_hashes_of_full_blocks() {
 }
 
 #[test]
+fn bailian_blocks_are_chained_and_chats_belong_to_sessions() {
+    let folder = TempDir::new().unwrap();
+    let row = |chat: u32, parent: i32, at: f64, prompt: u32, hashes: &str| {
+        format!(
+            r#"{{"chat_id": {chat}, "parent_chat_id": {parent}, "timestamp": {at}, "input_length": {prompt}, "output_length": 3, "type": "text", "turn": 1, "hash_ids": [{hashes}]}}"#
+        )
+    };
+    let text = [
+        row(7, -1, 0.0, 40, "1, 2, 3"),
+        row(8, 7, 61.114, 64, "1, 2, 2, 2"),
+        row(9, 8, 62.0, 16, "2"),
+        row(11, 10, 63.0, 15, ""),
+    ];
+    let mut reader = TraceReader::open(file(&folder, "t", &text.join("\n"))).unwrap();
+    let read: Vec<Request> = reader.by_ref().map(Result::unwrap).collect();
+    assert_eq!(reader.format(), Format::Bailian);
+    let sessions: Vec<&str> = read.iter().map(|request| request.session.as_deref().unwrap()).collect();
+    assert_eq!(sessions, ["7", "7", "7", "10"]);
+    assert_eq!(read[1].arrival, Micros(61_114_000));
+    assert!(read.iter().all(|request| request.tenant.as_deref() == Some("text")));
+    // Full blocks alone; the same block elsewhere is another one.
+    let hashes: Vec<&[u64]> = read.iter().map(|request| &*request.hash_ids).collect();
+    assert_eq!(hashes.iter().map(|hashes| hashes.len()).collect::<Vec<_>>(), [2, 4, 1, 0]);
+    assert_eq!(hashes[0], &hashes[1][..2]);
+    assert!(hashes[1][1] != hashes[1][2] && hashes[1][2] != hashes[1][3] && hashes[2][0] != hashes[1][1]);
+    assert_eq!((read[0].hash_block_tokens, read[3].hash_block_tokens), (16, 0));
+}
+
+#[test]
+fn what_is_said_of_a_bailian_row() {
+    let first = r#"{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0, "input_length": 60, "output_length": 5}"#;
+    let with = |chat: &str, at: &str, prompt: &str, more: &str| {
+        format!(
+            r#"{{"chat_id": {chat}, "parent_chat_id": 1, "timestamp": {at}, "input_length": {prompt}, "output_length": 5{more}}}"#
+        )
+    };
+    let long = format!(", \"type\": \"{}\"", "x".repeat(257));
+    for (row, said) in [
+        (r#"{"chat_id": 2, "parent_"#.to_owned(), r#"cut off: `{"chat_id": 2, "parent_`"#),
+        (with("2", "-1", "9", ""), "timestamp `-1` is negative"),
+        (with("2", "1e12", "9", ""), "timestamp `1000000000000` is above the limit of 8589934592"),
+        (with("2", "\"1\"", "9", ""), "timestamp: invalid type: string \"1\", expected f64"),
+        (with("\"a\"", "1", "9", ""), "chat_id: invalid type: string \"a\", expected i64"),
+        (with("2", "1", "-9", ""), "input_length `-9` is negative"),
+        (with("2", "1", "1e30", ""), "input_length `1e+30` is above the limit of 16777216"),
+        (with("2", "1", "9", ", \"hash_ids\": [1, 2]"), "2 hash_ids of 16 tokens do not fit a prompt of 9 tokens"),
+        (with("2", "1", "9", ", \"hash_ids\": [-1]"), "hash_ids: invalid value: integer `-1`, expected u64"),
+        (with("2", "1", "9", ", \"type\": 3"), "type: invalid type: integer `3`, expected a string"),
+        (r#"{"chat_id": 2, "parent_chat_id": 1, "timestamp": 1, "input_length": 3}"#.to_owned(), "missing field `output_length`"),
+    ] {
+        assert_eq!(complaint(format!("{first}\n{row}\n")), format!("t:2: {said}"));
+    }
+    let said = complaint(format!("{first}\n{}\n", with("2", "1", "9", &long)));
+    assert!(said.starts_with("t:2: bytes of type `xxx") && said.ends_with("is above the limit of 256"), "{said}");
+}
+
+#[test]
 fn derived_traces_have_blocks_of_64_tokens_and_sessions() {
     let folder = TempDir::new().unwrap();
     let text = r#"{"timestamp": 0, "input_length": 130, "output_length": 3, "input_chars": 700, "session_id": "s", "hash_ids": [1, 2, 3]}"#;

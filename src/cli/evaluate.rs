@@ -13,10 +13,11 @@ use kvtide_envs::workload::Window;
 use super::args::{
     DrawArgs, GuardSwitch, Loads, check_policies, check_served, clocks_can_be_drawn, found_text, load_policies,
 };
+use super::best_train::Sought;
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
-use super::{Exit, simulate, stop};
+use super::{Exit, best_train, simulate, stop};
 use crate::crew::Ray;
 use crate::evaluate::{
     ClockError, Finished, FoundLoad, Kept, Matrix, MatrixError, RunFile, RunRow, bisect_capacities, clock_gains,
@@ -36,7 +37,7 @@ pub(super) struct EvaluateArgs {
     draw: DrawArgs,
     /// Policy; repeatable. The first is the reference unless --reference names another. default, fixed:W[,…],
     /// opt-factor:A, avg-blocks:T, past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH,
-    /// best-fixed, best-static[:PROFILE].
+    /// best-fixed, best-static[:PROFILE], best-static-once[:PROFILE], best-train[:PATH].
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<PolicySpec>,
     /// The policy the others are compared with.
@@ -78,7 +79,8 @@ pub(super) struct EvaluateArgs {
 }
 
 pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
-    let policies = load_policies(&args.policies, args.guard)?;
+    let mut policies = load_policies(&args.policies, args.guard)?;
+    let sought = best_train::sought(&policies)?;
     let Compared { reference, versus } = compared(args, &policies)?;
     outputs(args).check()?;
     // What is no file, such as a pipe, nobody else writes to by that name.
@@ -93,12 +95,15 @@ pub(super) fn run(args: &EvaluateArgs) -> anyhow::Result<Exit> {
     clocks_can_be_drawn(args.clock_spread, &world)?;
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
     let made_on = report::today()?;
-    let (mut file, kept) = runs_file(args, &world, &policies, (&windows, &seeds))?;
+    let (mut file, kept) = runs_file(args, &world, (&policies, &sought), (&windows, &seeds))?;
     if let Some(address) = &args.ray {
         let Some(elsewhere) = elsewhere(args, &world, address, stop)? else { return Ok(Exit::Interrupted) };
         world.elsewhere = Some(elsewhere);
     }
     let bar = Runs::new();
+    if !best_train::choose(sought, &mut policies, &world, &kept, (&bar, stop))? {
+        return Ok(Exit::Interrupted);
+    }
     bar.phase("looking for loads");
     let asked = (&windows[..], &seeds[..]);
     let Some(Loads { loads, found }) = args.draw.loads(&world, asked, kept.found(), &bar, stop)? else {
@@ -185,12 +190,13 @@ fn outputs(args: &EvaluateArgs) -> Outputs {
 fn runs_file(
     args: &EvaluateArgs,
     world: &World,
-    policies: &[(PolicyName, Subject)],
+    (policies, sought): (&[(PolicyName, Subject)], &[Sought]),
     (windows, seeds): (&[Option<Window>], &[u64]),
 ) -> anyhow::Result<(Option<RunFile>, Kept)> {
     let Some(path) = &args.out else { return Ok((None, Kept::default())) };
     let names: Vec<PolicyName> = policies.iter().map(|(name, _)| name.clone()).collect();
     let mut of = identity(world, &names, windows, seeds)?;
+    of.extend(best_train::identity(policies, sought));
     of.insert("loads".to_owned(), args.draw.load_text());
     of.insert("guard".to_owned(), if args.guard == GuardSwitch::On { "on" } else { "off" }.to_owned());
     if let Some(draws) = args.clock_spread {

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use common::{args, handover, output, outputs, progress, stop, talk};
+use common::{args, best_train, handover, output, outputs, progress, stop, talk};
 
 use crate::agent::Tensors;
 use crate::say::{self, Level};

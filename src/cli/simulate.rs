@@ -13,8 +13,8 @@ use super::args::{DrawArgs, GuardSwitch, Loads, check_policies, check_served, fo
 use super::output::Output;
 use super::outputs::Outputs;
 use super::progress::Runs;
-use super::{Exit, judged, stop};
-use crate::evaluate::{Doubt, Matrix, NotedRun, RunRow, Watch, dash, doubts, note_releases, rps, run_matrix};
+use super::{Exit, best_train, judged, stop};
+use crate::evaluate::{Doubt, Kept, Matrix, NotedRun, RunRow, Watch, dash, doubts, note_releases, rps, run_matrix};
 use crate::policy::{PolicyName, PolicySpec, Subject};
 use crate::record::JsonLines;
 use crate::text::{self, Column, TextTable, printable, wrapped};
@@ -28,7 +28,7 @@ pub(super) struct SimulateArgs {
     draw: DrawArgs,
     /// Policy; repeatable. default, fixed:W[,victim=…,mode=…,admission=…,budget=…,eviction=…], opt-factor:A,
     /// avg-blocks:T, past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], ppas[:N,CAP], checkpoint:PATH, table:PATH, best-fixed,
-    /// best-static[:PROFILE].
+    /// best-static[:PROFILE], best-static-once[:PROFILE], best-train[:PATH].
     #[arg(long = "policy", value_name = "POLICY", default_value = "default")]
     policies: Vec<PolicySpec>,
     /// Judge tables behind the guard a node runs them behind, or without it, which no node does.
@@ -46,16 +46,20 @@ pub(super) struct SimulateArgs {
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Exit> {
     let outputs = Outputs::new().reads_world(&args.world).reads_policies(&args.policies);
     outputs.log("--releases", args.releases.as_deref()).check()?;
-    let policies = load_policies(&args.policies, args.guard)?;
+    let mut policies = load_policies(&args.policies, args.guard)?;
+    let sought = best_train::sought(&policies)?;
     let world = args.world.world()?;
     check_policies(&policies, &world)?;
     if args.releases.is_some() {
         can_note(&policies, &world)?;
     }
     let (windows, seeds) = (args.draw.windows(&world, None)?, args.draw.seeds()?);
-    let bar = Runs::new();
+    let (bar, stop) = (Runs::new(), stop::on_interrupt());
+    if !best_train::choose(sought, &mut policies, &world, &Kept::default(), (&bar, stop))? {
+        bar.finish();
+        return Ok(Exit::Interrupted);
+    }
     bar.phase("looking for loads");
-    let stop = stop::on_interrupt();
     let Some(Loads { loads, found }) = args.draw.loads(&world, (&windows, &seeds), None, &bar, stop)? else {
         bar.finish();
         return Ok(Exit::Interrupted);

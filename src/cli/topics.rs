@@ -12,22 +12,25 @@ use crate::text::{labelled, wrapped};
 pub(super) const TOPICS: [&str; 6] = ["env", "host", "policy", "set", "slo", "workload"];
 
 /// Profiles of generated traffic, with an example each.
-pub(super) const WORKLOADS: [(&str, &str); 7] = [
+pub(super) const WORKLOADS: [(&str, &str); 8] = [
     ("chat", "chat:rate=2,duration=600"),
     ("code", "code:rate=2,duration=10m"),
     ("reasoning", "reasoning:rate=0.5,duration=30m,seed=3"),
     ("agentic", "agentic:rate=0.05,duration=1h"),
     ("mix", "mix:rate=3,duration=600,cv=2"),
+    ("day", "day:rate=4,duration=2h,peak=1.84,mix=50:20:20:10"),
     ("uniform", "uniform:n=450,in=1000,out=5000,spread=0.2,rate=2"),
     ("lognormal", "lognormal:n=1200,in=1000,in_p95=2500,out=3000,out_p95=9000"),
 ];
 
 /// Policies that stand for themselves, and beginnings of the others.
-pub(super) const POLICIES: [(&str, &str); 13] = [
+pub(super) const POLICIES: [(&str, &str); 15] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
-    ("best-fixed", "the best constant watermark in hindsight"),
-    ("best-static[:PROFILE]", "the best constant choice of every head of watermark, core, full or cache, in hindsight"),
+    ("best-fixed", "the best constant watermark in hindsight, anew for each load"),
+    ("best-static[:PROFILE]", "the best constant choice of every head of watermark, core, full or cache, in hindsight, anew for each load"),
+    ("best-static-once[:PROFILE]", "the same, one for everything that is evaluated"),
+    ("best-train[:PATH]", "the best constant choice on the training traffic of an experiment or checkpoint: what an operator could have had"),
     ("table:PATH", "a decision table, behind the guard of a node"),
     ("checkpoint:PATH", "a trained policy, as it was trained"),
     ("opt-factor:A", "a watermark by formula, from the growth of what runs over A steps"),
@@ -105,6 +108,8 @@ fn workloads() -> String {
            cv=CV        burstiness: coefficient of variation of gaps, 0 to 20\n  \
            lengths=F    what lengths are multiplied by: 0.5, or PROMPT:OUTPUT\n  \
            seed=S       another draw\n  \
+           peak=P       day: the highest hour over the mean, 1 to 8; a day lasts 2h if no duration is given\n  \
+           mix=A:B:C:D  day: parts of chat, code, reasoning and agents' requests\n  \
            in, out, spread; in_p95, out_p95   mean tokens, and how they vary, of uniform and lognormal\n",
     );
     text

@@ -27,12 +27,18 @@ pub(super) struct Job<'a> {
     kept: &'a Kept,
     watch: &'a dyn Watch,
     stop: &'a AtomicBool,
-    /// Constant controls that were run, with a summary per draw.
-    served: Vec<(Controls, Vec<Summary>)>,
-    /// Constant controls that hindsight has looked at, with what it looks at per draw.
-    tried: Vec<(Controls, Vec<Tried>)>,
+    known: KnownConstants,
     /// Runs that were begun.
     runs: AtomicUsize,
+}
+
+/// What is known of constants on the draws of a cell.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownConstants {
+    /// Those that were run, with a summary per draw.
+    served: Vec<(Controls, Vec<Summary>)>,
+    /// Those that hindsight has looked at, with what it looks at per draw.
+    tried: Vec<(Controls, Vec<Tried>)>,
 }
 
 /// The place of a draw, who serves it, and what other processes call them.
@@ -46,13 +52,21 @@ impl<'a> Job<'a> {
         world: &'a World,
         cell: Cell,
         draws: Vec<(u64, Workload)>,
-        kept: &'a Kept,
-        watch: &'a dyn Watch,
-        stop: &'a AtomicBool,
+        known: KnownConstants,
+        (kept, watch, stop): (&'a Kept, &'a dyn Watch, &'a AtomicBool),
     ) -> Job<'a> {
-        let window = window_name(cell.window);
-        let (served, tried, runs) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
-        Job { world, cell, window, draws, kept, watch, stop, served, tried, runs }
+        let (window, runs) = (window_name(cell.window), AtomicUsize::new(0));
+        Job { world, cell, window, draws, kept, watch, stop, known, runs }
+    }
+
+    /// How many draws there are.
+    pub(super) fn draws(&self) -> usize {
+        self.draws.len()
+    }
+
+    /// What is known of constants by now.
+    pub(super) fn into_known(self) -> KnownConstants {
+        self.known
     }
 
     /// Says by how much a policy that was planned to take `most` runs took fewer, or more.
@@ -73,6 +87,7 @@ impl<'a> Job<'a> {
         let (controls, chosen) = match subject {
             Subject::Default => (Some(self.default_controls()), None),
             Subject::Controls(controls) => (Some(*controls), None),
+            Subject::Chosen(controls) => (Some(*controls), Some(*controls)),
             Subject::Hindsight(profile) => match self.hindsight(name, *profile, on_finished)? {
                 Some(controls) => (Some(controls), Some(controls)),
                 None => return Ok(None),
@@ -139,7 +154,7 @@ impl<'a> Job<'a> {
 
     /// What is known of constant controls, per draw.
     fn summaries_of(&self, controls: &Controls) -> Vec<Option<Summary>> {
-        let known = self.served.iter().find(|(known, _)| known == controls);
+        let known = self.known.served.iter().find(|(known, _)| known == controls);
         known.map_or_else(
             || vec![None; self.draws.len()],
             |(_, summaries)| summaries.iter().cloned().map(Some).collect(),
@@ -147,8 +162,8 @@ impl<'a> Job<'a> {
     }
 
     fn know(&mut self, controls: Controls, summaries: Vec<Summary>) {
-        if self.served.iter().all(|(known, _)| *known != controls) {
-            self.served.push((controls, summaries));
+        if self.known.served.iter().all(|(known, _)| *known != controls) {
+            self.known.served.push((controls, summaries));
         }
     }
 
@@ -161,17 +176,22 @@ impl<'a> Job<'a> {
     ) -> Result<Option<Controls>, MatrixError> {
         // Where each of its rows is kept, it has been found.
         let kept: Option<Vec<&RunRow>> = self.draws.iter().map(|(seed, _)| self.kept_row(name, *seed)).collect();
-        let chosen = kept.as_ref().and_then(|rows| rows.first()).and_then(|row| row.chosen.as_ref());
-        if let Some(PolicySpec::Fixed(controls)) = chosen {
-            return Ok(Some(*controls));
+        if let Some(controls) = kept.and_then(|_| self.kept_choice(name)) {
+            return Ok(Some(controls));
         }
         let best =
             constant_space(self.world, profile).best(&mut Hindsight { job: self, name, on_finished }, Effort::All)?;
         Ok(best.map(|(controls, _)| controls))
     }
 
+    /// The constant that was chosen under that name, if any of its rows is kept.
+    pub(super) fn kept_choice(&self, name: &PolicyName) -> Option<Controls> {
+        let rows = self.draws.iter().filter_map(|(seed, _)| self.kept_row(name, *seed));
+        rows.filter_map(|row| row.chosen.as_ref()).find_map(PolicySpec::constant)
+    }
+
     /// Runs what is not known yet of constants that hindsight looks at; `None` if interrupted.
-    fn look_at(
+    pub(super) fn look_at(
         &mut self,
         name: &PolicyName,
         wanted: &[Controls],
@@ -179,11 +199,14 @@ impl<'a> Job<'a> {
     ) -> Result<Option<()>, MatrixError> {
         let mut missing: Vec<Controls> = Vec::new();
         for controls in wanted {
-            if missing.contains(controls) || self.tried.iter().any(|(known, _)| known == controls) {
+            if missing.contains(controls) || self.known.tried.iter().any(|(known, _)| known == controls) {
                 continue;
             }
-            match self.served.iter().find(|(known, _)| known == controls) {
-                Some((_, summaries)) => self.tried.push((*controls, summaries.iter().map(Tried::of).collect())),
+            match self.known.served.iter().find(|(known, _)| known == controls) {
+                Some((_, summaries)) => {
+                    let tried = summaries.iter().map(Tried::of).collect();
+                    self.known.tried.push((*controls, tried));
+                }
                 None => missing.push(*controls),
             }
         }
@@ -219,7 +242,7 @@ impl<'a> Job<'a> {
         for (controls, (tried, summaries)) in
             missing.iter().zip(tried.chunks(seeds.max(1)).zip(summaries.chunks(seeds.max(1))))
         {
-            self.tried.push((*controls, tried.iter().copied().flatten().collect()));
+            self.known.tried.push((*controls, tried.iter().copied().flatten().collect()));
             if let Some(summaries) = summaries.iter().cloned().collect::<Option<Vec<Summary>>>() {
                 self.know(*controls, summaries);
             }
@@ -227,8 +250,9 @@ impl<'a> Job<'a> {
         Ok(Some(()))
     }
 
-    fn tried(&self, controls: &Controls) -> Vec<Tried> {
-        self.tried.iter().find(|(known, _)| known == controls).map_or_else(Vec::new, |(_, tried)| tried.clone())
+    /// What hindsight has seen of a constant, per draw; nothing of one it has not looked at.
+    pub(super) fn tried(&self, controls: &Controls) -> Vec<Tried> {
+        self.known.tried.iter().find(|(known, _)| known == controls).map_or_else(Vec::new, |(_, tried)| tried.clone())
     }
 
     /// Runs tasks in parallel, each thread the next one, and tells of them in their order; `None` if interrupted. Not for a thread
@@ -272,7 +296,8 @@ impl<'a> Job<'a> {
         for (name, subject) in policies {
             let said = match subject {
                 Subject::Default => PolicySpec::Fixed(self.default_controls()).to_string(),
-                Subject::Hindsight(_) => continue,
+                Subject::Chosen(controls) => PolicySpec::Fixed(*controls).to_string(),
+                Subject::Hindsight(_) | Subject::HindsightOnce(_) => continue,
                 _ => name.spec().to_string(),
             };
             let missing = (0..self.draws.len()).filter(|&draw| self.kept_row(name, self.draws[draw].0).is_none());
@@ -360,6 +385,11 @@ fn in_order(
     Ok(next)
 }
 
+/// The mean over draws.
+pub(super) fn mean_of(tried: &[Tried], value: fn(&Tried) -> f64) -> f64 {
+    tried.iter().map(value).sum::<f64>() / tried.len() as f64
+}
+
 /// Constants on the draws of a cell: what a perfect operator could do, knowing the traffic beforehand.
 struct Hindsight<'h, 'j, 'a> {
     job: &'j mut Job<'a>,
@@ -378,8 +408,7 @@ impl ConstantEvaluator for Hindsight<'_, '_, '_> {
 
     /// Mean attainment over seeds; of equals output tokens/s decide.
     fn score(tried: &Vec<Tried>) -> (f64, f64) {
-        let mean = |value: fn(&Tried) -> f64| tried.iter().map(value).sum::<f64>() / tried.len() as f64;
-        (mean(|tried| tried.slo_attainment), mean(|tried| tried.output_tok_s))
+        (mean_of(tried, |tried| tried.slo_attainment), mean_of(tried, |tried| tried.output_tok_s))
     }
 
     fn preempted(tried: &Vec<Tried>) -> bool {

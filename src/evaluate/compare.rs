@@ -38,7 +38,7 @@ pub struct Comparison {
     pub improvement_probability: f64,
     /// The same with its interval.
     pub improvement: Option<Interval>,
-    /// Against the default, `best-fixed`, `best-static`, the reference and whomever else was asked for.
+    /// Against the default, `best-fixed`, `best-train`, `best-static-once`, `best-static`, the reference and whomever else was asked for.
     pub against: Vec<Against>,
     /// The highest load at which 90 % are attained.
     pub capacity: Option<Capacity>,
@@ -69,7 +69,7 @@ pub struct Comparison {
     /// What the guard of a table did, over all of its draws.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardReport>,
-    /// Constants chosen in hindsight, most frequent first.
+    /// Constants chosen in hindsight or on training traffic, most frequent first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<PolicySpec>,
 }

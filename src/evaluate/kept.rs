@@ -140,6 +140,11 @@ impl Kept {
         self.tried.get(&key(PolicySpec::Fixed(*controls).to_string(), window, load, by)).copied()
     }
 
+    /// The constant that was chosen under a policy's name, in the first of its runs.
+    pub fn choice(&self, policy: &PolicyName) -> Option<Controls> {
+        self.runs.values().find(|row| row.policy == *policy)?.chosen.as_ref()?.constant()
+    }
+
     /// The capacity found of a policy.
     pub(super) fn capacity(&self, policy: &PolicyName) -> Option<(f64, Bound)> {
         self.capacities.iter().find(|row| row.policy == *policy).map(|row| (row.load, row.bound))

@@ -8,8 +8,9 @@ use kvtide_envs::workload::{Window, WorkloadError};
 use kvtide_runtime::action::BUDGET_LEVELS;
 use kvtide_runtime::{Action, ActionMask, ActionProfile, Controls, Head, Preemption};
 
-use super::cell::Job;
+use super::cell::{Job, KnownConstants};
 use super::kept::Kept;
+use super::once;
 use super::row::{RunRow, TriedRow};
 use super::together::together;
 use crate::constant::{ConstantSpace, MOST_OPEN};
@@ -173,9 +174,13 @@ pub fn go_on_with_matrix(
     let most = most_runs(world, matrix);
     let draws_at = |load: f64| matrix.seeds_at(world, load).len();
     let draws: usize = matrix.loads.iter().map(|&load| draws_at(load)).sum();
+    let Some((matrix, looked_at)) = once::choose(world, matrix, (kept, watch, stop), on_finished)? else {
+        return Ok(0);
+    };
     watch.planned(matrix.windows.len() * draws * most.iter().sum::<usize>());
     let run = |cell: Cell, stop: &AtomicBool, on_finished: OnFinished<'_>| {
-        let mut job = job(world, matrix, cell, (kept, watch, stop))?;
+        let mut job = job(world, &matrix, cell, looked_at.of(cell), (kept, watch, stop))?;
+        job.foresee(&matrix.policies);
         for ((name, subject), most) in matrix.policies.iter().zip(&most) {
             let done = job.run(name, subject, on_finished)?;
             job.settle(most * draws_at(cell.load));
@@ -199,10 +204,11 @@ pub fn go_on_with_matrix(
 }
 
 /// What a cell needs, with its draws.
-fn job<'a>(
+pub(super) fn job<'a>(
     world: &'a World,
     matrix: &Matrix,
     cell: Cell,
+    known: KnownConstants,
     (kept, watch, stop): (&'a Kept, &'a dyn Watch, &'a AtomicBool),
 ) -> Result<Job<'a>, MatrixError> {
     let Cell { window, load } = cell;
@@ -211,9 +217,7 @@ fn job<'a>(
         Err(error) => Err(MatrixError::Draw { window: window_name(window), load, seed, error }),
     };
     let draws = matrix.seeds_at(world, load).iter().map(draw).collect::<Result<Vec<_>, _>>()?;
-    let job = Job::new(world, cell, draws, kept, watch, stop);
-    job.foresee(&matrix.policies);
-    Ok(job)
+    Ok(Job::new(world, cell, draws, known, (kept, watch, stop)))
 }
 
 /// The most runs that each policy takes of a draw: a search may look at constants of which it will know that they make no
@@ -231,17 +235,20 @@ pub(super) fn most_runs(world: &World, matrix: &Matrix) -> Vec<usize> {
         known.len() - before
     };
     let of_one = |(_, subject): &(PolicyName, Subject)| match subject {
-        Subject::Hindsight(profile) => {
-            let space = constant_space(world, *profile);
-            let coarse = space.coarse();
-            let fine = space.fine(&coarse[..coarse.len().min(MOST_OPEN)]);
-            fresh([coarse, fine].concat())
-        }
+        Subject::Hindsight(profile) => fresh(most_looks(world, *profile)),
         Subject::Default => fresh(vec![default]),
         Subject::Controls(controls) => fresh(vec![*controls]),
         _ => 1,
     };
     matrix.policies.iter().map(of_one).collect()
+}
+
+/// As many constants as a search of that profile looks at at most: the same number, and mostly the same.
+pub(super) fn most_looks(world: &World, profile: ActionProfile) -> Vec<Controls> {
+    let space = constant_space(world, profile);
+    let coarse = space.coarse();
+    let fine = space.fine(&coarse[..coarse.len().min(MOST_OPEN)]);
+    [coarse, fine].concat()
 }
 
 /// The constants that hindsight chooses from.

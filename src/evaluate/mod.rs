@@ -11,6 +11,7 @@ mod identity;
 mod kept;
 mod knee;
 mod matrix;
+mod once;
 mod releases;
 mod resample;
 mod row;

@@ -19,7 +19,7 @@ use crate::world::World;
 pub struct RunRow {
     /// The policy as it was named.
     pub policy: PolicyName,
-    /// What a policy of hindsight turned out to be.
+    /// What a policy of hindsight, or the best on training traffic, turned out to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<PolicySpec>,
     /// The traffic.

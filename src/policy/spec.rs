@@ -44,15 +44,25 @@ pub enum PolicySpec {
     BestFixed,
     /// The best constant choice over every head of a profile, in hindsight.
     BestStatic(ActionProfile),
+    /// The same, but one for everything that is evaluated.
+    BestStaticOnce(ActionProfile),
+    /// The constant that was best on the training traffic of an experiment or a checkpoint; of none, of the one beside the first
+    /// table or checkpoint evaluated.
+    BestTrain(Option<PathBuf>),
     /// Another policy, with the same retention class for every head and the same for every tail that is given back, in place of
     /// what it would choose.
     Retaining(Box<PolicySpec>, [Retention; 2]),
 }
 
 impl PolicySpec {
-    /// Whether it is chosen after the fact, anew for each window and load.
+    /// Whether it is chosen after the fact.
     pub fn is_hindsight(&self) -> bool {
-        matches!(self, PolicySpec::BestFixed | PolicySpec::BestStatic(_))
+        matches!(self, PolicySpec::BestFixed | PolicySpec::BestStatic(_) | PolicySpec::BestStaticOnce(_))
+    }
+
+    /// The constant it is, if it is one.
+    pub fn constant(&self) -> Option<Controls> {
+        if let PolicySpec::Fixed(controls) = self { Some(*controls) } else { None }
     }
 
     /// Whether it knows what nobody can know while requests are served.
@@ -78,6 +88,7 @@ impl PolicySpec {
         match self {
             PolicySpec::Checkpoint(path) => PolicySpec::Checkpoint(folder.join(path)),
             PolicySpec::Table(path) => PolicySpec::Table(folder.join(path)),
+            PolicySpec::BestTrain(Some(path)) => PolicySpec::BestTrain(Some(folder.join(path))),
             PolicySpec::Retaining(policy, classes) => {
                 PolicySpec::Retaining(Box::new(policy.relative_to(folder)), classes)
             }
@@ -87,7 +98,7 @@ impl PolicySpec {
 
     /// Whether everybody is compared with it unasked.
     pub fn is_yardstick(&self) -> bool {
-        self.is_hindsight() || *self == PolicySpec::Default
+        self.is_hindsight() || matches!(self, PolicySpec::Default | PolicySpec::BestTrain(_))
     }
 }
 
@@ -110,8 +121,9 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown policy {0:?}; known: default, fixed:W[,{keys}], opt-factor:A, avg-blocks:T, \
-         past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], lookahead:KNOWS[,…], ppas[:N,CAP], checkpoint:PATH, \
-         table:PATH, best-fixed, best-static[:watermark|core|full|cache]; with retention=CLASS[/CLASS] behind it, any but the best",
+         past-future[:QUANTILE][,…], primal-dual[:RISK,RATE][,…], oracle[,…], lookahead:KNOWS[,…], ppas[:N,CAP], \
+         checkpoint:PATH, table:PATH, best-fixed, best-static[:watermark|core|full|cache], best-static-once[:…], \
+         best-train[:PATH]; with retention=CLASS[/CLASS] behind it, any but the best",
         keys = keys().join(",")
     )]
     Unknown(String),
@@ -235,6 +247,12 @@ impl FromStr for PolicySpec {
             ("best-static", Some(rest)) => ActionProfile::from_name(rest)
                 .map(PolicySpec::BestStatic)
                 .ok_or_else(|| value(text, rest, "watermark, core, full or cache")),
+            ("best-static-once", None) => Ok(PolicySpec::BestStaticOnce(ActionProfile::Full)),
+            ("best-static-once", Some(rest)) => ActionProfile::from_name(rest)
+                .map(PolicySpec::BestStaticOnce)
+                .ok_or_else(|| value(text, rest, "watermark, core, full or cache")),
+            ("best-train", None) => Ok(PolicySpec::BestTrain(None)),
+            ("best-train", Some(rest)) => Ok(PolicySpec::BestTrain(Some(path(rest)?))),
             _ => Err(SpecError::Unknown(text.to_owned())),
         }
     }
@@ -246,8 +264,8 @@ fn retaining(text: &str, policy: &str, classes: &str) -> Result<PolicySpec, Spec
     if matches!(policy, PolicySpec::Retaining(..)) {
         return Err(SpecError::Twice { text: text.to_owned(), key: "retention".to_owned() });
     }
-    if policy.is_hindsight() {
-        return Err(value(text, "retention", "for a policy that is chosen in hindsight, which has its own"));
+    if policy.is_hindsight() || matches!(policy, PolicySpec::BestTrain(_)) {
+        return Err(value(text, "retention", "for a policy that is chosen of all constants, which have their own"));
     }
     let class = |name| {
         let expected = || format!("one of {}, or two of them as in keep/normal", Retention::NAMES.join(", "));
@@ -378,6 +396,9 @@ impl fmt::Display for PolicySpec {
             PolicySpec::Table(path) => write!(f, "table:{}", path.display()),
             PolicySpec::BestFixed => f.write_str("best-fixed"),
             PolicySpec::BestStatic(profile) => write!(f, "best-static:{}", profile.name()),
+            PolicySpec::BestStaticOnce(profile) => write!(f, "best-static-once:{}", profile.name()),
+            PolicySpec::BestTrain(None) => f.write_str("best-train"),
+            PolicySpec::BestTrain(Some(path)) => write!(f, "best-train:{}", path.display()),
             PolicySpec::Retaining(policy, [head, tail]) if head == tail => write!(f, "{policy},retention={head}"),
             PolicySpec::Retaining(policy, [head, tail]) => write!(f, "{policy},retention={head}/{tail}"),
         }
@@ -420,6 +441,9 @@ mod tests {
             "table:policy.kvt",
             "best-fixed",
             "best-static:core",
+            "best-static-once:watermark",
+            "best-train",
+            "best-train:a/b.toml",
             "default,retention=keep",
             "fixed:0.05,retention=keep/evict-first",
             "table:a/b.kvt,retention=normal",
@@ -445,7 +469,9 @@ mod tests {
         assert_eq!(error("fixed:0,mode=swap,mode=swap"), "policy \"fixed:0,mode=swap,mode=swap\" names mode twice");
         assert!(error("opt-factor:-1").contains("\"-1\" is not a number of steps"));
         assert!(error("best-static:all").contains("watermark, core, full or cache"));
-        assert!(error("table:").contains("a path"));
+        assert!(error("best-static-once:all").contains("watermark, core, full or cache"));
+        assert!(error("table:").contains("a path") && error("best-train:").contains("a path"));
+        assert!(error("best-train,retention=keep").contains("of all constants"));
         assert!(error("past-future:2").contains("\"2\" is not a quantile from 0 to 1"));
         assert!(error("past-future:0.5,victim=me").contains("one of newest"));
         assert!(error("past-future,mode=swap,mode=swap").contains("names mode twice"));
@@ -469,7 +495,7 @@ mod tests {
         );
         assert!(error("default,retention=keep/").contains("\"\" is not one of evict-first"));
         assert!(error("default,retention=keep,retention=keep").contains("names retention twice"));
-        assert!(error("best-fixed,retention=keep").contains("chosen in hindsight"));
+        assert!(error("best-fixed,retention=keep").contains("chosen of all constants"));
         assert!(error("lru,retention=keep").starts_with("unknown policy \"lru\""));
         assert!(error("ppas:2,-1").contains("\"-1\"") && error("ppas:2,1.5").contains("\"1.5\""));
         for unknown in [

@@ -44,6 +44,12 @@ pub enum Subject {
     Unguarded(Table<'static>),
     /// The best constant choice over the heads of a profile, chosen after the fact.
     Hindsight(ActionProfile),
+    /// The same, one for everything that is evaluated.
+    HindsightOnce(ActionProfile),
+    /// The constant that was best on training traffic, as long as it has not been looked for.
+    BestTrain,
+    /// A constant that was chosen under another name.
+    Chosen(Controls),
     /// Another policy with retention classes of its own.
     Retaining(Box<Subject>, [Retention; 2]),
 }
@@ -81,6 +87,8 @@ impl Subject {
             PolicySpec::Table(path) => Subject::Table(export::load_table(path)?),
             PolicySpec::BestFixed => Subject::Hindsight(ActionProfile::Watermark),
             PolicySpec::BestStatic(profile) => Subject::Hindsight(*profile),
+            PolicySpec::BestStaticOnce(profile) => Subject::HindsightOnce(*profile),
+            PolicySpec::BestTrain(_) => Subject::BestTrain,
             PolicySpec::Retaining(policy, classes) => Subject::Retaining(Box::new(Subject::load(policy)?), *classes),
         })
     }
@@ -135,9 +143,10 @@ impl Subject {
             return Err(SpecError::NoCopies { policy: name.clone() });
         }
         let controls = match self {
-            Subject::Controls(controls) | Subject::PastFuture(_, controls) | Subject::PrimalDual(_, controls) => {
-                Some(*controls)
-            }
+            Subject::Controls(controls)
+            | Subject::Chosen(controls)
+            | Subject::PastFuture(_, controls)
+            | Subject::PrimalDual(_, controls) => Some(*controls),
             Subject::Oracle(Oracle { controls }) => *controls,
             Subject::Lookahead(plan) => plan.start,
             _ => None,
@@ -155,7 +164,9 @@ impl Subject {
             return Err(SpecError::NoEffect { policy: name.clone(), head: head.name(), why });
         }
         let decided = match self {
-            Subject::Network(_, profile) | Subject::Hindsight(profile) => profile.heads().to_vec(),
+            Subject::Network(_, profile) | Subject::Hindsight(profile) | Subject::HindsightOnce(profile) => {
+                profile.heads().to_vec()
+            }
             Subject::Lookahead(plan) => plan.heads.clone(),
             Subject::Unguarded(table) => table.heads().to_vec(),
             _ => controls.as_ref().map(moved).unwrap_or_default(),
@@ -174,11 +185,11 @@ impl Subject {
         }
     }
 
-    /// A fresh controller for one run; `None` for hindsight, which is many runs.
+    /// A fresh controller for one run; `None` for a constant that is still to be chosen, which is many runs.
     pub fn controller(&self) -> Option<Box<dyn Controller + Send>> {
         Some(match self {
             Subject::Default => Box::new(EngineDefault),
-            Subject::Controls(controls) => Box::new(*controls),
+            Subject::Controls(controls) | Subject::Chosen(controls) => Box::new(*controls),
             Subject::OptFactor(rule) => Box::new(*rule),
             Subject::AverageBlocks(rule) => Box::new(*rule),
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
@@ -194,7 +205,7 @@ impl Subject {
                 let retain = table.retention().map_or(Retain::NORMAL, |tree| Retain::Policy(Arc::new(tree)));
                 Box::new(Retaining::new(PolicyController::new(*table, table.profile()), retain))
             }
-            Subject::Hindsight(_) => return None,
+            Subject::Hindsight(_) | Subject::HindsightOnce(_) | Subject::BestTrain => return None,
             Subject::Retaining(policy, classes) => {
                 Box::new(Retaining::new(policy.controller()?, Retain::Always(*classes)))
             }

@@ -187,7 +187,7 @@ fn violations_text(comparisons: &[Comparison]) -> String {
     let loads: Vec<String> = comparisons[0].loads.iter().map(|at| at.load.to_string()).collect();
     format!(
         "Violations are requests that missed a target, averaged over every load run: {}. best-fixed and best-static are \
-         chosen in hindsight, for each window and load anew.",
+         chosen in hindsight, for each window and load anew, best-static-once for all of them; best-train is the constant that was best on training traffic.",
         loads.join(", ")
     )
 }

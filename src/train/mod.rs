@@ -3,8 +3,9 @@
 //! [`Run`] is the door. It looks for where learning starts (`prior.rs`, `start.rs`), and lets one of two learn, proximal policy
 //! optimisation (`ppo.rs`) or a cross-entropy search (`search.rs`), under one driver (`driver.rs`): what is learned is
 //! recorded, judged now and then by the table it becomes, the best of it kept (`checkpointer.rs`) with where it comes from
-//! (`provenance.rs`), spread over other processes if there are any (`spread.rs`), and saved so that an interrupted run goes on as if it never had been.
+//! (`provenance.rs`), held against the best constant on the same traffic (`best_train.rs`), spread over other processes if there are any (`spread.rs`), and saved so that an interrupted run goes on as if it never had been.
 
+mod best_train;
 mod checkpointer;
 mod driver;
 mod error;
@@ -22,6 +23,7 @@ use std::sync::atomic::AtomicBool;
 use kvtide_envs::files::Lock;
 use kvtide_runtime::Controls;
 
+pub use best_train::{BestTrain, best_train};
 pub use error::TrainError;
 pub use extend::Extension;
 pub(crate) use prior::{with_fallback, with_prior};

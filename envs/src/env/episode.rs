@@ -101,14 +101,15 @@ impl EpisodeSource {
         let window = Some(Window { start, end: (start + self.length).min(self.range.end) });
         let draw = Draw { window, load: traffic, seed };
         let workload = match &self.source {
-            WorkloadSource::Synthetic(spec) => {
+            WorkloadSource::Synthetic(spec) if !spec.profile.is_day() => {
                 // A generator makes as much as is asked for, so no window is cut out of it. A closed loop takes requests as
                 // clients become free, however long that takes.
                 let extent = if is_closed { spec.extent } else { Extent::Duration(self.length) };
                 let lasting = WorkloadSource::Synthetic(SyntheticSpec { extent, ..*spec });
                 lasting.draw(&Draw { window: None, ..draw })?
             }
-            recorded => recorded.draw(&draw)?,
+            // Of a day it makes a difference which part of it an episode is.
+            other => other.draw(&draw)?,
         };
         Ok(Drawn { requests: workload.share(), end: self.length, load })
     }
@@ -130,6 +131,7 @@ impl EpisodeSource {
                 Ok(clients.mean_output(self.range.start..self.range.end) * replay.lengths.output)
             }
             WorkloadSource::Rates { profile, replay } => Ok(profile.mean_output(self.range) * replay.lengths.output),
+            WorkloadSource::Synthetic(spec) if spec.profile.is_day() => Ok(mean(&spec.generate()?)),
             WorkloadSource::Synthetic(spec) => {
                 Ok(mean(&SyntheticSpec { extent: Extent::Requests(4096), ..*spec }.generate()?))
             }

@@ -4,6 +4,7 @@
 //! entry that recognises a file reads it. To add a form: an entry here, a variant of [`Format`], and a `RowSource`.
 
 use super::azure::Columns;
+use super::bailian::Chats;
 use super::bench::Run;
 use super::clock::TimeUnit;
 use super::error::{Fault, TraceError, Unknown, excerpt};
@@ -61,7 +62,7 @@ pub(super) enum Reads {
 const REQUEST: &[Role] = &[Role::Time, Role::Prompt, Role::Output];
 
 /// Every form that is known; of several that recognise a file, the first.
-pub static FORMS: [Form; 12] = [
+pub static FORMS: [Form; 13] = [
     Form {
         format: Format::ServeGen,
         told_by: "a folder, or a tar archive, of chunk-N-trace.csv and chunk-N-dataset.json",
@@ -112,6 +113,20 @@ pub static FORMS: [Form; 12] = [
         needs: Needs::Keys(&["arrival_us", "prompt_tokens", "output_tokens"]),
         recognise: |start| start.has_key("arrival_us"),
         reads: Reads::Rows(|opened, start, _| Ok(Box::new(Lines::new(opened, start.layout(), Parser::Canonical)))),
+        sorts_itself: false,
+    },
+    Form {
+        format: Format::Bailian,
+        told_by: "JSON objects with chat_id, parent_chat_id, input_length and output_length, and timestamp in seconds",
+        sample: &[
+            r#"{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 374, "output_length": 44, "type": "text", "turn": 1}"#,
+            r#"{"chat_id": 2, "parent_chat_id": 1, "timestamp": 2.5, "input_length": 420, "output_length": 9, "type": "text", "turn": 2}"#,
+        ],
+        needs: Needs::Keys(&["chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"]),
+        recognise: |start| start.has_key("parent_chat_id") && start.has_key("input_length"),
+        reads: Reads::Rows(|opened, start, _| {
+            Ok(Box::new(Lines::new(opened, start.layout(), Parser::Bailian(Chats::default()))))
+        }),
         sorts_itself: false,
     },
     Form {

@@ -1,6 +1,7 @@
-//! Forms whose rows are read as they are written: Azure's CSV, Mooncake's and kvtide's own objects.
+//! Forms whose rows are read as they are written: Azure's CSV, Bailian's, Mooncake's and kvtide's own objects.
 
 use super::azure::Columns;
+use super::bailian::Chats;
 use super::error::{Fault, TraceError};
 use super::items::{Items, Layout};
 use super::reading::Skipped;
@@ -10,14 +11,16 @@ use super::{Row, RowSource, jsonl, mooncake};
 /// How a row is read, one variant a form.
 pub(super) enum Parser {
     Azure(Columns),
+    Bailian(Chats),
     Mooncake,
     Canonical,
 }
 
 impl Parser {
-    fn parse(&self, text: &str) -> Result<Row, Fault> {
+    fn parse(&mut self, text: &str) -> Result<Row, Fault> {
         match self {
             Parser::Azure(columns) => columns.parse(text),
+            Parser::Bailian(chats) => chats.parse(text),
             Parser::Mooncake => mooncake::parse(text),
             Parser::Canonical => jsonl::parse(text),
         }

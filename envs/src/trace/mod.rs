@@ -9,7 +9,7 @@
 //!   counted; rows that arrive together stay in the order of the file.
 //! - The first arrival is time 0, whatever the file's own clock says.
 //! - Rows with nothing in them (no tokens asked or answered, a request that failed) are skipped and counted
-//!   ([`TraceReader::skipped`]). In the traces of Azure and Mooncake, and in sessions, an output of 0 tokens is read as 1, because
+//!   ([`TraceReader::skipped`]). In the traces of Azure, Bailian and Mooncake, and in sessions, an output of 0 tokens is read as 1, because
 //!   a request that was served cost at least one step, and counted in [`TraceReader::zero_output_rows`].
 //! - Whatever is wrong ends the reading with one [`TraceError`]: file, line, reason. A row that is cut off is wrong,
 //!   also the last. (A CSV file cut inside its very last number cannot be told from a whole one.)
@@ -23,6 +23,7 @@
 
 mod archive;
 mod azure;
+mod bailian;
 mod bench;
 mod clock;
 mod entry;
@@ -94,6 +95,8 @@ pub const MAX_SPAN: Micros = Micros(3_653 * 24 * 3_600 * 1_000_000);
 pub enum Format {
     /// Azure public LLM inference traces, 2023 to 2025.
     Azure,
+    /// Qwen-Bailian traces (2025).
+    Bailian,
     /// Mooncake traces (FAST'25) and what is derived in their manner.
     Mooncake,
     /// Agentic sessions of `kv-cache-tester`: one JSON file each, alone or in a tar archive.
@@ -122,6 +125,7 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Format::Azure => "Azure CSV",
+            Format::Bailian => "Qwen-Bailian JSONL",
             Format::Mooncake => "Mooncake JSONL",
             Format::Sessions => "agentic sessions",
             Format::ServeGen => "ServeGen statistics",

@@ -104,10 +104,10 @@ const WINDOW_TOKENS: u32 = 16_384;
 const SUMMARY_TOKENS: u32 = 2_048;
 
 /// Seconds before time 0 from which on sessions start.
-const WARM_UP_S: f64 = 7_200.0;
+pub(super) const WARM_UP_S: f64 = 7_200.0;
 
 /// Mean turns of a session, to reckon with.
-const MEAN_TURNS: f64 = 15.0;
+pub(super) const MEAN_TURNS: f64 = 15.0;
 
 /// About how many requests are drawn for so many sessions, those before time 0 included.
 pub(super) fn expected(spec: &SyntheticSpec, sessions: u64) -> u64 {
@@ -126,14 +126,27 @@ pub(super) fn requests(spec: &SyntheticSpec) -> Result<Vec<Request>, WorkloadErr
         Extent::Requests(sessions) => (0.0, sessions, Micros::MAX),
         Extent::Duration(duration) => (-WARM_UP_S, u64::MAX, duration),
     };
+    let starts = (0..sessions).map(|_| {
+        start_s += gaps.draw(&mut arrivals);
+        start_s
+    });
+    self::sessions(spec.seed, starts.take_while(|start_s| *start_s < end.as_secs_f64()), end)
+}
+
+/// Draws the requests of sessions that start then, seconds, as far as they arrive from time 0 on and before `end`; in order of
+/// arrival.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn sessions(
+    seed: u64,
+    starts: impl Iterator<Item = f64>,
+    end: Micros,
+) -> Result<Vec<Request>, WorkloadError> {
     let mut requests = Vec::new();
     let mut texts = 0;
-    for number in 0..sessions {
-        start_s += gaps.draw(&mut arrivals);
-        if start_s >= end.as_secs_f64() {
-            break;
-        }
-        let turns = turns(seed::stream(spec.seed, "synthetic.sessions", number), start_s);
+    for (number, start_s) in (0..).zip(starts) {
+        let turns = turns(seed::stream(seed, "synthetic.sessions", number), start_s);
         for text in turns.chunk_by(|a, b| a.text == b.text) {
             texts += 1;
             add(text, number, texts, end, &mut requests);

@@ -7,6 +7,7 @@
 pub mod agentic;
 mod burstiness;
 pub mod clients;
+pub mod day;
 mod draw;
 pub mod duration;
 mod error;
@@ -24,6 +25,7 @@ pub mod windows;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use day::DayMix;
 pub use draw::{Draw, WorkloadSource};
 pub use duration::Duration;
 pub use error::WorkloadError;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rand::RngExt;
 
-use super::{LogNormal, agentic};
+use super::{DayMix, LogNormal, agentic, day};
 use crate::seed::Stream;
 
 /// A kind of traffic.
@@ -20,6 +20,13 @@ pub enum TrafficProfile {
     Mix,
     /// Sessions of coding agents with long common prefixes; see [`super::agentic`].
     Agentic,
+    /// A day of a service, compressed: all of the kinds above on a daily curve; see [`super::day`].
+    Day {
+        /// The highest hour over the mean one.
+        peak: f64,
+        /// What it is made of.
+        mix: DayMix,
+    },
     /// Lengths uniform around a mean, for experiments on one thing at a time.
     Uniform {
         /// Mean prompt, tokens.
@@ -158,13 +165,15 @@ impl TrafficProfile {
             TrafficProfile::Reasoning => Some(&REASONING),
             TrafficProfile::Mix
             | TrafficProfile::Agentic
+            | TrafficProfile::Day { .. }
             | TrafficProfile::Uniform { .. }
             | TrafficProfile::LogNormal { .. } => None,
         }
     }
 
     /// The coefficient of variation of the time between arrivals that it has unless told otherwise. That of the mix is
-    /// of the process within a phase, to which phases add; that of sessions is of their starts.
+    /// of the process within a phase, to which phases add; that of sessions is of their starts; on a day every kind has
+    /// its own.
     pub fn inter_arrival_cv(self) -> f64 {
         self.shape().map_or(1.0, |shape| shape.inter_arrival_cv)
     }
@@ -178,6 +187,7 @@ impl fmt::Display for TrafficProfile {
             TrafficProfile::Reasoning => REASONING.name,
             TrafficProfile::Mix => "mix",
             TrafficProfile::Agentic => agentic::NAME,
+            TrafficProfile::Day { .. } => day::NAME,
             TrafficProfile::Uniform { .. } => "uniform",
             TrafficProfile::LogNormal { .. } => "lognormal",
         })

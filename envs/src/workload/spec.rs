@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::synthetic::{Extent, SyntheticSpec};
-use super::{Duration, LengthScale, LogNormal, TrafficProfile, WorkloadError};
+use super::{DayMix, Duration, LengthScale, LogNormal, TrafficProfile, WorkloadError, day};
+use crate::time::Micros;
 
 /// What every profile takes.
 const KEYS: &str = "rate, duration, n, cv, lengths, seed";
@@ -22,7 +23,9 @@ const KEYS: &str = "rate, duration, n, cv, lengths, seed";
 ///
 /// Profiles are `chat`, `code`, `reasoning`, `mix`, `agentic` (where `rate` is sessions that start per second and `n` is
 /// sessions, and `cv` is that of the time between their starts: `agentic:rate=0.05,duration=1h`), `uniform` and
-/// `lognormal`. The last two also take `in` and `out` (mean tokens, required). `uniform` takes `spread` (default 0):
+/// `lognormal`; and `day`, a day of all kinds compressed into `duration` (default 2 h; it takes no `n`), with `peak` (the highest hour over the
+/// mean, default 1.84) and `mix` (parts of chat, code, reasoning and agents' requests, default `50:20:20:10`):
+/// `day:rate=4,peak=2.5,mix=40:20:30:10`. `uniform` and `lognormal` also take `in` and `out` (mean tokens, required). `uniform` takes `spread` (default 0):
 /// `uniform:n=450,in=1000,out=5000,spread=0.2,rate=2`. `lognormal` takes the 95th percentiles `in_p95` and `out_p95`
 /// (required; see [`LogNormal`]): `lognormal:rate=0.5,duration=1h,in=1000,in_p95=2500,out=3000,out_p95=9000`. Without `rate`,
 /// that is what a closed loop takes its requests from: all are there, and each is sent when a client is free.
@@ -43,9 +46,12 @@ impl FromStr for SyntheticSpec {
         let lengths = settings.take_text("lengths").map_or(Ok(LengthScale::ONE), |lengths| lengths.parse())?;
         let seed = settings.take("seed", "a whole number")?.unwrap_or(0);
         let profile = settings.profile(name)?;
+        let is_usual = profile.is_day() && count.is_none() && duration.is_none();
+        let duration = if is_usual { Some(Micros::from_secs_f64(day::USUAL_S as f64)) } else { duration };
         settings.finish(match profile {
             TrafficProfile::Uniform { .. } => "in, out, spread, ",
             TrafficProfile::LogNormal { .. } => "in, in_p95, out, out_p95, ",
+            TrafficProfile::Day { .. } => "peak, mix, ",
             _ => "",
         })?;
 
@@ -82,6 +88,9 @@ impl fmt::Display for SyntheticSpec {
             let (LogNormal { mean: prompt, p95: prompt_p95 }, LogNormal { mean: output, p95: output_p95 }) =
                 (prompt, output);
             write!(f, ",in={prompt},in_p95={prompt_p95},out={output},out_p95={output_p95}")?;
+        }
+        if let TrafficProfile::Day { peak, mix } = self.profile {
+            write!(f, ",peak={peak},mix={mix}")?;
         }
         if let Some(cv) = self.cv {
             write!(f, ",cv={cv}")?;
@@ -154,6 +163,12 @@ impl<'a> Settings<'a> {
             "reasoning" => TrafficProfile::Reasoning,
             "mix" => TrafficProfile::Mix,
             "agentic" => TrafficProfile::Agentic,
+            "day" => TrafficProfile::Day {
+                peak: self.take("peak", "a number from 1")?.unwrap_or(day::RECORDED_PEAK),
+                mix: self
+                    .take("mix", "parts of chat, code, reasoning and agents, as in 50:20:20:10")?
+                    .unwrap_or(DayMix::USUAL),
+            },
             "uniform" => TrafficProfile::Uniform {
                 prompt_mean: self.tokens("in")?,
                 output_mean: self.tokens("out")?,
@@ -164,7 +179,7 @@ impl<'a> Settings<'a> {
                 output: LogNormal { mean: self.tokens("out")?, p95: self.tokens("out_p95")? },
             },
             _ => {
-                let known = "known are chat, code, reasoning, mix, agentic, uniform, lognormal";
+                let known = "known are chat, code, reasoning, mix, agentic, day, uniform, lognormal";
                 return Err(WorkloadError::spec(self.text, format!("unknown profile `{name}`: {known}")));
             }
         })

@@ -4,7 +4,7 @@
 //! (`ServeGen` and `BurstGPT` fit the same family). Lengths are independent of arrivals and of each other, and come
 //! from a stream of their own: with one seed, the requests of two rates are the same, sooner or later (but in the
 //! mix, whose phases keep to real time). There are no prefix hashes and no sessions but in the agentic profile, which is
-//! made otherwise: see [`super::agentic`].
+//! made otherwise: see [`super::agentic`], and on a day: see [`super::day`].
 //!
 //! The mix is not stationary. Time is cut into phases: calm ones of 30 to 180 s, whose rate is the mean times a
 //! log-normal factor (sigma 0.5, mean 1), and with probability 0.2 bursts of 10 to 30 s at three times the calm mean.
@@ -18,7 +18,7 @@ use rand_distr::{Distribution, Gamma, StandardNormal};
 use serde::{Deserialize, Serialize};
 
 use super::profile::{MIXED, TrafficProfile};
-use super::{LengthScale, LogNormal, MAX_P95_OVER_MEAN, Workload, WorkloadError, agentic};
+use super::{LengthScale, LogNormal, MAX_P95_OVER_MEAN, Workload, WorkloadError, agentic, day};
 use crate::seed::{self, Stream};
 use crate::time::Micros;
 use crate::trace::{MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, MAX_RATE_RPS, MAX_SPAN, Request};
@@ -65,7 +65,7 @@ pub struct SyntheticSpec {
     /// What lengths are multiplied by after they are drawn.
     pub lengths: LengthScale,
     /// Root of the streams `synthetic.arrivals`, `synthetic.phases`, `synthetic.kinds`, `synthetic.lengths` and, one a
-    /// session, `synthetic.sessions`.
+    /// session, `synthetic.sessions`; of a day, of `day.arrivals`, `day.moves`, `day.bursts` and `day.lengths`, one a kind.
     pub seed: u64,
 }
 
@@ -85,8 +85,11 @@ impl SyntheticSpec {
     /// If a value is out of range, there would be too many requests, or the duration ends before the first.
     pub fn generate(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
-        let mut requests =
-            if self.profile == TrafficProfile::Agentic { agentic::requests(self)? } else { self.requests()? };
+        let mut requests = match self.profile {
+            TrafficProfile::Agentic => agentic::requests(self)?,
+            TrafficProfile::Day { peak, mix } => day::requests(self, peak, mix)?,
+            _ => self.requests()?,
+        };
         self.lengths.apply(&mut requests);
         Workload::new(&self.profile.to_string(), requests, self.span())
     }
@@ -174,8 +177,11 @@ impl SyntheticSpec {
             }
             Extent::Duration(duration) => (duration.as_secs_f64() * self.rate_rps) as u64,
         };
-        let requests =
-            if self.profile == TrafficProfile::Agentic { agentic::expected(self, requests) } else { requests };
+        let requests = match self.profile {
+            TrafficProfile::Agentic => agentic::expected(self, requests),
+            TrafficProfile::Day { mix, .. } => day::expected(self, mix, requests),
+            _ => requests,
+        };
         if requests > MAX_REQUESTS {
             return Err(WorkloadError::TooManyRequests { requests });
         }
@@ -183,6 +189,7 @@ impl SyntheticSpec {
             return wrong("lasts more than ten years".to_owned());
         }
         match self.profile {
+            TrafficProfile::Day { peak, mix } => day::check(self, peak, mix).or_else(wrong),
             TrafficProfile::Uniform { spread, .. } if !(0.0..=1.0).contains(&spread) => {
                 wrong("spread must be from 0 to 1".to_owned())
             }

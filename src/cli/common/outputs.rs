@@ -89,7 +89,7 @@ impl Outputs {
     pub(in crate::cli) fn reads_policies(mut self, policies: &[PolicySpec]) -> Outputs {
         for policy in policies {
             self = match policy.of_heads() {
-                PolicySpec::Table(path) => self.reads("--policy", path.as_path()),
+                PolicySpec::Table(path) | PolicySpec::BestTrain(Some(path)) => self.reads("--policy", path.as_path()),
                 PolicySpec::Checkpoint(path) => self.reads_checkpoint("--policy", path),
                 _ => self,
             };
