@@ -101,10 +101,15 @@ fn one_constant_for_all_is_no_better_than_one_for_each_and_the_best_of_those_tha
     let once = at("best-static-once:watermark", "0.9").1.unwrap();
     let again = done(folder.path(), &[&WORLD[..], &["--policy", &once]].concat()).stdout;
     let again = by_cell(&again);
-    assert!(loads.iter().all(|load| again[&(once.clone(), (*load).to_owned())].0 == at("best-static-once:watermark", load).0));
+    assert!(
+        loads
+            .iter()
+            .all(|load| again[&(once.clone(), (*load).to_owned())].0 == at("best-static-once:watermark", load).0)
+    );
     // Everybody is compared with them, and it is said which they are.
     for comparison in lines(&output, "comparison") {
-        let than: Vec<&str> = comparison["against"].as_array().unwrap().iter().map(|one| one["than"].as_str().unwrap()).collect();
+        let than: Vec<&str> =
+            comparison["against"].as_array().unwrap().iter().map(|one| one["than"].as_str().unwrap()).collect();
         for policy in ["default", "best-fixed", "best-train:small.toml", "best-static-once:watermark"] {
             assert_eq!(than.contains(&policy), comparison["policy"] != Value::from(policy), "{than:?}");
         }

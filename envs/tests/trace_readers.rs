@@ -147,7 +147,10 @@ fn what_is_said_of_a_bailian_row() {
         (with("2", "1", "9", ", \"hash_ids\": [1, 2]"), "2 hash_ids of 16 tokens do not fit a prompt of 9 tokens"),
         (with("2", "1", "9", ", \"hash_ids\": [-1]"), "hash_ids: invalid value: integer `-1`, expected u64"),
         (with("2", "1", "9", ", \"type\": 3"), "type: invalid type: integer `3`, expected a string"),
-        (r#"{"chat_id": 2, "parent_chat_id": 1, "timestamp": 1, "input_length": 3}"#.to_owned(), "missing field `output_length`"),
+        (
+            r#"{"chat_id": 2, "parent_chat_id": 1, "timestamp": 1, "input_length": 3}"#.to_owned(),
+            "missing field `output_length`",
+        ),
     ] {
         assert_eq!(complaint(format!("{first}\n{row}\n")), format!("t:2: {said}"));
     }

@@ -28,9 +28,15 @@ pub(super) const POLICIES: [(&str, &str); 15] = [
     ("default", "the engine as it comes"),
     ("fixed:W", "a constant watermark, the share of blocks admission leaves free; other heads as below"),
     ("best-fixed", "the best constant watermark in hindsight, anew for each load"),
-    ("best-static[:PROFILE]", "the best constant choice of every head of watermark, core, full or cache, in hindsight, anew for each load"),
+    (
+        "best-static[:PROFILE]",
+        "the best constant choice of every head of watermark, core, full or cache, in hindsight, anew for each load",
+    ),
     ("best-static-once[:PROFILE]", "the same, one for everything that is evaluated"),
-    ("best-train[:PATH]", "the best constant choice on the training traffic of an experiment or checkpoint: what an operator could have had"),
+    (
+        "best-train[:PATH]",
+        "the best constant choice on the training traffic of an experiment or checkpoint: what an operator could have had",
+    ),
     ("table:PATH", "a decision table, behind the guard of a node"),
     ("checkpoint:PATH", "a trained policy, as it was trained"),
     ("opt-factor:A", "a watermark by formula, from the growth of what runs over A steps"),

@@ -5,16 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use kvtide_envs::env::ServingArena;
 use kvtide_envs::seed;
-use kvtide_runtime::Controls;
+use kvtide_runtime::{Action, Controls};
 
 use super::TrainError;
-use crate::agent::{ConstantRace, ConstantSearch};
+use crate::agent::best_constant;
 use crate::evaluate::Watch;
-use crate::experiment::{Also, Episodes, Experiment, met_in_training};
+use crate::experiment::{Also, Episodes, Experiment, ExperimentError, met_in_training};
 use crate::world::World;
-
-/// Episodes and survivors of its search: more than learning starts from, for it is not to be beaten by chance.
-const RACE: ConstantRace = ConstantRace { few: 32, many: 128, best: 6 };
 
 /// The best constant on training traffic, and what that was.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +26,8 @@ pub struct BestTrain {
 
 /// Looks for the constant under which the largest share of requests is attained, on the training part of those worlds of
 /// `experiment` that are as near to the `judged` one as it has any: of the same card first, then the same host, the same targets without other
-/// pools and lengths, the same trace or kind of generated traffic. Choices that learning was denied are looked at as well. `None` if
-/// stopped.
+/// pools and lengths, the same trace or kind of generated traffic. Choices that learning was denied are looked at as well. It is the search
+/// that learning starts from, so where these are all worlds of a checkpoint's experiment that began so, it has been made. `None` if stopped.
 ///
 /// # Errors
 /// A world cannot be set up, or an episode cannot be played.
@@ -41,35 +38,49 @@ pub fn best_train(
     stop: &AtomicBool,
 ) -> Result<Option<BestTrain>, TrainError> {
     let (near, first) = near(experiment, judged)?;
+    let mut traffic: Vec<String> = vec![first.trace.clone()];
+    for also in &near.also {
+        traffic.push(also.world.world().map_err(ExperimentError::from)?.trace);
+    }
+    traffic.dedup();
+    let found = |action: Action| BestTrain { controls: action.controls(), experiment: near.name.clone(), traffic };
+    if let Some(action) = prior(experiment).filter(|_| near.also == experiment.also) {
+        return Ok(Some(found(action)));
+    }
     let arena = ServingArena::new(&near.env_config(&first)?)?;
     let show = |planned, done| {
         watch.planned(planned);
         (0..done).for_each(|_| watch.done());
     };
-    let seed = seed::derive(near.seed(), "best-train", 0);
-    let found = ConstantSearch::new(&arena, RACE, seed).best(near.profile(), &show, stop)?;
-    let mut traffic: Vec<String> = vec![first.trace];
-    for also in &near.also {
-        traffic.push(also.world.world().map_err(crate::experiment::ExperimentError::from)?.trace);
-    }
-    traffic.dedup();
-    let controls = found.map(|action| action.controls());
-    Ok(controls.map(|controls| BestTrain { controls, experiment: near.name, traffic }))
+    let seed = seed::derive(near.seed(), "prior", 0);
+    Ok(best_constant(&arena, near.profile(), seed, &show, stop)?.map(found))
 }
+
+/// What learning started from, where that is the best constant of everything the experiment's profile decides.
+fn prior(experiment: &Experiment) -> Option<Action> {
+    let is_searched = experiment.prior.as_deref() == Some("search");
+    let is_free = experiment.watermarks.is_empty() && experiment.without_heads.is_empty();
+    let prior = experiment.ppo.prior.as_ref().filter(|_| is_searched && is_free)?;
+    Action::new(prior.choices.as_slice().try_into().ok()?)
+}
+
+/// Whether a world is as near to the judged one as it may be in one respect.
+type IsNear<'a> = &'a dyn Fn(&(Also, World)) -> bool;
 
 /// The experiment with those of its worlds alone that are near to the judged one, and the first of these.
 fn near(experiment: &Experiment, judged: &World) -> Result<(Experiment, World), TrainError> {
     let Experiment { world, episodes, .. } = experiment.clone();
     let mut kept = Vec::new();
     for also in std::iter::once(Also { world, episodes }).chain(experiment.also.iter().cloned()) {
-        let world = also.world.world().map_err(crate::experiment::ExperimentError::from)?;
+        let world = also.world.world().map_err(ExperimentError::from)?;
         kept.push((also, world));
     }
     let same = |key: &str, world: &World| {
-        let of = |world: &World| world.conditions().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value);
+        let of =
+            |world: &World| world.conditions().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value);
         of(world).zip(of(judged)).is_some_and(|(there, here)| met_in_training(key, &there, &here))
     };
-    let tests: [&dyn Fn(&(Also, World)) -> bool; 4] = [
+    let tests: [IsNear<'_>; 4] = [
         &|(_, world)| same("env", world),
         &|(_, world)| same("host", world) && same("engine", world),
         &|(also, world)| same("slo", world) && is_plain(&also.episodes),
@@ -81,8 +92,7 @@ fn near(experiment: &Experiment, judged: &World) -> Result<(Experiment, World), 
         }
     }
     let mut kept = kept.into_iter();
-    // There is the experiment's own world at least.
-    let (first, world) = kept.next().ok_or(TrainError::NoTensors)?;
+    let (first, world) = kept.next().expect("no test leaves none, and there is the experiment's own world");
     let near = Experiment {
         world: first.world,
         episodes: first.episodes,

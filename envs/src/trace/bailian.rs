@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use super::error::Fault;
 use super::{
-    MAX_HASH_IDS, MAX_NAME_BYTES, MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request, Row, excerpt, jsonl, output_tokens, tokens,
+    MAX_HASH_IDS, MAX_NAME_BYTES, MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Request, Row, excerpt, jsonl, output_tokens,
+    tokens,
 };
 use crate::seed;
 use crate::time::Micros;
@@ -66,7 +67,11 @@ impl Chats {
             return Err(Fault::HashIds { hash_ids, block_tokens: BLOCK_TOKENS, prompt_tokens });
         }
         if let Some(kind) = row.r#type.as_ref().filter(|kind| kind.len() > MAX_NAME_BYTES) {
-            return Err(Fault::AboveLimit { field: "bytes of type", value: excerpt(kind), limit: MAX_NAME_BYTES as u64 });
+            return Err(Fault::AboveLimit {
+                field: "bytes of type",
+                value: excerpt(kind),
+                limit: MAX_NAME_BYTES as u64,
+            });
         }
         let mut request = Request::new(Micros::ZERO, prompt_tokens, output_tokens);
         request.session = Some(self.session(row.chat_id, row.parent_chat_id).to_string());

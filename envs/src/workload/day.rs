@@ -40,8 +40,8 @@ pub(super) const USUAL_S: u64 = 7_200;
 
 /// Requests an hour of `BurstGPT`'s first trace by hour of the day, over their mean.
 pub const HOURS: [f64; 24] = [
-    0.96, 0.91, 0.59, 0.53, 0.38, 0.35, 0.20, 0.16, 0.18, 0.43, 0.90, 1.32, 1.79, 1.54, 1.84, 1.43, 1.51, 1.39, 1.21, 1.61, 1.39, 1.20,
-    1.16, 1.05,
+    0.96, 0.91, 0.59, 0.53, 0.38, 0.35, 0.20, 0.16, 0.18, 0.43, 0.90, 1.32, 1.79, 1.54, 1.84, 1.43, 1.51, 1.39, 1.21,
+    1.61, 1.39, 1.20, 1.16, 1.05,
 ];
 
 /// The highest of [`HOURS`].
@@ -164,7 +164,8 @@ pub(super) fn requests(spec: &SyntheticSpec, peak: f64, mix: DayMix) -> Result<V
         let mut starts = Starts::new(spec.seed, MIXED.len() as u64, gaps, span, &hours);
         let starts = std::iter::from_fn(|| Some(starts.next_s()).filter(|start_s| *start_s < day_s));
         let sessions = agentic::sessions(spec.seed, starts, end)?;
-        requests.extend(sessions.into_iter().map(|request| Request { tenant: Some(agentic::NAME.to_owned()), ..request }));
+        requests
+            .extend(sessions.into_iter().map(|request| Request { tenant: Some(agentic::NAME.to_owned()), ..request }));
     }
     // Those that arrive together stay in the order of their kinds.
     requests.sort_by_key(|request| request.arrival);
@@ -196,8 +197,19 @@ impl<'h> Starts<'h> {
         let is_burst = bursts.random::<f64>() < BURST_SHARE;
         let arrivals = seed::stream(seed, "day.arrivals", kind);
         let piece = (start_s / (day_s / PIECES as f64)).floor() as i64;
-        let mut starts =
-            Starts { gaps, arrivals, moves, bursts, hours, day_s, now_s: start_s, piece, wanted, is_burst, toggles_s: start_s };
+        let mut starts = Starts {
+            gaps,
+            arrivals,
+            moves,
+            bursts,
+            hours,
+            day_s,
+            now_s: start_s,
+            piece,
+            wanted,
+            is_burst,
+            toggles_s: start_s,
+        };
         // Times in a state are exponential, so what is left of the first one is drawn like any other.
         starts.toggles_s += starts.draw_burst_s();
         starts

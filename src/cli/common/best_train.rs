@@ -58,7 +58,11 @@ pub(in crate::cli) fn choose(
         bar.phase("looking for the best constant on training traffic");
         let found = train::best_train(&experiment, world, bar, stop).with_context(|| name.to_string())?;
         let Some(BestTrain { controls, experiment, traffic }) = found else { return Ok(false) };
-        say!("{name} is {}, the best constant on what {experiment} trains on: {}", PolicySpec::Fixed(controls), traffic.join("; "));
+        say!(
+            "{name} is {}, the best constant on what {experiment} trains on: {}",
+            PolicySpec::Fixed(controls),
+            traffic.join("; ")
+        );
         *subject = Subject::Chosen(controls);
         subject.check(name, &world.node)?;
     }
@@ -83,7 +87,10 @@ fn experiment(policies: &[(PolicyName, Subject)], path: Option<&Path>) -> anyhow
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let places: [PathBuf; 3] = [folder.to_owned(), train::policy_of(folder), train::checkpoint_of(folder)];
     let Some(checkpoint) = places.iter().find(|place| place.join("manifest.json").is_file()) else {
-        bail!("{}: no checkpoint is there that says what it was trained on; name one, or best-train:EXPERIMENT.toml", folder.display());
+        bail!(
+            "{}: no checkpoint is there that says what it was trained on; name one, or best-train:EXPERIMENT.toml",
+            folder.display()
+        );
     };
     Ok(train::experiment_of(checkpoint)?)
 }
