@@ -10,7 +10,7 @@ use crate::env::{Controller, Future, Node, NodeStatus, mask};
 use crate::time::Micros;
 
 /// `lookahead`: tries what it could choose on copies of the node, holds each choice for a while, goes on with a constant, and
-/// takes the choice after which the fewest requests have missed a target.
+/// takes the choice after which the fewest requests have missed a target, in every future that it knows of.
 ///
 /// The rollout algorithm (Tesauro and Galperin 1996; Bertsekas and Tsitsiklis, "Neuro-Dynamic Programming", 1996, section 6.1)
 /// over the constant it starts from; with several drawn futures, what planning under uncertainty calls hindsight optimisation
@@ -75,7 +75,7 @@ impl Lookahead {
             for controls in choices.filter_map(|choice| held.with(head, choice)) {
                 if controls != held && !is_idle(node, head, &held, &controls) {
                     let damage = self.damage(node, futures, &controls, &start);
-                    if damage < best.0 {
+                    if is_better(&damage, &best.0) {
                         best = (damage, controls);
                     }
                 }
@@ -84,25 +84,30 @@ impl Lookahead {
         best.1
     }
 
-    /// What becomes of the copies if `controls` are held, and `start` after them.
-    fn damage(&self, node: &Node, futures: &[Option<Future>], controls: &Controls, start: &Controls) -> Damage {
-        let mut sum = Damage { missed: 0, on_time_tokens: std::cmp::Reverse(0) };
-        for future in futures {
+    /// What becomes of the copies, each in a future of its own, if `controls` are held, and `start` after them.
+    fn damage(&self, node: &Node, futures: &[Option<Future>], controls: &Controls, start: &Controls) -> Vec<Damage> {
+        let of_future = |future: &Option<Future>| {
             let mut fork = future.as_ref().map_or_else(|| node.fork(), |future| node.fork_into(future));
             let (held, end) = (node.now() + self.held(), node.now() + self.plan.horizon);
             let now = |fork: &Node| if fork.now() < held { *controls } else { *start };
             // An engine that dies serves nobody from there on, which its accounts say.
             while fork.now() < end && matches!(fork.advance(&now(&fork), TRIED_STEPS), Ok(NodeStatus::Stepped)) {}
             let accounts = fork.collector();
-            sum.missed += accounts.violations + late_so_far(&fork);
-            sum.on_time_tokens.0 += accounts.on_time_tokens;
-        }
-        sum
+            let missed = accounts.violations + late_so_far(&fork);
+            Damage { missed, on_time_tokens: std::cmp::Reverse(accounts.on_time_tokens) }
+        };
+        futures.iter().map(of_future).collect()
     }
 
     fn held(&self) -> Micros {
         Micros((self.plan.horizon.0 / LookaheadPlan::HELD).max(1))
     }
+}
+
+/// Better in a future and worse in none: the best of many choices in the mean of a few futures is mostly the luckiest.
+fn is_better(damage: &[Damage], than: &[Damage]) -> bool {
+    let pairs = || damage.iter().zip(than);
+    pairs().all(|(damage, than)| damage <= than) && pairs().any(|(damage, than)| damage < than)
 }
 
 /// Steps of a copy until it is looked whether a choice has been held for long enough.
