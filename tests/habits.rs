@@ -189,7 +189,8 @@ fn bash_completes() {
     fs::write(folder.path().join("completions"), done(folder.path(), &["completions", "bash"]).stdout).unwrap();
     let Some(commands) = offered(folder.path(), "kvtide sim") else { return };
     assert_eq!(commands, ["simulate"]);
-    assert_eq!(offered(folder.path(), "kvtide simulate --policy be").unwrap(), ["best-fixed", "best-static"]);
+    let best = ["best-fixed", "best-static", "best-static-once", "best-train"];
+    assert_eq!(offered(folder.path(), "kvtide simulate --policy be").unwrap(), best);
     assert!(offered(folder.path(), "kvtide evaluate --env llama-3-70b").unwrap().len() > 3);
 }
 
