@@ -38,7 +38,7 @@ constant() {
             mkdir -p runs/knowledge
             # shellcheck disable=SC2046
             "$kvtide" evaluate $(world mix) --seeds 401..402 --policy default --policy best-static:full --json -q |
-                sed -n 's/.*"controls":"fixed:\([^"]*\)".*/\1/p' | tail -1 > "$file"
+                sed -n 's/.*"policy":"best-static:full","chosen":"fixed:\([^"]*\)".*/\1/p' | tail -1 > "$file"
         fi
         cat "$file"
         ;;

@@ -33,7 +33,7 @@ pub enum PolicySpec {
     /// See [`Oracle`](kvtide_envs::baseline::Oracle): the other heads.
     Oracle(Controls),
     /// See [`Lookahead`](kvtide_envs::baseline::Lookahead).
-    Lookahead(LookaheadPlan),
+    Lookahead(Box<LookaheadPlan>),
     /// See [`PromptPressure`]: the engine as it comes, its prompts limited while they press upon decodes.
     PromptPressure(PromptPressure),
     /// The network of a checkpoint.

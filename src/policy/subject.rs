@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kvtide_envs::baseline::{AverageBlocks, BlockPrice, Lookahead, LookaheadPlan, OptFactor, Oracle, PastFuture, Prediction, PrimalDual};
+use kvtide_envs::baseline::{
+    AverageBlocks, BlockPrice, Lookahead, LookaheadPlan, OptFactor, Oracle, PastFuture, Prediction, PrimalDual,
+};
 use kvtide_envs::deploy::EngineKind;
 use kvtide_envs::env::{Controller, EngineDefault, Guarded, NodeConfig, PolicyController, Retaining};
 use kvtide_envs::sched::{PromptLimit, PromptPressure, Retain};
@@ -33,7 +35,7 @@ pub enum Subject {
     /// See [`Oracle`].
     Oracle(Oracle),
     /// See [`Lookahead`].
-    Lookahead(LookaheadPlan),
+    Lookahead(Box<LookaheadPlan>),
     /// See [`PromptPressure`].
     PromptPressure(PromptPressure),
     /// A network with its profile.
@@ -195,7 +197,7 @@ impl Subject {
             Subject::PastFuture(prediction, heads) => Box::new(PastFuture::new(*prediction, Some(*heads))),
             Subject::PrimalDual(price, heads) => Box::new(PrimalDual::new(*price, Some(*heads))),
             Subject::Oracle(oracle) => Box::new(*oracle),
-            Subject::Lookahead(plan) => Box::new(Lookahead::new(plan.clone())),
+            Subject::Lookahead(plan) => Box::new(Lookahead::new(LookaheadPlan::clone(plan))),
             Subject::PromptPressure(rule) => Box::new(*rule),
             Subject::Network(policy, profile) => Box::new(PolicyController::new(Shared(Arc::clone(policy)), *profile)),
             Subject::Table(table) => {

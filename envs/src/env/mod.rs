@@ -26,8 +26,8 @@ pub use controller::{Controller, EngineDefault, PolicyController, Retaining, Run
 pub use draw::WorldDraw;
 pub use episode::{Drawn, EpisodeSource, ResetOptions};
 pub use guarded::Guarded;
-pub use node::{Node, NodeConfig, NodeError, NodeStatus};
 pub(crate) use node::{Coming, Future};
+pub use node::{Node, NodeConfig, NodeError, NodeStatus};
 pub use observe::{observe, snapshot};
 pub use play::{Trajectory, random_play};
 pub use reward::{Reward, RewardWeights};

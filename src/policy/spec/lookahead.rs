@@ -40,7 +40,7 @@ pub(super) fn read(text: &str, rest: &str) -> Result<PolicySpec, SpecError> {
     }
     let start = heads(text, others.into_iter())?;
     plan.start = Some(Controls { watermark: watermark.unwrap_or(start.watermark), ..start });
-    Ok(PolicySpec::Lookahead(plan))
+    Ok(PolicySpec::Lookahead(Box::new(plan)))
 }
 
 /// `watermark+budget`: heads of a scheduler, each once.
@@ -50,7 +50,8 @@ fn over(text: &str, names: &str) -> Result<Vec<Head>, SpecError> {
     for name in names.split('+') {
         let head = known.iter().copied().find(|head| head.key() == name);
         let keys: Vec<String> = known.iter().map(|head| head.key().to_owned()).collect();
-        let head = head.ok_or_else(|| value(text, name, &format!("{}, or some of them with + between", either(&keys))))?;
+        let head =
+            head.ok_or_else(|| value(text, name, &format!("{}, or some of them with + between", either(&keys))))?;
         if chosen.contains(&head) {
             return Err(SpecError::Twice { text: text.to_owned(), key: head.key().to_owned() });
         }

@@ -130,8 +130,7 @@ impl Foreseen {
         let answer = |index: usize| {
             let view = node.scheduler().view(RequestId(index as u32));
             let is_open = !matches!(view.phase, Phase::Finished | Phase::Rejected);
-            (is_open && !knows_lengths)
-                .then(|| self.answer(node, &node.requests()[index], view.generated, &mut stream))
+            (is_open && !knows_lengths).then(|| self.answer(node, &node.requests()[index], view.generated, &mut stream))
         };
         node.future(answer, coming)
     }

@@ -133,7 +133,7 @@ mod tests {
         for async_scheduling in [false, true] {
             for enable_prefix_caching in [false, true] {
                 for num_cpu_blocks in [0, 30] {
-                    all.push(EngineConfig { async_scheduling, enable_prefix_caching, num_cpu_blocks, ..tight.clone() });
+                    all.push(EngineConfig { num_cpu_blocks, async_scheduling, enable_prefix_caching, ..tight.clone() });
                 }
             }
         }

@@ -16,9 +16,10 @@ impl V1 {
             let Some(answer) = answer(id) else { continue };
             let sequence = &mut self.sequences[index];
             // One token more than those that are there or on their way.
-            let least = match sequence.is_member {
-                true => sequence.computed_at(self.planned) + 2,
-                false => sequence.tokens + sequence.sampling + u32::from(sequence.is_stale) + 1,
+            let least = if sequence.is_member {
+                sequence.computed_at(self.planned) + 2
+            } else {
+                sequence.tokens + sequence.sampling + u32::from(sequence.is_stale) + 1
             };
             let limit = sequence.prompt_tokens.saturating_add(answer).min(self.config.max_model_len);
             sequence.limit = limit.max(least);
@@ -36,7 +37,8 @@ impl V1 {
                 continue;
             }
             let computed = sequence.computed_at(self.planned);
-            let until_multiple = |of: u32| (self.config.block_size - of % self.config.block_size) % self.config.block_size;
+            let until_multiple =
+                |of: u32| (self.config.block_size - of % self.config.block_size) % self.config.block_size;
             let mut ahead = until_multiple(computed);
             if self.config.enable_prefix_caching && !self.config.async_scheduling {
                 ahead = ahead.min(until_multiple(computed + 1));
