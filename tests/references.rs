@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{done, kvtide, lines, refused};
-use serde_json::Value;
 use tempfile::tempdir;
 
 const EXPERIMENT: &str = r#"
@@ -111,7 +110,7 @@ fn one_constant_for_all_is_no_better_than_one_for_each_and_the_best_of_those_tha
         let than: Vec<&str> =
             comparison["against"].as_array().unwrap().iter().map(|one| one["than"].as_str().unwrap()).collect();
         for policy in ["default", "best-fixed", "best-train:small.toml", "best-static-once:watermark"] {
-            assert_eq!(than.contains(&policy), comparison["policy"] != Value::from(policy), "{than:?}");
+            assert_eq!(than.contains(&policy), comparison["policy"] != *policy, "{than:?}");
         }
         let is_chosen = comparison["policy"] != "default";
         assert_eq!(comparison.get("chosen").is_some_and(|chosen| !chosen.as_array().unwrap().is_empty()), is_chosen);

@@ -18,7 +18,7 @@ fn day(text: &str, seed: u64) -> Workload {
 /// How many requests of each kind there are.
 fn by_kind<'w>(workloads: impl IntoIterator<Item = &'w Workload>) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
-    for request in workloads.into_iter().flat_map(|workload| workload.requests()) {
+    for request in workloads.into_iter().flat_map(Workload::requests) {
         *counts.entry(request.tenant.clone().unwrap()).or_insert(0.0) += 1.0;
     }
     counts
@@ -37,7 +37,7 @@ fn the_mean_over_days_is_what_is_asked_for_hour_by_hour_and_kind_by_kind() {
         assert!((found / share - 1.0).abs() < 0.15, "{kind}: {found}");
     }
     let mut hours = [0.0; 24];
-    for request in days.iter().flat_map(|day| day.requests()) {
+    for request in days.iter().flat_map(Workload::requests) {
         hours[(request.arrival.0 / 300_000_000) as usize] += 1.0;
     }
     for (hour, (found, wanted)) in hours.map(|count| count * 24.0 / all).iter().zip(hourly(3.0)).enumerate() {
@@ -71,7 +71,7 @@ fn the_mix_moves_and_there_are_bursts() {
 fn agents_keep_their_sessions_and_are_there_from_the_start() {
     let days: Vec<Workload> = (1..=60).map(|seed| day("day:rate=1,peak=1,mix=0:0:0:1", seed)).collect();
     let (mut first, mut all) = (0.0, 0.0);
-    for request in days.iter().flat_map(|day| day.requests()) {
+    for request in days.iter().flat_map(Workload::requests) {
         assert!(request.session.is_some() && request.hash_block_tokens == 64 && !request.hash_ids.is_empty());
         first += f64::from(u8::from(request.arrival < Micros(1_800_000_000)));
         all += 1.0;

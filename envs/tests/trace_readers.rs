@@ -112,7 +112,7 @@ fn bailian_blocks_are_chained_and_chats_belong_to_sessions() {
         row(9, 8, 62.0, 16, "2"),
         row(11, 10, 63.0, 15, ""),
     ];
-    let mut reader = TraceReader::open(file(&folder, "t", &text.join("\n"))).unwrap();
+    let mut reader = TraceReader::open(file(&folder, "t", text.join("\n"))).unwrap();
     let read: Vec<Request> = reader.by_ref().map(Result::unwrap).collect();
     assert_eq!(reader.format(), Format::Bailian);
     let sessions: Vec<&str> = read.iter().map(|request| request.session.as_deref().unwrap()).collect();

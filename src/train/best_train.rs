@@ -117,13 +117,16 @@ fn kind(world: &World) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     fn experiment(worlds: &[(&str, &str, &str, &str)]) -> Experiment {
         let mut text = "name = \"near\"\nprofile = \"watermark\"\n".to_owned();
         for (index, (workload, env, slo, more)) in worlds.iter().enumerate() {
             let (table, in_) = if index == 0 { ("", "") } else { ("[[also]]\n", "also.") };
-            text += &format!(
+            let _ = write!(
+                text,
                 "{table}[{in_}world]\nworkload = \"{workload}\"\nenv = \"{env}\"\nslo = \"{slo}\"\n[{in_}episodes]\nfit = 1.0\n\
                  length_s = 30.0\nload = [1.0, 1.0]\n{more}\n"
             );
