@@ -1,10 +1,10 @@
 //! Where the variance of returns comes from, and how much of a signal is left in it for a gradient: looked at before an agent is
 //! trained, because what is lost in noise no optimiser finds.
 //!
-//! Two questions, answered by nested replays of the same episodes. [`components`] cuts the variance of an episode's return into
+//! Two questions, answered by nested replays of the same episodes. `components` cuts the variance of an episode's return into
 //! what was drawn once for the episode (its world, load, pool), the traffic that came, and the actions that were sampled: a
 //! crossed design and its analysis of variance (Searle, Casella, `McCulloch` 1992, "Variance Components", chapters 4 and 5).
-//! [`advantage`] forks episodes where they stand, holds one choice against another for a number of decisions on the same future
+//! `advantage` forks episodes where they stand, holds one choice against another for a number of decisions on the same future
 //! (the *vine* of Schulman et al. 2015, "Trust Region Policy Optimization", section 5.2), and holds the mean difference against
 //! the spread of what a learner has to find it in: returns, returns of the same traffic (Mao et al. 2019, "Variance Reduction
 //! for Reinforcement Learning in Input-Driven Environments"), and the forks' own.
